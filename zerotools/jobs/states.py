@@ -1,8 +1,9 @@
-"""The states of a job, and the effect of the verbs hold, release and retry in each state.
+"""The states of a job, and the effect of the commands hold, release and retry in each state.
 
-The daemon has the table of the transitions between states. The help of the verbs, the table of
-docs/how-to/hold-a-job.md, the page for browsers and the OpenAPI document are made from the tables
-here. Users see two states, `held` and `holding`; `WORDS` has the stored states of each.
+The daemon has the table of the transitions between states. From the tables in this module are made:
+the help of the three commands, the table of docs/how-to/hold-a-job.md, the page for browsers and
+the OpenAPI document. Some stored states are displayed to users as `held` or `holding`; `WORDS`
+lists them.
 """
 
 from __future__ import annotations
@@ -12,29 +13,35 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 ON_HOLD = "on_hold"
-"""Held by its user, or because a dependency ended otherwise than required, until it is released. No
-process of the job runs."""
+"""The job is held until it is released: by its user, or because a job that it depends on ended
+otherwise than required. No process of the job runs.
+"""
 WAITING = "waiting"
-"""It waits for a time, or for other jobs, before it is queued."""
+"""The job waits for a time, or for other jobs, before it is queued."""
 QUEUED = "queued"
 LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 PAUSING = "pausing"
-"""The attempt has a request to save and end. Then the job is `paused`."""
+"""The running attempt was asked to save and end. After that, the job is `paused`."""
 YIELDING = "yielding"
-"""The attempt has a request to save and end. Then the job is queued again."""
+"""The running attempt was asked to save and end. After that, the job is queued again."""
 PAUSED = "paused"
-"""Paused by its user with its saved state, until it is released. No process of the job runs."""
+"""The job was held by its user while it ran.
+
+Its training state is saved, no process of the job runs, and it waits until it is released.
+"""
 WAITING_RETRY = "waiting_retry"
 HELD = "held"
-"""Held by the daemon with a reason, until a user releases or cancels it. An attempt may still
-run."""
+"""The job is held by the daemon, with a reason, until a user releases or cancels it.
+
+An attempt may still run.
+"""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
 HALTED = "stopped"
-"""Saved and ended at its time limit; it can be continued."""
+"""The job saved and ended at its time limit; it can be continued."""
 
 STATES = (
     ON_HOLD,
@@ -55,45 +62,56 @@ STATES = (
 )
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
 GIVING_WAY = frozenset({PAUSING, YIELDING})
-"""States of a job that saves and ends, and continues later."""
+"""States in which a job saves and ends, to be continued later."""
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
-"""States of a job that may have processes."""
+"""States in which a job may have processes."""
 
 HOLDING = "holding"
-"""The displayed name of PAUSING: the job saves, and then is held."""
+"""The displayed name of the state PAUSING: the job saves now, and is held after that."""
 WORDS: Mapping[str, str] = MappingProxyType({ON_HOLD: HELD, PAUSED: HELD, PAUSING: HOLDING})
-"""Stored state -> displayed name, if they differ."""
+"""Stored state -> displayed name, for states in which the two differ."""
 STATE_WORDS = tuple(dict.fromkeys(WORDS.get(state, state) for state in STATES))
-"""All displayed names, without repetition."""
+"""All displayed names of states, without repetition."""
 
 
 VERBS = ("hold", "release", "retry")
 OLD_NAMES_END = "0.5"
-"""The release that removes old names of commands and requests."""
+"""The release of zerotools in which the old names of commands and requests are removed."""
 OLD_VERBS: Mapping[str, str] = {"pause": "hold", "unpause": "release", "resume": "retry"}
-"""Older name of a verb -> verb. `resume` of a job that the daemon holds means `release`."""
+"""Old name of a command -> its name now.
+
+`resume` for a job that the daemon holds means `release`.
+"""
 
 
 def word_of(state: str) -> str:
-    """Return the displayed name of a stored state: `held` or `holding` for each kind of hold,
-    otherwise the state itself."""
+    """Return the displayed name of a stored state.
+
+    It is `held` or `holding` for the states of jobs that are on hold, otherwise the state itself.
+    """
     return WORDS.get(state, state)
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states with this displayed name; an empty tuple if no state has it."""
+    """Return the stored states that are displayed as `word`; an empty tuple if there are none."""
     return tuple(state for state in STATES if word_of(state) == word)
 
 
 def in_words(state: str) -> str:
-    """Return the words for a state that users read: "waiting retry", and "held" for each state in
-    which a job starts only after a release. JSON has the stored state, too."""
+    """Return a state as text for users, such as "waiting retry".
+
+    It is "held" for each state in which a job starts only after a release. In JSON, users also get
+    the stored state.
+    """
     return word_of(state).replace("_", " ")
 
 
 class VerbRow(NamedTuple):
-    """One kind of job: words that complete "a job that ...", its stored states, and the effect of
-    each verb."""
+    """A row of the table of commands: one kind of job, and the effect of each command on it.
+
+    `job` completes "a job that ...", `states` are the stored states of such jobs, and the other
+    fields describe the effects of hold, release and retry.
+    """
 
     job: str
     states: frozenset[str]
@@ -139,12 +157,13 @@ VERB_ROWS = (
         retry="refused, unless --from-start is given",
     ),
 )
-"""The rows of the table. Each state is in exactly one row."""
+"""The rows of the table of commands. Each state is in exactly one row."""
 
 
 def help_of(verb: str) -> str:
-    """Return the effects of `verb` as a table for its help page. No line is wider than 78
-    columns."""
+    """Return the effects of the command `verb` on each kind of job, as a table for its help
+    page. No line is wider than 78 columns.
+    """
     width = max(len(each.job) for each in VERB_ROWS)
     rows = [f"  {each.job.ljust(width)}  {getattr(each, verb)}" for each in VERB_ROWS]
     old = next(each for each, new in OLD_VERBS.items() if new == verb)
@@ -154,7 +173,7 @@ def help_of(verb: str) -> str:
 
 
 def markdown_table() -> str:
-    """Return the table of all verbs for the manual."""
+    """Return the effects of all three commands as a Markdown table for the manual."""
     rows = [("a job that", *(f"`zerotools {verb}`" for verb in VERBS)), ("---",) * 4]
     rows += [(each.job, each.hold, each.release, each.retry) for each in VERB_ROWS]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

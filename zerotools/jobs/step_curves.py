@@ -1,7 +1,7 @@
-"""The step reports of a job's attempts, as curves.
+"""Join the step reports of a job's attempts to curves.
 
-A resumed attempt repeats the steps that the one before it made after its last checkpoint. Its
-reports replace those from its first step:
+After a restart, an attempt repeats the steps that the previous attempt made after its last
+checkpoint. The reports of the new attempt replace the old ones, from its first step on:
 
     attempt 1   1 2 3 4 5 6 7        crashed; its last checkpoint is of step 4
     attempt 2           5 6 7 8 9
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 CurvePoints = dict[int, float]
-"""A value for each step."""
+"""Step -> value at this step."""
 
 REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
-"""Values in the reports of training on preferences, in addition to the loss."""
+"""The values, in addition to the loss, in step reports of DPO training."""
 OF_STEPS: Mapping[str, str] = {
     "loss": "loss",
     "lr": "lr",
@@ -32,7 +32,7 @@ OF_STEPS: Mapping[str, str] = {
     "gpu_bytes": "gpu_peak_bytes",
     "time": "time",
 }
-"""Field of `Curves` -> key in the report of a step."""
+"""Field of `Curves` -> key in a step report."""
 OF_EVALUATIONS: Mapping[str, str] = {
     "eval_loss": "loss",
     "perplexity": "perplexity",
@@ -44,7 +44,7 @@ OF_EVALUATIONS: Mapping[str, str] = {
     "eval_reward_accuracy": "reward_accuracy",
     "eval_time": "time",
 }
-"""Field of `Curves` -> key in the report of an evaluation."""
+"""Field of `Curves` -> key in an evaluation report."""
 NO_SCORES = frozenset(
     {
         *("event", "phase", "rank", "step", "steps", "time", "clock", "seconds", "sequences"),
@@ -53,19 +53,22 @@ NO_SCORES = frozenset(
         *REWARDS,
     }
 )
-"""Keys in the report of an evaluation that are not scores. Every other key with a number is a
-score."""
+"""Keys in an evaluation report that are not scores. Every other key with a number is a score."""
 MOST_SCORES = 200
-"""The most names of scores that are kept for a job. A program may report any number of names."""
+"""The largest number of score names that are kept for a job.
+
+A program may report any number of names.
+"""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The reports of rank 0 as columns.
+    """The reports of rank 0 as curves: each field maps a step to a value.
 
-    `host_bytes` is the memory of its process, `gpu_bytes` that of its GPU. Times are in seconds
-    since 1970. `not_finite` lists the steps and evaluations with a loss that was NaN or infinite.
-    `scores` has the scores of evaluations that have no field, by name, such as `hellaswag/acc`.
+    `host_bytes` is the memory of the rank's process, `gpu_bytes` that of its GPU. Times are in
+    seconds since 1970. `not_finite` has the steps and evaluations with a loss of NaN or infinity.
+    `scores` has the curves of evaluation scores that are not a field of this class, by name, such
+    as `hellaswag/acc`.
     """
 
     loss: CurvePoints = field(default_factory=dict)
@@ -93,8 +96,10 @@ class Curves:
     score_time: CurvePoints = field(default_factory=dict)
 
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the reports of one attempt. They replace existing reports from the attempt's first
-        step on."""
+        """Add the reports of one attempt.
+
+        Existing reports are removed from the attempt's first step on.
+        """
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
         first = min(known, default=None)
@@ -106,8 +111,7 @@ class Curves:
             self._add(record)
 
     def take_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add scores from the evaluations of another job, which evaluated this job's
-        checkpoints."""
+        """Add the scores from an evaluation job, which evaluated this job's checkpoints."""
         for record in records:
             if record.get("event") == "eval" and (step := step_of(record)) is not None:
                 self._add_scores(step, record)
@@ -134,20 +138,22 @@ class Curves:
 
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores in an evaluation's report that have no field in `Curves`, by name."""
+    """Return the scores in an evaluation report that are not a field of `Curves`, by name."""
     numbers = ((name, finite(value)) for name, value in record.items() if name not in NO_SCORES)
     return {name: value for name, value in numbers if value is not None}
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
-    """Return the step of a report; None if it has no valid step."""
+    """Return the step number in a report; None if the report has no valid step."""
     step = record.get("step")
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
 def finite(value: object) -> float | None:
-    """Return `value` if it is a finite number, else None. Reports of a job may have values of any
-    type."""
+    """Return `value` as a number if it is finite, else None.
+
+    The reports of a job may contain values of any type.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     is_number = abs(value) <= sys.float_info.max and math.isfinite(value)
@@ -155,6 +161,6 @@ def finite(value: object) -> float | None:
 
 
 def output_dirs_of(resume_from: str) -> frozenset[str]:
-    """Return the `output_dir`s of jobs that may have written the checkpoint `resume_from`."""
+    """Return the possible output directories of the job that wrote the checkpoint `resume_from`."""
     path = Path(resume_from)
     return frozenset(map(str, (path, *path.parents)))

@@ -1,4 +1,6 @@
-"""How long the daemon checks a job before it answers a submit, and how long the client waits."""
+"""Time limits of a submit: how long the daemon checks a job before it answers, and how long the
+client waits.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,27 @@ if TYPE_CHECKING:  # all tables of the job file, which clients of most requests 
     from zerotools.jobs.tables.spec import JobSpec
 
 REHEARSAL_SECONDS = 120.0
-"""The time limit for the job's interpreter to build the model without weights and to tokenise the
-first examples. Most of it is the import of torch and transformers on a busy machine."""
+"""The time limit in seconds for the job's interpreter to build the model without weights and to
+tokenise the first examples. On a busy machine, most of this is the import of torch and
+transformers.
+"""
 DEEPSPEED_SECONDS = 30.0
-"""The time limit for the check of DeepSpeed's configuration in the job's interpreter."""
+"""The time limit in seconds for the check of DeepSpeed's configuration by the job's interpreter."""
 INTERPRETER_SECONDS = 20.0
-"""The time limit of each other check in the job's interpreter."""
+"""The time limit in seconds for each other check by the job's interpreter."""
 WHOLE_LOOK_SECONDS = REHEARSAL_SECONDS + DEEPSPEED_SECONDS + INTERPRETER_SECONDS
-"""The time limit of all checks, for a client that does not know the job (it may need all of
-them)."""
+"""The time limit in seconds for all checks together, for a client that does not know which
+checks the job needs.
+"""
 MANY_JOBS_SECONDS = 120.0
-"""The time limit of a request that checks many jobs before it queues any of them."""
+"""The time limit in seconds of a request that checks many jobs before any of them is queued."""
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Return whether the job's interpreter has to read the data to check it.
+    """Return whether the job's interpreter has to read the data files to check them.
 
     This is so for data that a tokenizer reads, and for files that pyarrow reads. A directory may
-    have such files, so the result for a directory is True.
+    contain such files, so the result for a directory is True.
     """
     from zerotools.jobs.datafiles.record_files import COLUMNAR
     from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of
@@ -37,8 +42,9 @@ def reads_data(spec: JobSpec) -> bool:
 
 
 def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
-    """Return the seconds that the answer to a submit may take, in addition to those of any
-    request."""
+    """Return the time in seconds that the daemon may need to check the job, in addition to the
+    time for any request. With `model`, the model is checked, too.
+    """
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0
     config += INTERPRETER_SECONDS if spec.eval.tasks else 0.0

@@ -1,4 +1,4 @@
-"""Expand a job file into many jobs: every combination of the values of some keys."""
+"""Make many jobs from one job file: one for each combination of the values of some keys."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from zerotools.jobs.tables.spec import JobSpec
 
 MOST_MEMBERS = 1000
 INDEX_VARIABLE = "ZEROTOOLS_ARRAY_INDEX"
-"""The environment variable of each job's ranks with the job's number in the array, from 0."""
+"""The environment variable in which each rank of a job finds the job's index in the array, from
+0.
+"""
 _ENV = "env."
 _OWN = frozenset({"name", "output_dir", "captured_env", "env"})
-"""Keys that an array cannot vary, because they differ for each job anyway."""
+"""Keys that cannot be varied in an array, because each job has its own value anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayMember:
-    """One of the jobs. `label` has its values, such as `train.steps=40`."""
+    """One job of an array.
+
+    `tree` is its job file, and `label` has its values of the varied keys, such as `train.steps=40`.
+    """
 
     index: int
     tree: Mapping[str, Any]
@@ -34,8 +39,9 @@ class ArrayMember:
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:
-    """Parse `train.learning_rate=1e-4,3e-4` into the key and its values, which are TOML or plain
-    words.
+    """Parse `train.learning_rate=1e-4,3e-4` into the key and the list of its values.
+
+    A value is TOML or a plain word.
 
     Raises BadRequest.
     """
@@ -60,7 +66,9 @@ def _value(text: str) -> Any:
 
 
 def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
-    """Return the number of jobs. Raises BadRequest: too many, or none."""
+    """Return the number of jobs in the array: the number of combinations of values times
+    `count`. Raises BadRequest: too many jobs, or no job.
+    """
     for key, values in sweep.items():
         if not values:
             raise BadRequest(f"sweep: {key} has no values")
@@ -78,10 +86,10 @@ def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
 def members_of(
     tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[ArrayMember]:
-    """Return the jobs of `tree`, each with its output directory and its name.
+    """Return the jobs of an array, each with its own output directory and name.
 
-    They are all combinations of the values of `sweep`, each `count` times (None: once). Everything
-    is validated before a job is made.
+    There is a job for each combination of the values in `sweep`, repeated `count` times (None:
+    once). `tree` is the job file. Everything is validated before a job is made.
 
     Raises BadRequest: an unknown key, or too many jobs.
     """
@@ -91,7 +99,7 @@ def members_of(
 def each_member(
     tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> Iterator[ArrayMember]:
-    """Yield the same as `members_of`, one after another."""
+    """Yield the jobs that `members_of` returns, one after another."""
     count_of(sweep, count)
     for key in sweep:
         if key in _OWN:
@@ -124,7 +132,9 @@ def _known_keys() -> Mapping[str, object]:
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
-    """Raise BadRequest if the job file does not have the key, or if it is one of `own`."""
+    """Raise BadRequest if the job file does not have `key`, or if it is in `own`, the keys that
+    must not be set here. `what` names the option in the message.
+    """
     known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):
         return
@@ -137,10 +147,10 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
 
 
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key.
+    """Set the dotted `key` in the job `tree` to `value`.
 
-    If a scalar is in the place of a table, a valid value of the key (`gpus = 4`) is replaced by the
-    table. An invalid one stays, and is refused when the job is parsed.
+    If a table of the key is a scalar in `tree` that is valid in the job file (`gpus = 4`), it is
+    replaced by the table. An invalid scalar stays, and is refused when the job is parsed.
     """
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
@@ -154,7 +164,7 @@ def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def remove_key(tree: dict[str, Any], key: str) -> None:
-    """Remove a dotted key, so that it has its default."""
+    """Remove the dotted `key` from the job `tree`, so that it has its default."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     at: Any = tree
     for name in tables:

@@ -1,4 +1,4 @@
-"""The tables of the job file: a module for each, with the table's keys and its rules.
+"""The tables of the job file. Each module has the keys of one table and the rules for them.
 
 `spec` is the whole job; `job_rules` has the rules between tables. Standard library only. Imports
 `jobs.binding`.

@@ -1,4 +1,4 @@
-"""`[checkpoint]` of the job file: when checkpoints are written, and which of them stay."""
+"""`[checkpoint]` of the job file: when checkpoints are written, and which of them are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ BEST = ("eval_loss", "loss")
 ADAPTER = "adapter"
 EXPORTS = ("bf16", "fp16", "fp32", ADAPTER)
 EXPORT = "export"
-"""The directory of `export_on_finish`, in the output directory."""
+"""The name of the directory in the output directory to which `export_on_finish` writes the
+model.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ BYTES = "bytes"
 """The value of `tokenizer` for one token per byte."""
 KINDS = ("text", "tokens", "examples", "preferences")
 ENCODED = ("examples", "preferences")
-"""The kinds of data with records that are tokenised one by one."""
+"""The kinds of data in which each record is tokenised on its own."""
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
 TURN_FIELDS = (
@@ -23,7 +23,7 @@ TURN_FIELDS = (
     "reasoning",
     "thinking",
 )
-"""The fields of a turn that a model generates or reads."""
+"""The fields of a conversation turn that a model generates or reads."""
 PROMPT_FIRST, SEPARATE = "prompt_first", "separate"
 TRUNCATION = (PROMPT_FIRST, SEPARATE)
 AUTO, COLUMNS, MESSAGES, ALPACA = "auto", "columns", "messages", "alpaca"
@@ -41,7 +41,7 @@ _OF_BOTH = (
     "ignore_fields",
 )
 SUM_TOLERANCE = 1e-4
-"""The tolerance for the sum of weights with few digits: 3 x 0.3333 is not 1."""
+"""The tolerance for a sum of weights that should be 1: with few digits, 3 x 0.3333 is not 1."""
 STREAM_LENGTH = 256
 """The default `sequence_length` of `text` and `tokens`."""
 _OF_EXAMPLES = (
@@ -244,19 +244,21 @@ class DataSpec:
 
 
 def kind_of(data: DataSpec) -> str:
-    """Return which of `KINDS` the job is trained on."""
+    """Return the kind of training data that the job has, one of `KINDS`."""
     return next((kind for kind in KINDS if getattr(data, kind)), "text")
 
 
 def patterns_of(data: DataSpec) -> tuple[str, ...]:
-    """Return the paths and patterns of the training data."""
+    """Return the paths and path patterns of the training data files."""
     patterns: tuple[str, ...] = getattr(data, kind_of(data))
     return patterns
 
 
 def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
-    """Return the directory of the tokenizer; `BYTES` for one token per byte, None if no tokenizer
-    is needed."""
+    """Return the directory of the tokenizer for the training data.
+
+    It is `BYTES` for one token per byte, and None if no tokenizer is needed.
+    """
     kind = kind_of(data)
     if data.tokenizer is not None:
         return data.tokenizer
@@ -266,10 +268,11 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
 
 
 def fixed_length(data: DataSpec, positions: int | None) -> int | None:
-    """Return the tokens of each sequence; None if each example has its own length.
+    """Return the number of tokens that every sequence has; None if each example has its own
+    length.
 
-    `positions` is the model's maximum length (None: no limit). Without a limit, examples have no
-    fixed length, and cannot be packed without a `sequence_length`.
+    `positions` is the model's maximum length in tokens (None: no limit). Without a limit, examples
+    can only be packed if `sequence_length` is set.
     """
     if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
@@ -277,20 +280,27 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
 
 
 def stated_length(data: DataSpec) -> int | None:
-    """Return the job's `sequence_length` if it truncates examples; else None."""
+    """Return the job's `sequence_length` if it limits whole examples.
+
+    Return None if prompt and response are truncated separately.
+    """
     return data.sequence_length if data.truncation != SEPARATE else None
 
 
 def bounds_length(data: DataSpec) -> bool:
-    """Return whether the job limits the length of a sequence. Otherwise the model's positions limit
-    it, and few examples reach them."""
+    """Return whether the job file limits the length of a sequence.
+
+    If not, only the model's maximum length does, and few examples are so long.
+    """
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated
 
 
 def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
-    """Return the most tokens of a sequence for a model with this number of `positions`; None
-    without a limit."""
+    """Return the largest number of tokens that a sequence may have; None if there is no limit.
+
+    `positions` is the model's maximum length.
+    """
     if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
     if data.truncation == SEPARATE and not data.packing:
@@ -316,7 +326,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
 
 
 def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
-    """Yield a problem for each key that is only for another kind of data."""
+    """Yield a problem for each key that has no effect for this kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
     both = _OF_BOTH if kind == "preferences" else ()
     unused = [f"data.{name}" for name in _OF_EXAMPLES if kind != "examples" and name not in both]
@@ -379,7 +389,9 @@ def _check_separate(data: DataSpec) -> Iterator[str]:
 
 
 def _check_format(data: DataSpec) -> Iterator[str]:
-    """Yield a problem for each column that the format does not have."""
+    """Yield a problem for each key that names a column which examples in the job's `format` do
+    not have.
+    """
     of_columns = ("prompt_column", "response_column", "input_column", "history_column")
     foreign = {
         COLUMNS: ("messages_column", "tools_column"),

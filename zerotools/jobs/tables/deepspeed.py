@@ -1,4 +1,6 @@
-"""`[deepspeed]`: the configuration of engine `deepspeed`, and its values."""
+"""`[deepspeed]` of the job file: the configuration for engine `deepspeed`, and functions that
+read values in it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ _OWN_LOOPS = {
     "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, but a job reads its data itself",
 }
-"""Features that zerotools' training loop does not support -> the reason. The values 0, 1 and false
-turn them off."""
+"""Feature of DeepSpeed that needs code in the training loop, which zerotools does not have ->
+the reason. The values 0, 1 and false switch it off.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +44,16 @@ class DeepSpeedSpec:
 
     @property
     def tree(self) -> Mapping[str, Any]:
-        """The configuration; empty if the job has none, or if it was not read yet."""
+        """The DeepSpeed configuration; empty if the job has none, or if its file was not read
+        yet.
+        """
         return self.config if isinstance(self.config, Mapping) else {}
 
 
 def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """Return the value of a dotted key of `config`."""
+    """Return the value of the dotted `key` in a DeepSpeed configuration, or `default` if it is
+    absent.
+    """
     found: Any = config
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -54,21 +61,26 @@ def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def stage_of(config: Mapping[str, Any]) -> int:
-    """Return the ZeRO stage; `"zero_optimization": true` is an old spelling of 1."""
+    """Return the ZeRO stage in a DeepSpeed configuration.
+
+    `"zero_optimization": true` is an old spelling of stage 1.
+    """
     if config.get("zero_optimization") is True:
         return 1
     return int(at(config, "zero_optimization.stage", 0))
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
-    """Return `fp16`, `bf16` or `fp32`."""
+    """Return the precision in a DeepSpeed configuration: `fp16`, `bf16` or `fp32`."""
     if at(config, "fp16.enabled") is True:
         return "fp16"
     return "bf16" if at(config, "bf16.enabled", at(config, "bfloat16.enabled")) is True else "fp32"
 
 
 def device_of(config: Mapping[str, Any], what: str) -> str:
-    """Return the offload device of `what` (optimizer, param): none, cpu or nvme."""
+    """Return the device to which DeepSpeed offloads `what` (`optimizer` or `param`): none, cpu
+    or nvme.
+    """
     section = at(config, f"zero_optimization.offload_{what}", {})
     device = at(section, "device", "none") if isinstance(section, Mapping) else "none"
     old = ("cpu_offload",) if what == "optimizer" else ("cpu_offload_param", "cpu_offload_params")
@@ -78,20 +90,27 @@ def device_of(config: Mapping[str, Any], what: str) -> str:
 
 
 def on_nvme(config: Mapping[str, Any]) -> bool:
-    """Return whether DeepSpeed keeps state on NVMe, which cannot be resumed."""
+    """Return whether DeepSpeed offloads state to NVMe.
+
+    Training with such state cannot be resumed.
+    """
     return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
 
 
 def optimizer_of(config: Mapping[str, Any]) -> str:
-    """Return the job file's name for the optimizer; without one, DeepSpeed's name in lower case.
-    Empty if the configuration has no optimizer."""
+    """Return the job file's name of the optimizer in a DeepSpeed configuration.
+
+    If the job file has no such optimizer, return DeepSpeed's name in lower case. Return the empty
+    string if the configuration has no optimizer.
+    """
     name = str(at(config, "optimizer.type", "")).lower()
     return "adamw" if name in ADAMS else name
 
 
 def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Yield the dotted keys with an unresolved `"auto"`, except the keys that DeepSpeed itself
-    accepts with `"auto"`."""
+    """Yield the dotted name of each key that still has the value `"auto"`, except the keys for
+    which DeepSpeed itself accepts `"auto"`.
+    """
     for name, value in tree.items():
         if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
             yield f"{where}{name}"
@@ -100,7 +119,10 @@ def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
 
 
 def check_config(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unsupported settings of a configuration with every `"auto"` resolved."""
+    """Yield a problem for each setting in a DeepSpeed configuration that jobs do not support.
+
+    No `"auto"` may be left in it.
+    """
     yield from _check_writers(config)
     for name, why in _OWN_LOOPS.items():
         value = at(config, name)

@@ -1,4 +1,5 @@
-"""DeepSpeed's configuration, completed by the job; and the rules of `engine = "deepspeed"`.
+"""Complete DeepSpeed's configuration with values of the job, and check the rules of `engine =
+"deepspeed"`.
 
 A key of the configuration is never changed. A missing or null key is added only if DeepSpeed's
 default differs from the job.
@@ -30,8 +31,9 @@ _PLACES = {"nvme": "disk"}
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
-    """Return the offload devices of optimizer and parameters, by the job file's names, for either
-    engine."""
+    """Return the devices to which optimizer and parameters are offloaded, with the job file's
+    names. Works for both engines.
+    """
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params
     optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
@@ -39,7 +41,9 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
 
 
 def completed(spec: JobSpec) -> ConfigTree:
-    """Return `deepspeed.config` of `spec`, with missing values added from the job."""
+    """Return the DeepSpeed configuration of the job, in which missing values are added from the
+    job file.
+    """
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
     per_rank = train.batch_size // spec.all_ranks
@@ -88,8 +92,10 @@ def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
 
 
 def _optimizer_parameters(spec: JobSpec, known: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield those of the `known` parameters of `optimizer.params` that the job sets, with the job's
-    values."""
+    """Yield the parameters of `optimizer.params` that the job sets, with their values.
+
+    Only parameters in `known` are considered.
+    """
     for item in keys_of(spec.train):
         section, _, parameter = (item.metadata["deepspeed"] or "").rpartition(".")
         if section == "optimizer.params" and parameter in known:
@@ -109,7 +115,7 @@ def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:
 
 
 def check_deepspeed(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems of a job with the keys that engine deepspeed uses."""
+    """Yield each problem of a job that concerns the keys for engine deepspeed."""
     config = spec.deepspeed.config
     if spec.engine != "deepspeed":
         if config is not None:
@@ -158,7 +164,7 @@ def _check_torch_only(spec: JobSpec) -> Iterator[str]:
 
 
 def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterator[str]:
-    """Yield the keys and tables that only `engine` has, and that are not at their defaults."""
+    """Yield each key and table that is only for `engine` and has another value than its default."""
     for item in keys_of(table):
         value, default = getattr(table, item.name), getattr(unset, item.name)
         name = f"{where}{item.name}"
@@ -179,7 +185,7 @@ def _check_adapters(spec: JobSpec) -> Iterator[str]:
 
 
 def _contradictions(spec: JobSpec) -> Iterator[str]:
-    """Yield the contradictions between `deepspeed.config` and the job."""
+    """Yield each contradiction between `deepspeed.config` and other keys of the job."""
     config, train = spec.deepspeed.tree, spec.train
     per_rank = train.batch_size // spec.all_ranks
     micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))

@@ -1,4 +1,4 @@
-"""`[dpo]`: learning which of two answers is preferred."""
+"""`[dpo]` of the job file: training on preferences, which say which of two answers is better."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class DpoSpec:
-    """`[dpo]`: direct preference optimisation, for a job with `data.preferences`. The reference is
-    the start weights' likelihood of each answer; it is computed once, before the first step."""
+    """`[dpo]`: direct preference optimisation, for a job with `data.preferences`.
+
+    The reference is the likelihood of each answer under the weights at the start. It is computed
+    once, before the first step.
+    """
 
     beta: float = key(
         "How strongly the model is kept close to the reference. The loss of a pair is `-log "

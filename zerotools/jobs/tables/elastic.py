@@ -1,7 +1,7 @@
-"""Elastic jobs: the allowed world sizes, and the job at each size.
+"""Elastic jobs: the world sizes that a job may have, and its settings at each size.
 
 At every size the job trains on the same sequences in the same order, because these depend only on
-the seed and the step. Only the number of sequences on a rank changes. Unless `micro_batch_size` is
+the seed and the step. Only the number of sequences per rank changes. Unless `micro_batch_size` is
 set, a forward pass never has more sequences than at the largest size. So with fewer ranks, each
 rank accumulates more passes and needs no more memory for activations.
 
@@ -22,8 +22,10 @@ _MOST_LISTED = 12
 
 
 def at_size(spec: JobSpec, size: int) -> JobSpec:
-    """Return the job that an attempt of `size` ranks runs. A job that is not elastic is returned
-    unchanged."""
+    """Return the job file for an attempt with `size` ranks.
+
+    A job that is not elastic is returned unchanged.
+    """
     if spec.size_range is None:
         return spec
     spec, whole = _with_ranks(spec, size), spec
@@ -31,8 +33,11 @@ def at_size(spec: JobSpec, size: int) -> JobSpec:
 
 
 def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
-    """Return the job at `size` ranks, with no more sequences in a forward pass than at the
-    `largest` size, unless `micro_batch_size` is set."""
+    """Return the job file for `size` ranks.
+
+    Unless `micro_batch_size` is set, a forward pass has no more sequences than with `largest`
+    ranks.
+    """
     if spec.train.micro_batch_size is not None:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
@@ -48,19 +53,22 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 
 
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
-    """Return the sequences of a forward pass: the largest divisor of the rank's sequences that is
-    at most the number of a rank at the largest size."""
+    """Return the number of sequences in a forward pass.
+
+    It divides the rank's sequences, and is at most the number of sequences of a rank at the largest
+    size.
+    """
     whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 
 def largest(spec: JobSpec) -> JobSpec:
-    """Return the job at its largest number of ranks."""
+    """Return the job file for the largest number of ranks that the job may have."""
     return at_size(spec, max(spec.sizes, default=spec.world_size))
 
 
 def check_sizes(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems with the range of ranks."""
+    """Yield each problem with the range of ranks of an elastic job."""
     wanted = spec.size_range
     if wanted is None:
         return

@@ -1,4 +1,4 @@
-"""Which tables the job file has for each engine."""
+"""Check that a job file has the tables that its engine needs, and no others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from zerotools.jobs.tables.spec import ENGINES, JobSpec
 
 SCRIPT = "script"
 NEEDED = ("model", "data", "train")
-"""The tables that the engines torch and deepspeed require."""
+"""The tables that a job with engine torch or deepspeed must have."""
 SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous", "slurm")
-"""The tables that every engine has."""
+"""The tables that a job with any engine may have."""
 
 
 def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of a job's `tree` that its engine does not know."""
+    """Yield each key or table at the root of the job file that the job's engine does not have."""
     unknown = _unknown_to_scripts() if tree.get("engine") == SCRIPT else (SCRIPT,)
     for name in tree:
         if name in unknown:

@@ -1,4 +1,4 @@
-"""`[eval]`: evaluation during training."""
+"""`[eval]` of the job file: evaluation during training and after it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 PREDICTIONS = "predictions"
-"""The directory in a job's `output_dir` with its generated texts, a file for each evaluation."""
+"""The name of the directory in `output_dir` for generated texts.
+
+It has one file for each evaluation.
+"""
 MAX_NEW_TOKENS = 256
-"""The default `max_new_tokens`, if the model has the positions for twice as many."""
+"""The default of `max_new_tokens`, for a model with a maximum length of at least twice as many
+tokens.
+"""
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
-"""The keys that are for generation."""
+"""Keys of `[eval]` that concern only the generation of texts."""
 TASK_KEYS = ("task_dir", "few_shot", "limit")
-"""The keys that are only for `tasks`."""
+"""Keys of `[eval]` that have an effect only with `tasks`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +103,7 @@ class EvalSpec:
 
     @property
     def has_data(self) -> bool:
-        """True if a loss is computed during training."""
+        """True if the loss on evaluation data is computed during training."""
         return bool(self.files or self.fraction)
 
 

@@ -46,7 +46,10 @@ _OPTIMIZERS = ("adamw", "adam", "sgd")
 
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """Return the problems of `spec`, and its settings that are valid but not supported."""
+    """Check all rules for `spec`.
+
+    Return two lists: its problems, and its settings that are valid but not supported.
+    """
     if spec.backend == SLURM:
         return _check_under_slurm(spec)
     wrong, unsupported = _check_here(spec)
@@ -54,7 +57,10 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """Return the results of `check` for the fewest and for the most nodes that Slurm may give."""
+    """Check the job for the smallest and the largest number of nodes that Slurm may give.
+
+    Return the two lists of `check`.
+    """
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
         return wrong, []
@@ -71,8 +77,11 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def most_nodes(spec: JobSpec, given: int) -> int:
-    """Return how many of the `given` nodes the job can use, at least 1. Of 3 nodes it may use only
-    2, if their ranks divide the batch. The job may be invalid even with 1."""
+    """Return the number of nodes that the job can use if it gets `given` nodes, at least 1.
+
+    For example, it uses 2 of 3 nodes if the ranks of 3 nodes do not divide the batch. The job may
+    be invalid even with 1.
+    """
     placed = replace(spec, output_dir=spec.output_dir or "/")
     for nodes in range(given, 1, -1):
         if not _check_here(on_nodes(placed, nodes))[0]:
@@ -224,8 +233,9 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_tasks(spec: JobSpec) -> Iterator[str]:
-    """Yield a problem if the job has evaluation tasks and its exported model will have no
-    tokenizer."""
+    """Yield a problem if the job has evaluation tasks, but its exported model will not have a
+    tokenizer.
+    """
     if not spec.eval.tasks or not any(getattr(spec.data, kind) for kind in KINDS):
         return
     named = tokenizer_of(spec.data, spec.model.path)
@@ -340,7 +350,7 @@ def _check_supported(spec: JobSpec) -> Iterator[str]:
 
 
 def check_packed(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems of a job that keeps frozen weights in 4 bits."""
+    """Yield each problem of a job that stores its frozen weights in 4 bits."""
     said = f'lora.frozen_precision = "{NF4}"'
     if not spec.lora.packs_frozen:
         if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
@@ -364,8 +374,9 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
 
 
 def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems of a job with tensor parallelism: several ranks share the weights of a
-    layer."""
+    """Yield each problem of a job with tensor parallelism, in which several ranks share the
+    weights of each layer.
+    """
     zero, train = spec.zero, spec.train
     if zero.tensor_ranks == 1:
         return

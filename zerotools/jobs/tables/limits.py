@@ -1,4 +1,4 @@
-"""`[limits]`: a job's limits on the machine, besides its GPUs."""
+"""`[limits]` of the job file: the host resources that a job may use at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[lora]`: training small matrices on frozen weights."""
+"""`[lora]` of the job file: training of small matrices (adapters) next to frozen weights."""
 
 from __future__ import annotations
 
@@ -57,12 +57,14 @@ class LoraSpec:
 
     @property
     def packs_frozen(self) -> bool:
-        """True if frozen linear layers store their weights in few bits."""
+        """True if the frozen linear layers store their weights in a quantised form."""
         return self.rank is not None and self.frozen_precision == NF4
 
     @property
     def scale(self) -> float:
-        """The factor of the adapter's product when it is added to its weight."""
+        """The factor by which an adapter's product is multiplied before it is added to the
+        weight.
+        """
         rank = self.rank or 1
         return (2 * rank if self.alpha is None else self.alpha) / rank
 

@@ -35,12 +35,12 @@ class MemorySpec:
 
     @property
     def per_gpu_bytes(self) -> int | None:
-        """`per_gpu` in bytes."""
+        """The value of `per_gpu` in bytes; None if it is not set."""
         return None if self.per_gpu is None else bytes_of(self.per_gpu)
 
     @property
     def host_bytes(self) -> int:
-        """`host` in bytes; 0 if it is not declared."""
+        """The value of `host` in bytes; 0 if it is not set."""
         return 0 if self.host is None else bytes_of(self.host)
 
 

@@ -1,4 +1,4 @@
-"""`[metrics]`: the metrics that a run writes at every step."""
+"""`[metrics]` of the job file: the metrics that a job writes at every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from zerotools.jobs.binding.declaration import key
 
 TENSORBOARD = ("auto", "on", "off")
 WANDB, MLFLOW = "wandb", "mlflow"
-"""The trackers: the names of their packages and of their keys."""
+"""The supported experiment trackers.
+
+These are the names of their Python packages and of their keys in `[metrics]`.
+"""
 _LONGEST_PROJECT = 128
 _NOT_IN_PROJECTS = frozenset("\\#?%:")
 
@@ -51,13 +54,15 @@ class MetricsSpec:
 
     @property
     def trackers(self) -> dict[str, str]:
-        """Tracker -> its project or experiment, for each tracker that the job names."""
+        """The experiment trackers that the job uses: name of a tracker -> its project or
+        experiment.
+        """
         named = {WANDB: self.wandb, MLFLOW: self.mlflow}
         return {name: project for name, project in named.items() if project is not None}
 
 
 def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
-    """Yield the problems with `[metrics]` in a job of this engine."""
+    """Yield each problem with `[metrics]` in a job with the engine `engine`."""
     for name, project in spec.trackers.items():
         if engine == "script":
             yield (
@@ -72,7 +77,10 @@ def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
 
 
 def _check_project(named: str) -> Iterator[str]:
-    """Yield the problems of a project, by the rules in wandb's settings.py."""
+    """Yield each problem with the name of a wandb project.
+
+    The rules are those in wandb's settings.py.
+    """
     entity, slash, project = named.rpartition("/")
     if "/" in entity or (slash and not (entity and project)):
         yield f"metrics.wandb = {show(named)}: must be a project, or entity/project"

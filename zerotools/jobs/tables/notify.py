@@ -1,4 +1,4 @@
-"""`[notify]`: notifications on a job."""
+"""`[notify]` of the job file: messages that are sent to users about the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTICES = (
     *("started", "retried", "stalled", "preempted", "paused", "held"),
     *("succeeded", "failed", "stopped", "cancelled"),
 )
-"""The events of a job that can be notified."""
+"""The events of a job about which a message can be sent."""
 USUAL_NOTICES = ("succeeded", "failed", "stopped", "held", "stalled")
 LONGEST_URL = 2000
 
@@ -60,14 +60,14 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
 
 
 def wrong_notices(name: str, notices: tuple[str, ...]) -> Iterator[str]:
-    """Yield the problems with the value of a key `name` that lists notices."""
+    """Yield each problem with the value of the key `name`, which is a list of events."""
     for each in notices:
         if each not in NOTICES:
             yield f"{name}: {show(each)} is not one of {', '.join(NOTICES)}"
 
 
 class SendingRules(Protocol):
-    """The settings of `[notify]` in the daemon's configuration."""
+    """The settings in the table `[notify]` of the daemon's configuration."""
 
     @property
     def on(self) -> tuple[str, ...]: ...
@@ -82,7 +82,7 @@ class SendingRules(Protocol):
 
 
 def wrong_sending(rules: SendingRules) -> Iterator[str]:
-    """Yield the problems with `[notify]` of the daemon."""
+    """Yield each problem with the table `[notify]` of the daemon's configuration."""
     yield from wrong_notices("notify.on", rules.on)
     if rules.webhook is not None and (why := wrong_url(rules.webhook)) is not None:
         yield f"notify.webhook: {why}"
@@ -101,7 +101,7 @@ def wrong_sending(rules: SendingRules) -> Iterator[str]:
 
 
 def wrong_url(url: str) -> str | None:
-    """Return why nothing can be sent to this URL; None if its form is valid."""
+    """Return the reason why messages cannot be sent to this URL; None if its form is valid."""
     if len(url) > LONGEST_URL or not url.isprintable() or not url.isascii() or " " in url:
         return f"must be an address of at most {LONGEST_URL} printable ASCII characters"
     try:
@@ -117,7 +117,10 @@ def wrong_url(url: str) -> str | None:
 
 
 def masked_url(url: str) -> str:
-    """Return the URL without the part after its host, which is a secret of many services."""
+    """Return the URL without the part after the host name.
+
+    For many services this part is a secret.
+    """
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]

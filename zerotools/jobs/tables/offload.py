@@ -1,4 +1,4 @@
-"""`[offload]`: what does not stay on the GPU."""
+"""`[offload]` of the job file: training state that is kept outside of GPU memory."""
 
 from __future__ import annotations
 

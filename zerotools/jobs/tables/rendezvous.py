@@ -1,4 +1,6 @@
-"""`[rendezvous]`: several machines that train one job together, each with its own daemon."""
+"""`[rendezvous]` of the job file: several machines train one job together, each with its own
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,13 @@ class RendezvousSpec:
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """The host and port of `address`, or None."""
+        """The host and the port in `address`; None if `address` is not set."""
         found = None if self.address is None else _ADDRESS.fullmatch(self.address)
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 
     @property
     def timeout_seconds(self) -> float:
-        """`timeout` in seconds."""
+        """The value of `timeout` in seconds."""
         return seconds_of(self.timeout)
 
 

@@ -12,8 +12,9 @@ from zerotools.jobs.text.exec_limits import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
 MODEL, EVALUATED = "model", "evaluated.json"
-"""Names in the `output_dir` of a job that evaluates: the exported model, and the checkpoint that it
-was exported from."""
+"""Names in the `output_dir` of an evaluation job: the directory of the exported model, and the
+file that names the checkpoint from which it was exported.
+"""
 
 
 _TEXT = re.compile(r"([1-9][0-9]{0,9}):([0-9]{1,19}):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -66,7 +67,7 @@ class ScriptSpec:
 
     @property
     def process(self) -> AdoptedProcess | None:
-        """The process that the job watches; None if the job starts a process."""
+        """The running process that the job watches; None if the job starts its program itself."""
         return None if self.adopted is None else adopted_process(self.adopted)
 
 
@@ -113,7 +114,10 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedProcess:
-    """A running process that a job watches, identified by boot, pid and start time."""
+    """A process that was already running when a job began to watch it.
+
+    It is identified by the boot of the machine, its pid and its start time.
+    """
 
     pid: int
     start_ticks: int
@@ -124,7 +128,7 @@ class AdoptedProcess:
 
 
 def adopted_process(text: str) -> AdoptedProcess:
-    """Parse `script.adopted`. Raises ValueError."""
+    """Parse the value of `script.adopted`, PID:START:BOOT. Raises ValueError."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError("must be PID:START:BOOT, as zerotools adopt fills it in")

@@ -16,7 +16,7 @@ OURS = (
     *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"),
     *("parsable", "requeue", "signal", "wait", "wrap"),
 )
-"""Options of sbatch that zerotools sets, and that `slurm.options` must not have."""
+"""Options of sbatch that zerotools sets itself, so `slurm.options` must not have them."""
 _SHORT = {
     "a": "array",
     "b": "begin",
@@ -122,17 +122,17 @@ class SlurmSpec:
 
     @property
     def node_counts(self) -> Sequence[int]:
-        """The numbers of nodes that Slurm may give, ascending."""
+        """The numbers of nodes that Slurm may give to the job, in ascending order."""
         return range(self.nodes, max(self.nodes, self.max_nodes or 0) + 1)
 
     @property
     def time_seconds(self) -> float | None:
-        """`time` in seconds."""
+        """The value of `time` in seconds; None if it is not set."""
         return None if self.time is None else seconds_of(self.time)
 
     @property
     def warning_seconds(self) -> int:
-        """`warning` in whole seconds."""
+        """The value of `warning` in whole seconds."""
         return round(seconds_of(self.warning))
 
 

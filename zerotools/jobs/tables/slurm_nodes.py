@@ -1,5 +1,7 @@
-"""The job that each node runs for a job with `backend = "slurm"`: several machines with a
-rendezvous."""
+"""Make the job that each node runs for a job with `backend = "slurm"`.
+
+The nodes find each other by `[rendezvous]`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _SOME_ADDRESS = "node:29500"
 def on_nodes(
     spec: JobSpec, nodes: int, *, address: str = _SOME_ADDRESS, node_rank: int = 0
 ) -> JobSpec:
-    """Return the job of node `node_rank` of `nodes`. Its ranks meet at `address`."""
+    """Return the job that node `node_rank` runs, for a Slurm job on `nodes` nodes.
+
+    `address` is the address at which the ranks of all nodes meet.
+    """
     place = RendezvousSpec()
     if nodes > 1:
         place = replace(place, address=address, nodes=nodes, node_rank=node_rank)
@@ -26,8 +31,10 @@ def on_nodes(
 
 
 def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
-    """Return the job as `on_nodes` does, for one of the node counts that Slurm may give. With fewer
-    nodes a rank needs no more memory for activations (see `elastic`)."""
+    """Return the same job as `on_nodes`, for any number of nodes that Slurm may give.
+
+    With fewer nodes, a rank needs no more memory for activations (see `elastic`).
+    """
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":
         spec = with_passes_of(spec, nodes * each, max(nodes, *counts) * each)
@@ -35,7 +42,7 @@ def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
 
 
 def check_backend(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems with `backend`, and with keys that it does not use."""
+    """Yield each problem with `backend`, and with keys that have no effect for this backend."""
     if spec.backend != SLURM:
         if spec.slurm != SlurmSpec():
             yield '[slurm]: is for backend = "slurm"; set that, or submit with --slurm'

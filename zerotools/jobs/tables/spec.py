@@ -1,8 +1,8 @@
-"""The job file as one frozen dataclass, `JobSpec`, with the meaning of each key.
+"""The whole job file as one frozen dataclass, `JobSpec`, with a description of each key.
 
-The dataclasses are the schema. `key(...)` gives each field its meaning, its bounds and its allowed
-values. The parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` follow from
-them, so a key exists only if it is declared here.
+The dataclasses are the schema. `key(...)` gives each field its description, its bounds and its
+allowed values. The parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` follow
+from them, so a key exists only if it is declared here.
 """
 
 from __future__ import annotations
@@ -66,19 +66,24 @@ RESERVED_ENV = frozenset(
         "ZEROTOOLS_TOKEN",
     }
 )
-"""Environment variables that the daemon sets for each rank."""
+"""Environment variables that the daemon sets for each rank, so a job file must not set them."""
 
 FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
-"""`env.ZEROTOOLS_FP16_ON_CPU = "1"` lets a job train in fp16 on CPUs: for tests and recipes."""
+"""An environment variable.
+
+If a job sets it to "1" in `env`, the job may train in fp16 on CPUs, for tests and recipes.
+"""
 
 
 MOST_RANKS = 1024
-"""An upper bound: no machine has as many GPUs, or cores for ranks."""
+"""The upper bound for the number of ranks on a machine: no machine has as many GPUs, or CPU
+cores for ranks.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One training job, every key valid and every relative path made absolute."""
+    """One training job. Every key has a valid value, and every path is absolute."""
 
     name: str | None = key(
         "A name for people to read; default: the job file's name without its extension.",
@@ -260,23 +265,29 @@ class JobSpec:
         "Notifications about changes of the job.", factory=NotifySpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Not a key. The tree that the job was parsed from; keys that it lacks have their defaults."""
+    """The tree from which the job was parsed; it is not a key.
+
+    Keys that are not in this tree have their defaults.
+    """
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None if the user's program decides."""
+        """The ZeRO stage; None for the user's own program, which decides itself."""
         return None if self.engine == "script" else self.zero.stage
 
     @property
     def size_range(self) -> SizeRange | None:
-        """The bounds of the world size of an elastic job; None for other jobs."""
+        """The smallest and the largest world size of an elastic job; None for other jobs."""
         wanted = self.ranks if self.device == "cpu" else self.gpus
         return wanted if isinstance(wanted, SizeRange) else None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The world sizes that the job may have, ascending. For an elastic job these are the sizes
-        that divide its batch; empty if its range has no such size."""
+        """The world sizes that the job may have, in ascending order.
+
+        For an elastic job, these are the sizes in its range that divide its batch; there may be no
+        such size.
+        """
         wanted = self.size_range
         if wanted is None:
             return (self.world_size,)
@@ -292,19 +303,23 @@ class JobSpec:
 
     @property
     def shares(self) -> int:
-        """The number of parts into which a step's sequences are divided. Ranks that compute the
-        same sequences together get one part."""
+        """The number of parts into which the sequences of a step are divided.
+
+        Ranks that compute the same sequences together get one part.
+        """
         return max(1, self.all_ranks // self.zero.share_ranks)
 
     @property
     def fewest_nodes(self) -> int:
-        """The least number of machines that train the job."""
+        """The smallest number of machines on which the job can be trained."""
         return self.slurm.node_counts[0] if self.backend == SLURM else self.rendezvous.nodes
 
     @property
     def world_size(self) -> int:
-        """The number of ranks on this machine; for an elastic job, the fewest that it starts
-        with."""
+        """The number of ranks on this machine.
+
+        For an elastic job, this is the smallest number with which it starts.
+        """
         wanted = self.ranks if self.device == "cpu" else self.gpus
         if wanted is None:
             return 1
@@ -314,7 +329,9 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """Return `spec` with other `values` for keys of a table, as if the job file had them."""
+    """Return a copy of `spec` in which keys of the table `table` have other values, as if the
+    job file set them.
+    """
     given = None
     if spec.given is not None:
         given = {**spec.given, table: {**spec.given.get(table, {}), **values}}
@@ -378,7 +395,7 @@ def _check_variables(table: str, variables: Mapping[str, str]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeRange:
-    """The fewest and the most ranks of an elastic job."""
+    """The smallest and the largest number of ranks of an elastic job."""
 
     min: int = key(
         "The smallest number of ranks: the job waits until it can have this many.", imported=False
@@ -386,16 +403,18 @@ class SizeRange:
     max: int = key("The most ranks.", imported=False)
 
     def __str__(self) -> str:
-        """Return the range in the form of a job file."""
+        """Return the range as it is written in a job file."""
         return f"{{min = {self.min}, max = {self.max}}}"
 
     def sizes(
         self, batch: int, micro: int | None, shard: int | None, together: int = 1
     ) -> tuple[int, ...]:
-        """Return the world sizes in the range that divide the batch, ascending.
+        """Return the world sizes in this range that are possible for the batch, in ascending
+        order.
 
-        `batch` is the number of sequences of a step, `micro` that of a forward pass. `shard` ranks
-        share one copy of the weights, and `together` ranks compute the same sequences.
+        `batch` is the number of sequences in a step, and `micro` the number in a forward pass.
+        `shard` ranks share one copy of the weights, and `together` ranks compute the same
+        sequences.
         """
         found = range(max(1, self.min), min(self.max, batch * together, MOST_RANKS) + 1)
         return tuple(

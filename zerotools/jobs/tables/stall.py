@@ -1,4 +1,4 @@
-"""`[stall]`: the treatment of a job with ranks that make no progress."""
+"""`[stall]` of the job file: what the supervisor does if ranks make no progress."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from zerotools.jobs.binding.durations import seconds_of
 ACTIONS = ("end", "report", "off")
 NEVER = "never"
 DEADLINES = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save": 7200}
-"""Default limits of the trainer in seconds. A script has only the limits that its job file
-states."""
+"""The default time limits of zerotools' trainer, in seconds.
+
+For a user's script, only the limits in its job file are used.
+"""
 _SPAN = 'seconds, text such as `"2h"`, or `"never"`'
 
 
@@ -71,7 +73,7 @@ class StallSpec:
 
 
 def limits(stall: StallSpec) -> dict[str, int | str | None]:
-    """Return each limit as written in the job file."""
+    """Return the value of each time limit as it is written in the job file."""
     return {
         "start": stall.start_limit,
         "data": stall.data_limit,
@@ -94,8 +96,9 @@ def check_stall(stall: StallSpec) -> Iterator[str]:
 
 
 def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
-    """Return the supervisor's settings: the action, the factor, and the limits in seconds (None: no
-    limit)."""
+    """Return the supervisor's settings: the action, the factor, and the time limits in seconds
+    (None: no limit). `own_program` is true for a user's script.
+    """
     usual: dict[str, int] = {} if own_program else DEADLINES
     found = {name: usual.get(name) if v is None else v for name, v in limits(stall).items()}
     seconds = {n: None if v is None or v == NEVER else seconds_of(v) for n, v in found.items()}

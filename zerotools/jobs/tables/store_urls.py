@@ -10,7 +10,7 @@ from zerotools.runs.checkpoint_dirs import step_of
 
 
 def why_not_written(url: str) -> Iterator[str]:
-    """Yield the problems of `url` as a destination."""
+    """Yield each reason why a job cannot write to the object store URL `url`."""
     if not is_url(url):
         schemes = ", ".join(f"{each}://" for each in WRITTEN)
         yield f"{url!r:.200} is not a URL of a store that zerotools can write to ({schemes})"
@@ -33,7 +33,7 @@ def why_not_written(url: str) -> Iterator[str]:
 
 
 def why_not_read(url: str) -> Iterator[str]:
-    """Yield the problems of `url` as a source."""
+    """Yield each reason why a job cannot read from the object store URL `url`."""
     try:
         path_of(url)
     except BadRequest as error:

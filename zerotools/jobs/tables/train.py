@@ -15,7 +15,9 @@ MUON_SCALES = ("match_rms_adamw", "original")
 DECAY_RULES = ("names", "shapes")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 OLD_FORM = "zerotools-0.2"
-"""The `schedule_form` of jobs and checkpoints that are older than that key."""
+"""The value of `schedule_form` for jobs and checkpoints that were stored before this key
+existed.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +247,11 @@ class TrainSpec:
 
     @property
     def total_steps(self) -> int:
-        """The number of steps. If the job file has `epochs`, the trainer sets it.
+        """The number of training steps.
 
-        Raises ValueError: it is not set yet.
+        If the job file has `epochs`, the trainer computes this number later.
+
+        Raises ValueError: the number is not computed yet.
         """
         if self.steps is None:
             raise ValueError("the data of this job is not counted yet")
@@ -273,9 +277,11 @@ def check_train(train: TrainSpec) -> Iterator[str]:
 
 
 def check_length(train: TrainSpec) -> Iterator[str]:
-    """Yield the problems with the number of steps, and with the steps of warmup and decay.
+    """Yield each problem with the number of training steps, and with the steps of warmup and
+    decay.
 
-    If `steps` is not set, because the job has `epochs`, nothing is compared with it.
+    If the job has `epochs` in place of `steps`, warmup and decay are not compared with the number
+    of steps.
     """
     if train.steps is None and train.epochs is None:
         yield "train: one of train.steps and train.epochs is needed"
@@ -322,11 +328,13 @@ _OWNERS: Mapping[str, tuple[str, ...]] = {
     "muon_momentum": ("muon",),
     "muon_scale": ("muon",),
 }
-"""The optimizers of engine `torch` that have the key."""
+"""Key -> the optimizers of engine `torch` that use it."""
 
 
 def check_optimizer(train: TrainSpec) -> Iterator[str]:
-    """Yield a problem for each set key that the job's optimizer (engine `torch`) does not have."""
+    """Yield a problem for each key that the job sets but its optimizer (of engine `torch`) does
+    not use.
+    """
     unset = TrainSpec(batch_size=train.batch_size)
     for name, owners in _OWNERS.items():
         value = getattr(train, name)

@@ -51,7 +51,7 @@ class ZeroSpec:
 
     @property
     def share_ranks(self) -> int:
-        """The number of ranks that compute the same part of a step's sequences together."""
+        """The number of ranks that compute the same sequences together."""
         return self.sequence_ranks * self.tensor_ranks
 
 

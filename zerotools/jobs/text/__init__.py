@@ -1,4 +1,5 @@
-"""JSON, YAML and TOML as text: read with line numbers and likely fixes, written with comments.
+"""Read JSON, YAML and TOML with line numbers and suggested corrections, and write TOML with
+comments.
 
 Imports `jobs.binding`.
 """

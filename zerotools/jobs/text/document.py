@@ -1,4 +1,4 @@
-"""A config file as a tree of values, with the line of each key."""
+"""A config file as a tree of values, with the line number of each key."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from zerotools.core.errors import BadRequest
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32
-"""The most levels of nested objects. Objects in DeepSpeed's configs have at most five levels."""
+"""The largest accepted depth of nested objects. DeepSpeed's configs have at most five levels."""
 
 Trail = tuple[str, ...]
-"""The keys that lead to a value. An element of a list has its index as its key."""
+"""The keys on the way from the root of a tree to a value.
+
+For an element of a list, the key is its index.
+"""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The tree of a file, and the line of each key.
+    """The values of a config file as a tree, and the line number of each key.
 
-    `titles` has the key in the user's file, if the tree was made from the keys of another file.
-    `accepted` lists the corrections of `--lenient`, and `mended` is the corrected text. `text` is
-    the original text of the file.
+    If the tree was made from a file with other keys, `titles` has the original keys. `accepted`
+    lists the corrections that `--lenient` made, and `mended` is the corrected text. `text` is the
+    original text of the file.
     """
 
     source: str
@@ -35,19 +38,22 @@ class Document:
     mended: str | None = None
 
     def title(self, trail: Trail) -> str:
-        """Return the key as the user wrote it, dotted."""
+        """Return the dotted key at `trail` as the user wrote it."""
         return (self.titles or {}).get(trail) or ".".join(trail)
 
     def place(self, trail: Trail) -> str:
-        """Return the position of a key, such as `ds.json:12`, or only the file if the key is not in
-        it."""
+        """Return the file and the line of a key, such as `ds.json:12`.
+
+        Return only the file if the key is not in it.
+        """
         line = self.lines.get(trail)
         return self.source if line is None else f"{self.source}:{line}"
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the UTF-8 text of a config or job file, without a byte order mark. `what` describes
-    the file in errors.
+    """Return the text of a config or job file in UTF-8, without a byte order mark.
+
+    `what` names the kind of file in error messages.
 
     Raises:
         BadRequest: the file does not exist, cannot be read, is larger than 1 MiB, or is not UTF-8.
@@ -63,8 +69,9 @@ def read_text(path: Path, what: str) -> str:
 
 
 def text_of(data: bytes, source: str, what: str) -> str:
-    """Return the text of bytes, as `read_text` does. The caller reads at most one byte more than
-    the limit.
+    """Decode the bytes of a config or job file, with the rules of `read_text`.
+
+    The caller may read one byte more than the size limit, so that larger files are recognised.
 
     Raises:
         BadRequest: there are more bytes than the limit, or they are not UTF-8.

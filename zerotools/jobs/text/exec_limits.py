@@ -1,8 +1,8 @@
-"""The kernel's limits for the arguments and the environment of a new process (execve(2)).
+"""Linux limits on the arguments and the environment variables of a new process (execve(2)).
 
 Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes plus a NUL
-(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). Together with a pointer to each, they may take a quarter of
-the limit on the stack: 2 MiB of the usual 8, at least 128 KiB and at most 6 MiB (fs/exec.c).
+(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). All of them together, with a pointer to each, may take a
+quarter of the stack limit: usually 2 MiB of 8, at least 128 KiB and at most 6 MiB (fs/exec.c).
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 LONGEST_STRING = 131_071
-"""The most bytes of one argument, or of NAME=VALUE."""
+"""The largest size in bytes of one argument, or of one variable as NAME=VALUE."""
 _LEAST_ROOM = 128 << 10
 _MOST_ROOM = 6 << 20
 _POINTER_AND_NUL = 9
 
 
 def string_bytes(text: str) -> int:
-    """Return the number of bytes of `text` in a process, also for names that are not UTF-8."""
+    """Return the number of bytes that `text` has when it is passed to a process.
+
+    File names that are not UTF-8 are counted correctly, too.
+    """
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def too_long(text: str, name: str | None = None) -> str | None:
-    """Return why `text` is too long for an argument, or for the value of the variable `name`; None
-    if it is not."""
+    """Return the reason why `text` is too long for one argument, or for the value of the
+    variable `name`. Return None if it is short enough.
+    """
     if 4 * (len(text) + len(name or "") + 1) <= LONGEST_STRING:
         return None  # whatever the characters are
     length = string_bytes(text if name is None else f"{name}={text}")
@@ -37,13 +41,16 @@ def too_long(text: str, name: str | None = None) -> str | None:
 
 
 def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
-    """Return the bytes that arguments and environment take of the stack of a new process."""
+    """Return the number of bytes that these arguments and variables need on the stack of a new
+    process.
+    """
     strings = [*arguments, *(f"{name}={value}" for name, value in environment.items())]
     return sum(string_bytes(text) + _POINTER_AND_NUL for text in strings)
 
 
 def room_of(stack_bytes: int) -> int:
-    """Return the bytes that all strings may take with this limit on the stack; a negative
-    `stack_bytes` means no limit."""
+    """Return the number of bytes that all arguments and variables may take if the stack limit
+    is `stack_bytes`. A negative limit means no limit.
+    """
     quarter = _MOST_ROOM if stack_bytes < 0 else stack_bytes // 4
     return max(_LEAST_ROOM, min(quarter, _MOST_ROOM))

@@ -8,10 +8,10 @@ from zerotools.core.errors import BadRequest
 
 
 def expanded(path: str) -> Path:
-    """Return the path with its leading home directory expanded.
+    """Return `path` with a leading `~` or `~USER` replaced by the home directory.
 
     Raises:
-        BadRequest: no user has this home directory.
+        BadRequest: there is no user with this name, or no home directory.
     """
     try:
         return Path(path).expanduser()

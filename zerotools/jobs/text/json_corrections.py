@@ -1,5 +1,5 @@
-"""Correct JSON that was copied from a web page: quotes, punctuation, commas, comments, text around
-it.
+"""Correct errors in JSON that was copied from a web page: quotes, punctuation, commas, comments,
+and text around the JSON.
 
 One pass over the text writes the corrected text. The strict parser then reads the result, so this
 module never accepts text that is not JSON.
@@ -34,8 +34,11 @@ _QUOTE = re.escape(DOUBLE + SINGLE)
 _SETTING = re.compile(rf"[{_QUOTE}]\w+[{_QUOTE}][ \t{ODD}]*[:\uff1a]")
 _COLON = re.compile(rf"[ \t{ODD}]*[:=\uff1a\uff1d]")
 _NEXT_SETTING = re.compile(rf"[ \t{ODD}]+{_SETTING.pattern}")
-"""Text after the last quote of a value that shows a missing comma between two settings on one
-line."""
+"""Pattern for text after a quote.
+
+If it matches, the quote ends a value, and the comma before the next setting on the same line is
+missing.
+"""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NAME = re.compile(r"[A-Za-z_][\w./@-]*")
@@ -45,7 +48,7 @@ _ENDS_STRING = re.compile(rf"[ \t\u00a0\u3000]*(?:{_AFTER}|#|//|/\*|\r?\n|$)")
 
 
 def mend_json(text: str) -> Mends:
-    """Return the corrected text, and each correction with its line.
+    """Correct the JSON `text`. Return the corrected text, and the line of each correction.
 
     Raises:
         Broken: an error that could only be corrected by a guess.
@@ -58,8 +61,11 @@ def mend_json(text: str) -> Mends:
 
 
 _ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
-"""Text after quoted dots that stand for omitted settings: the end, or dots again. Otherwise the
-dots are a key."""
+"""Pattern for text after quoted dots.
+
+If it matches (the end, or dots again), the dots stand for omitted settings. Otherwise they are a
+key.
+"""
 
 
 class _Pen:
@@ -70,14 +76,14 @@ class _Pen:
         self.at = 0
         self.out: list[str] = []
         self._last = "open"
-        """The kind of the last token written: open, key, colon, value or comma."""
+        """The kind of the last token that was written: open, key, colon, value or comma."""
         self._end = 0
-        """The index in `out` after the last value, or of the last comma."""
+        """The index in the list `out` after the last value, or after the last comma."""
         self._comma_line = 0
         self._depth = 0
 
     def write(self) -> None:
-        """Correct the whole text."""
+        """Read the whole text, and write the corrected text."""
         wrapped = self._begin()
         while self.at < len(self.text):
             if self._space() or self._comment():
@@ -93,8 +99,10 @@ class _Pen:
         self.mends.note(self.places.number(self.at if at is None else at), what)
 
     def _begin(self) -> bool:
-        """Skip the text before the first brace. Return whether the outer braces were missing and
-        had to be added."""
+        """Skip the text before the first brace.
+
+        Return whether the outer braces are missing in the text, so that they were added.
+        """
         while self.at < len(self.text) and (self._space() or self._comment()):
             pass
         start = min((i for i in map(self.text.find, ("{", "\uff5b")) if i >= 0), default=-1)
@@ -114,7 +122,7 @@ class _Pen:
         return False
 
     def _rest(self) -> None:
-        """Raise an error if another object follows the object."""
+        """Raise an error if a second object follows after the end of the object."""
         rest = self.text[self.at :]
         again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
         if again >= 0:
@@ -127,7 +135,9 @@ class _Pen:
         self.at = len(self.text)
 
     def _refuse_settings(self, start: int, end: int) -> None:
-        """Refuse settings in the text around the object. Other text is left out."""
+        """Raise an error if the text around the object, from `start` to `end`, contains
+        settings. Other text there is left out.
+        """
         found = _SETTING.search(self.text, start, end)
         if found is not None:
             what = "this setting stands outside of the object"
@@ -188,7 +198,9 @@ class _Pen:
         self._last, self._end = kind, len(self.out)
 
     def _member(self) -> None:
-        """Begin a key or a value. If it follows another value, insert the missing comma."""
+        """Prepare to write a key or a value: if another value is directly before it, insert the
+        missing comma.
+        """
         if self._last == "value":
             line = self.places.number(self.at)
             before = "".join(self.out[self._end :]).count("\n")
@@ -240,8 +252,10 @@ class _Pen:
         self._key()
 
     def _closer(self, kind: str, opener: str) -> int:
-        """Return the end of the string that begins here: the first quote of its kind before a token
-        of JSON."""
+        """Return the position of the quote that ends the string at the current position.
+
+        It is the first quote of the same kind before a JSON token.
+        """
         at = self.at + 1
         while at < len(self.text) and self.text[at] != "\n":
             if self.text[at] == "\\" and opener == '"':
@@ -259,8 +273,9 @@ class _Pen:
         raise Broken(self.at, "this string is not closed on its line", 'add "')
 
     def _key(self) -> None:
-        """Mark the last token as a key if a colon follows, so that nothing is inserted before the
-        colon."""
+        """If a colon follows the last token, mark this token as a key, so that no comma is
+        inserted before the colon.
+        """
         if _COLON.match(self.text, self.at):
             self._last = "key"
 
@@ -296,8 +311,9 @@ class _Pen:
 
 
 def _number(word: str) -> str | None:
-    """Return `.5`, `5.`, `+1`, `1_000` and full-width digits in the form of JSON; None for other
-    words."""
+    """Convert a number such as `.5`, `5.`, `+1`, `1_000`, or one with full-width digits, to the
+    form of JSON. Return None if `word` is not such a number.
+    """
     plain = unicodedata.normalize("NFKC", word).replace("_", "").removeprefix("+")
     plain = re.sub(r"^(-?)\.", r"\g<1>0.", plain)
     plain = re.sub(r"\.(?=$|[eE])", ".0", plain)

@@ -1,6 +1,7 @@
-"""Parse JSON as people copy it from web pages: strictly, with line and column of an error.
+"""Parse JSON strictly, and report line and column of an error together with the likely correction.
 
-An error has the likely correction. `Scanner` yields the tokens of JSON (RFC 8259).
+People often copy JSON from web pages, so such errors are common. `Scanner` yields the tokens of
+JSON (RFC 8259).
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _COMMENTS = ("#", "//", "/*")
 
 
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
-    """Parse the object in `text`. With `lenient`, correct text from a web page, and list each
-    correction.
+    """Parse the JSON object in `text`.
+
+    With `lenient`, correct errors from copying first, and list each correction.
 
     Raises:
         BadRequest: the text is not JSON, or an object repeats a key; the message shows the line,
@@ -60,7 +62,10 @@ def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
 
 
 def _mended(text: str, source: str) -> Document:
-    """Return the mended tree. Raises BadRequest."""
+    """Correct the JSON `text`, parse it, and return the tree with the list of corrections.
+
+    Raises BadRequest.
+    """
     try:
         mends = mend_json(text)
     except Broken as broken:
@@ -75,8 +80,10 @@ def _mended(text: str, source: str) -> Document:
 
 
 def mended_too(mended: Callable[[], Document]) -> str:
-    """Return a sentence on what `--lenient` would do with an invalid text; empty if it would not
-    help."""
+    """Return a sentence that says how many errors `--lenient` would correct.
+
+    Return the empty string if it could not correct the text.
+    """
     try:
         count = len(mended().accepted)
     except BadRequest:
@@ -180,8 +187,10 @@ class _Parser:
         return name
 
     def _separator(self, opener: Token) -> Token:
-        """Return the token after a member: the beginning of the next member, or the end of
-        `opener`'s object."""
+        """Read the token after a member of an object or list.
+
+        Return the first token of the next member, or the closing token of `opener`.
+        """
         before = self.scanner.at
         token = self.scanner.next()
         closer = _CLOSES[opener.kind]
@@ -205,8 +214,10 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Record the first key with the indentation of its object's line: a } is missing before
-        it."""
+        """Record the first key that is indented like the line that opens its object.
+
+        This shows that a } is missing before the key.
+        """
         opened = self.places.number(self._open[-1].start)
         line = self.places.number(token.start)
         if self._suspect is None and len(self._open) > 1 and line != opened:
@@ -229,7 +240,10 @@ class _Parser:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token. `kind` is the character itself for `{}[]:,`, else "string", "scalar" or "end"."""
+    """A token of JSON.
+
+    `kind` is the character itself for `{}[]:,`, else "string", "scalar" or "end".
+    """
 
     kind: str
     value: Any
@@ -238,7 +252,7 @@ class Token:
 
 
 class Scanner:
-    """Tokens of `text`, one after another."""
+    """Splits the JSON `text` into tokens, one after another."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -246,11 +260,11 @@ class Scanner:
 
     @property
     def at(self) -> int:
-        """The offset after the last token."""
+        """The position in the text after the last token."""
         return self._at
 
     def next(self) -> Token:
-        """Return the next token. Raises Broken."""
+        """Return the next token. Raises Broken if the text is not a token."""
         self._skip()
         text, at = self._text, self._at
         if at == len(text):

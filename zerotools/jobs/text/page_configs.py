@@ -1,4 +1,4 @@
-"""Find the configs and launch lines in a saved web page: text, Markdown or HTML."""
+"""Find configs and launch lines in a saved web page, which may be text, Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerotools.jobs.text.text_corrections import ODD
 
 
 class BlockKind(StrEnum):
-    """The kind of a block of a page."""
+    """The kind of a config or launch line that was found in a page."""
 
     LAUNCH = "launch line"
     DEEPSPEED = "DeepSpeed config"
@@ -22,7 +22,7 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True)
 class PageBlock:
-    """A config or launch line of a page, which begins at `line` (from 1), with the page's text."""
+    """A config or launch line that was found in a page. It begins at `line` of the page, from 1."""
 
     kind: BlockKind
     line: int
@@ -30,8 +30,9 @@ class PageBlock:
 
     @property
     def in_place(self) -> str:
-        """The text after as many empty lines as precede it on the page, so that line numbers
-        agree."""
+        """The text of the block after empty lines, so that its line numbers are those of the
+        page.
+        """
         return "\n" * (self.line - 1) + self.text
 
 
@@ -69,11 +70,14 @@ _OF_ACCELERATE = frozenset(
     )
 )
 _FEWEST_KEYS = 3
-"""The least number of accelerate's keys in a block of its config."""
+"""The smallest number of accelerate's keys in a text that is taken as accelerate's config."""
 _LONGEST_JSON = 400
-"""The most lines of a JSON object: a page may omit its last brace."""
+"""The largest number of lines of a JSON object.
+
+The limit is needed because a page may omit the last brace.
+"""
 _WIDEST = 76
-"""The width of the list of blocks in columns."""
+"""The largest width, in columns, of a line in the list of blocks."""
 _BLOCK_TAGS = frozenset(
     ("br", "code", "div", "h1", "h2", "h3", "h4", "h5", "h6", "li", "p", "pre", "td", "tr")
 )
@@ -81,7 +85,7 @@ _UNSEEN_TAGS = frozenset(("script", "style", "head", "noscript"))
 
 
 def blocks_of(text: str) -> list[PageBlock]:
-    """Return the configs and launch lines of a page, in order."""
+    """Return the configs and launch lines in the text of a page, in order."""
     lines = page_text(text).split("\n")
     found: list[PageBlock] = []
     at = 0
@@ -96,7 +100,7 @@ def blocks_of(text: str) -> list[PageBlock]:
 
 
 def page_text(text: str) -> str:
-    """Return the text of a page that may be HTML, as a browser shows it."""
+    """Convert the text of a page, which may be HTML, to the text that a browser shows."""
     head = text.lstrip()[:200].lower()
     if not head.startswith(("<!doctype", "<html", "<?xml")) and "<body" not in head:
         return text
@@ -179,7 +183,7 @@ def _yaml(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:
-    """Return a launch line together with the variables that are set above it."""
+    """Return the launch line `block`, extended by the variables that the blocks above it set."""
     if block.kind is not BlockKind.LAUNCH:
         return block
     least = before[-1].line - 1 + before[-1].text.count("\n") + 1 if before else 0
@@ -191,7 +195,9 @@ def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) 
 
 
 def listed(blocks: list[PageBlock]) -> Iterator[str]:
-    """Yield a line for each block: its number, its first line, kind and beginning."""
+    """Yield one line of text for each block: its number, the line at which it begins, its kind,
+    its length, and its first words.
+    """
     for number, block in enumerate(blocks, 1):
         begin = next(line.strip() for line in block.text.split("\n") if line.strip())
         size = counted(block.text.count("\n") + 1, "line")

@@ -1,8 +1,8 @@
-"""Recognise possible secrets by their name or their form, and remove them from texts.
+"""Recognise possible secrets in texts by their names or their form, and replace them.
 
-Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in a
-service's form (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. The search is
-not complete: a secret with an ordinary name and without a known form is shown.
+Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in the form
+of a service (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. The search is not
+complete: a secret with an ordinary name and without a known form is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ HIDDEN = "***"
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 LEAST_CHARACTERS = 4
-"""Shorter secrets are not searched in other texts, because they would hide parts of many words."""
+"""The smallest length of a known secret that texts are searched for.
+
+Shorter secrets would hide parts of many words.
+"""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = frozenset(
@@ -31,7 +34,10 @@ _KEYS = frozenset(
         *("storage", "service", "deploy", "license", "app", "master", "shared"),
     }
 )
-"""Words before `key` with which it is a secret; a sort key is not."""
+"""Words that make a name with `key` a secret if they stand before it, such as `api_key`.
+
+A sort key is not a secret.
+"""
 _NOT_TOKENS = frozenset(
     {
         *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "per", "special", "image", "start"),
@@ -39,12 +45,17 @@ _NOT_TOKENS = frozenset(
         *("prompt", "response", "separator", "first", "last", "next", "each"),
     }
 )
-"""Words before `token` with which it is a token of a tokenizer."""
+"""Words that make a name with `token` harmless if they stand before it: it is a token of a
+tokenizer, such as `pad_token`.
+"""
 
 _MAY_NAME = re.compile(
     "secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer|jwt", re.IGNORECASE
 )
-"""Parts of names: each name of a secret has one. Most other names are excluded quickly."""
+"""Pattern for parts of names.
+
+Every name of a secret has such a part. It quickly excludes most other names.
+"""
 _KNOWN_AT_ONCE, _CHARACTERS_AT_ONCE, _WORD_COST, _NAMES_AT_ONCE = 16, 16_384, 8, 1000
 _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
@@ -56,15 +67,20 @@ _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
 _MAY_HOLD = re.compile(
     r"[=:\s]|hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ"
 )
-"""Parts of texts: each text with a secret has one. Most words of a command have none."""
+"""Pattern for parts of texts.
+
+Every text that contains a secret has such a part. Most words of a command do not.
+"""
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
-"""A name and the text up to its value. No position is tried twice: the time is proportional to the
-length of the text."""
+"""Pattern for a name and the text up to its value.
+
+No position is tried twice, so the time is proportional to the length of the text.
+"""
 _VALUE = re.compile(r"""(?!-)(?:"[^"]*"|'[^']*'|[^\s'",;&|]+)""")
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable, option or key of this name is likely to be a secret."""
+    """Return whether the value of a variable, option or key with this name is probably a secret."""
     if _MAY_NAME.search(name) is None:
         return False
     words = [word.lower() for word in _WORD.findall(name)]
@@ -82,12 +98,16 @@ def is_secret_name(name: str) -> bool:
 
 
 class LongestFirst(tuple[str, ...]):
-    """Secrets, the longest first, as they are searched in texts."""
+    """A list of known secrets, sorted by length, the longest first.
+
+    Texts are searched for them in this order.
+    """
 
 
 def longest_first(known: Iterable[str]) -> LongestFirst:
-    """Return the secrets in `known` that are searched in texts, in order. Callers that mask many
-    texts compute this once."""
+    """Sort the secrets in `known` by length, the longest first, without those that are too
+    short to search for. If many texts are masked, call this only once.
+    """
     if isinstance(known, LongestFirst):
         return known
     long = {value for value in known if len(value) >= LEAST_CHARACTERS}
@@ -95,7 +115,7 @@ def longest_first(known: Iterable[str]) -> LongestFirst:
 
 
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
-    """Return `text` without possible secrets, and without the secrets in `known`."""
+    """Return `text` with secrets replaced: possible secrets, and all secrets in `known`."""
     return result_of(_masked_text(text, longest_first(known)))
 
 
@@ -122,20 +142,27 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
 
 
 def _is_given(found: re.Match[str]) -> bool:
-    """Return whether the text after a name is the value of a secret."""
+    """Return whether the text after a name is the value of a secret, rather than the next word
+    of a sentence.
+    """
     name, between = found.group("name", "between")
     # "the token is wrong" is a sentence; "--token xyz" is an option.
     return (name.startswith("-") or not between.isspace()) and is_secret_name(name)
 
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the words of a command without the secrets among them."""
+    """Return the words of a command with secrets replaced: possible secrets, and all secrets in
+    `known`.
+    """
     shown: list[str] = mask_tree(list(arguments), known)
     return shown
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values with names of secrets. A generator that does the work in steps."""
+    """Return the values of those variables that have a secret's name.
+
+    This is a generator that does the work in steps.
+    """
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):
         found += [value] if is_secret_name(name) else []
@@ -145,12 +172,17 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` hides, if each is one word of the command."""
+    """Return the values that `mask_arguments` replaces, as far as a value is one word of the
+    command.
+    """
     return result_of(secret_argument_steps(arguments))
 
 
 def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
-    """Return the same as `secret_arguments`. A generator that does the work in steps."""
+    """Return the same values as `secret_arguments`.
+
+    This is a generator that does the work in steps.
+    """
     found = list[str]()
     for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):
         if count % _NAMES_AT_ONCE == 0:
@@ -164,13 +196,18 @@ def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
 
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
-    """Return plain values without secrets: values under secret names, and secrets in texts."""
+    """Return a copy of plain values with secrets replaced: values under a secret's name, and
+    secrets within texts.
+    """
     return result_of(mask_steps(tree, known))
 
 
 def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
-    """Return the same as `mask_tree`. A generator that does the work in steps of some milliseconds,
-    so that the caller can do something else between them."""
+    """Return the same copy as `mask_tree`.
+
+    This is a generator that does the work in steps of some milliseconds, so that the caller can do
+    something else between them.
+    """
     found = longest_first(known)
     if found:
         together = "\0".join(_texts_in(tree))
@@ -192,7 +229,7 @@ def _texts_in(tree: Any) -> Iterator[str]:
 
 
 def result_of(steps: Steps[Result]) -> Result:
-    """Run all steps, and return the result."""
+    """Run the generator `steps` to its end, and return its result."""
     while True:
         try:
             next(steps)

@@ -1,7 +1,7 @@
-"""Correct a shell script that was copied from a web page: spaces, quotes, dashes, comments, line
-ends.
+"""Correct errors in a shell script that was copied from a web page: spaces, quotes, dashes,
+comments, line ends.
 
-Every line keeps its number, so that messages can name it.
+No line is added or removed, so that line numbers in messages stay correct.
 """
 
 from __future__ import annotations
@@ -32,16 +32,24 @@ _PROMPT = re.compile(
     r"(?:[ \t]*(?:\d{1,3}[.)](?=[ \t]+[A-Za-z./$])"
     r"|\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S))+"
 )
-"""Also the number of a step."""
+"""Pattern for the prompt of a shell, or the number of a step, at the beginning of a line."""
 _SECOND = re.compile(r"[ \t]*>[ \t]+(?=-)")
-"""Before an option: before anything else it sends the output to a file."""
+"""Pattern for the prompt `>` before an option.
+
+Before any other word, `>` sends the output to a file.
+"""
 _PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z](?:[\\w ./-]*\\w)?)[>\u203a]")
 _LONG_DASH = re.compile("(?<![^\\s\"'])[\u2012-\u2015\u2212]{1,2}(?=[A-Za-z])")
 _MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
 _CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
-"""A backslash with a blank after it, so that the command would end there."""
+"""Pattern for a backslash with a blank or a comment after it at the end of a line.
+
+The shell would end the command there.
+"""
 _PART = re.compile(r"--[A-Za-z]|(?<=[ \t])(?:-[A-Za-z](?=[ \t])|[\w./-]+\.py\b)")
-"""A text that a comment would not have: an option, or a program."""
+"""Pattern for text that shows that a comment contains a part of the command: an option, or a
+program.
+"""
 _OPTION = re.compile(r"[ \t]*--[A-Za-z]")
 
 LINE_END = "the end of the line behind a \\"
@@ -49,7 +57,10 @@ COMMENT = "a comment in the middle of a command"
 
 
 def mend_shell(text: str) -> Mends:
-    """Return the corrected script, and each correction with its line."""
+    """Correct the shell script `text`.
+
+    Return the corrected script, and the line of each correction.
+    """
     mends = Mends()
     lines = without_numbers(text.replace("\r\n", "\n"), mends).split("\n")
     for i, line in enumerate(lines):
@@ -63,12 +74,18 @@ def mend_shell(text: str) -> Mends:
 
 
 def as_typed(word: str) -> str:
-    """Return `word` with plain spaces and quotes, which have no meaning within quotes."""
+    """Return `word` with typographic spaces and quotes replaced by plain ones.
+
+    Within quotes they make no difference.
+    """
     return word.translate(_BLANKS).translate(_QUOTES)
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """Return `line` with ASCII characters in place of typographic ones."""
+    """Return `line` with typographic characters replaced by ASCII characters.
+
+    Each correction is added to `mends`.
+    """
     steps: tuple[tuple[str, Callable[[str], str]], ...] = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("a full-width character", lambda s: s.translate(_WIDE)),
@@ -92,7 +109,7 @@ def _as_variable(found: re.Match[str]) -> str:
 
 
 def _without_second_prompts(lines: list[str], mends: Mends) -> None:
-    """Remove the prompt `>` that a shell shows for continued lines."""
+    """Remove the prompt `>` at the beginning of lines, which a shell shows for continued lines."""
     for i in range(1, len(lines)):
         if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
             lines[i] = lines[i][found.end() :]
@@ -100,8 +117,10 @@ def _without_second_prompts(lines: list[str], mends: Mends) -> None:
 
 
 def _without_comment(line: str, number: int, mends: Mends) -> str:
-    """Return `line` without a comment that would end its command. Options after the comment belong
-    to the command."""
+    """Return `line` without a comment that would end its command.
+
+    If the comment contains options, they are kept as a part of the command.
+    """
     mended = _CUT_END.sub(r"\\", line)
     if mended != line:
         mends.note(number, LINE_END)
@@ -117,7 +136,9 @@ def _without_comment(line: str, number: int, mends: Mends) -> str:
 
 
 def _comment_at(line: str) -> int | None:
-    """Return the position of a comment after a blank, outside of quotes."""
+    """Return the position of a comment that follows a blank and is outside of quotes; None if
+    the line has no comment.
+    """
     quote = ""
     for at, character in enumerate(line):
         if quote:
@@ -130,14 +151,15 @@ def _comment_at(line: str) -> int | None:
 
 
 def _options_in(comment: str) -> str:
-    """Return the part of a comment that begins with its first option or program."""
+    """Return the part of a comment from its first option or program on."""
     found = _PART.search(comment)
     return "" if found is None else comment[found.start() :].rstrip()
 
 
 def _join(lines: list[str], mends: Mends) -> None:
-    """Append a backslash to each line before a line that begins with an option, because no command
-    begins with an option."""
+    """Add a backslash at the end of each line that is followed by a line with an option at its
+    beginning. No command begins with an option, so the two lines belong together.
+    """
     before: int | None = None
     for i, line in enumerate(lines):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -1,4 +1,5 @@
-"""Correct text that was copied from web pages: characters that replace typed ones, and JSON errors.
+"""Helpers to correct text that was copied from web pages: typographic characters, and errors in
+JSON.
 
 `Mends` collects the corrections of a text; `Broken` is an error in JSON with its position and the
 likely correction.
@@ -32,14 +33,14 @@ WIDE = {
     "\uff09": ")",
     "\uff1d": "=",
 }
-"""Full-width punctuation and its ASCII form."""
+"""Full-width punctuation character -> the same character in ASCII."""
 
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[.:|)]|(?=[ \t\u00a0]|$))[ \t]?")
 _DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
 
 
 WIDEST = 76
-"""The most characters of a line in a message."""
+"""The largest number of characters of a line that a message shows."""
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NO_NUMBERS = ("nan", "infinity", "inf")
 _CURLY = "\u2018\u2019\u201c\u201d"
@@ -47,34 +48,40 @@ _CURLY = "\u2018\u2019\u201c\u201d"
 
 @dataclass
 class Mends:
-    """The corrections of a text, by line. `text` is the corrected text."""
+    """The corrections of a text, by line number. `text` is the corrected text."""
 
     text: str = ""
     _notes: set[tuple[int, str]] = field(default_factory=set)
 
     @property
     def notes(self) -> list[tuple[int, str]]:
-        """The line and text of each correction, in order."""
+        """The line number and the description of each correction, in order."""
         return sorted(self._notes)
 
     def lines_of(self, source: str) -> tuple[str, ...]:
-        """Return each correction as a line for people, with its position in the file `source`."""
+        """Return each correction as a line of text for users, with its position in the file
+        `source`.
+        """
         return tuple(f"{source}:{line}: {what}" for line, what in self.notes)
 
     def note(self, line: int, what: str) -> None:
-        """Record the correction `what` for a line (from 1). The same correction is recorded once
-        for each line."""
+        """Record a correction on line `line`, from 1; `what` describes it.
+
+        If the same correction is made twice on a line, it is recorded once.
+        """
         self._notes.add((line, what))
 
 
 def is_placeholder(word: str) -> bool:
-    """Return whether `word` is an ellipsis, with which a page marks omitted text."""
+    """Return whether `word` is an ellipsis, by which a page marks omitted text."""
     return _DOTS.fullmatch(word.strip()) is not None
 
 
 def placeholder(offset: int) -> Broken:
-    """Return the error for an ellipsis at `offset`. It cannot be corrected: only the user knows
-    what was omitted."""
+    """Return the error for an ellipsis at `offset`.
+
+    It cannot be corrected, because only the user knows the omitted text.
+    """
     what = "the dots stand for settings that the page left out"
     return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
 
@@ -90,8 +97,8 @@ def character_name(character: str) -> str:
 def without_numbers(text: str, mends: Mends) -> str:
     """Return `text` without line numbers that were copied from a page.
 
-    Line numbers are consecutive numbers at the beginning of consecutive lines, most of which have
-    more text. Other text may precede and follow these lines.
+    Line numbers are consecutive numbers at the beginning of consecutive lines, if most of these
+    lines have more text. Other text may precede and follow these lines.
     """
     lines = text.split("\n")
     found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}
@@ -110,7 +117,7 @@ def without_numbers(text: str, mends: Mends) -> str:
 
 
 class Broken(Exception):
-    """An error in JSON at the character `offset`. `mend` is the likely correction."""
+    """An error in JSON at position `offset` of the text. `mend` describes the likely correction."""
 
     def __init__(self, offset: int, what: str, mend: str) -> None:
         super().__init__(what)
@@ -167,28 +174,28 @@ def bad_string(text: str, offset: int) -> Broken:
 
 
 class LineIndex:
-    """The offsets of the beginnings of the lines of a text."""
+    """Converts positions in a text to line and column numbers."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
 
     def number(self, offset: int) -> int:
-        """Return the line of `offset`, from 1."""
+        """Return the number of the line that contains position `offset`, from 1."""
         return bisect_right(self._starts, offset)
 
     def column(self, offset: int) -> int:
-        """Return the column of `offset` in its line, from 1."""
+        """Return the column of position `offset` in its line, from 1."""
         return offset - self._starts[self.number(offset) - 1] + 1
 
     def indent(self, number: int) -> int:
-        """Return the spaces and tabs at the beginning of line `number`."""
+        """Return the number of spaces and tabs at the beginning of line `number`."""
         start = self._starts[number - 1]
         blank = re.compile("[ \t]*").match(self._text, start)
         return blank.end() - start if blank else 0
 
     def line(self, number: int) -> str:
-        """Return line `number` without its line end."""
+        """Return the text of line `number` without its line end."""
         start = self._starts[number - 1]
         end = self._text.find("\n", start)
         return self._text[start : end if end >= 0 else None].rstrip("\r")
@@ -197,7 +204,9 @@ class LineIndex:
 def message(
     source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
-    """Return `ds.json:7:23: error; correction`, then the line and a mark under the column."""
+    """Return an error message: `ds.json:7:23: error; correction`, then the line, and a mark
+    under the column of the error.
+    """
     line, column = lines.number(broken.offset), lines.column(broken.offset)
     shown, caret = _window(lines.line(line), column - 1)
     number = f"{line:>6} | "
@@ -207,7 +216,9 @@ def message(
 
 
 def _window(line: str, at: int) -> tuple[str, int]:
-    """Return the part of `line` around column `at`, and the position of `at` in that part."""
+    """Return a part of `line` that contains column `at` and is short enough for a message, and
+    the position of the column in this part.
+    """
     start = 0 if len(line) <= WIDEST else max(0, min(at - WIDEST // 2, len(line) - WIDEST))
     part = "".join(c if c.isprintable() else " " for c in line[start : start + WIDEST])
     return part, at - start

@@ -14,10 +14,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    """Return `tree` as TOML. `comments` has comments by dotted key.
+    """Return `tree` as the text of a TOML file.
+
+    `comments` maps a dotted key to the comment for it.
 
     Raises:
-        BadRequest: a null, which TOML does not have.
+        BadRequest: the tree contains a null, which TOML does not have.
     """
     return "\n".join(_table(tree, (), comments)).lstrip("\n") + "\n"
 

@@ -1,8 +1,9 @@
 """Parse YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
 
-PyYAML is an extra (`zerotools[yaml]`): its events are walked here without recursion, no tag is
-obeyed, and anchors, which accelerate never writes, are refused, so no document grows. `mend_yaml`
-corrects YAML that was copied from a web page: spaces, quotes, colons, indentation.
+PyYAML is an extra (`zerotools[yaml]`). Its parser events are read here without recursion. Tags have
+no effect, and anchors, which accelerate never writes, are refused, so that a small document cannot
+expand to a large one. `mend_yaml` corrects YAML that was copied from a web page: spaces, quotes,
+colons, indentation.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from zerotools.jobs.text.text_corrections import (
 _OUTSIDE = re.compile(
     r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
 )
-"""Quoted text, a comment, or text outside of both."""
+"""Pattern for quoted text, for a comment, and for text outside of both."""
 _PLAIN = "tag:yaml.org,2002:"
 _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
 
@@ -59,10 +60,10 @@ _ALL_GPUS = re.compile(r"^(\s*gpu_ids\s*:\s*all)[a-z]+\s*$")
 def parse_yaml(
     text: str, *, source: str, lenient: bool = False, keys: YamlKeys | None = None
 ) -> Document:
-    """Return the mapping in `text`.
+    """Parse the YAML mapping in `text`.
 
-    With `lenient`, correct text from a web page with the help of `keys`, the keys of such a file,
-    and list each correction.
+    With `lenient`, correct errors from copying first, and list each correction. `keys` are the keys
+    that such a file has; they help to correct the indentation.
 
     Raises:
         BadRequest: the text is not YAML, repeats a key, has an anchor or a tag, or is not a
@@ -80,7 +81,10 @@ def parse_yaml(
 
 
 def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
-    """Return the mended tree. Raises BadRequest."""
+    """Correct the YAML `text`, parse it, and return the tree with the list of corrections.
+
+    Raises BadRequest.
+    """
     mends = Mends(text)
     try:
         mends = mend_yaml(text, keys or YamlKeys())
@@ -94,7 +98,7 @@ def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> 
 
 
 def _read(yaml: ModuleType, text: str, source: str) -> Document:
-    """Read the lines. Raises Broken."""
+    """Parse the YAML `text` into a tree with line numbers. Raises Broken."""
     _refuse_odd_spaces(text)
     builder = _Builder(yaml)
     try:
@@ -108,8 +112,10 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
 
 
 def _refuse_odd_spaces(text: str) -> None:
-    """Refuse unusual spaces. YAML reads them as letters, so a key that is indented with them would
-    be in another section."""
+    """Raise an error if the text has unusual spaces.
+
+    YAML reads them as letters, so a key that is indented with them would be in another section.
+    """
     for found in _OUTSIDE.finditer(text):
         if found[0][0] in "'\"#" and len(found[0]) > 1:
             continue
@@ -140,7 +146,7 @@ def _broken(error: Any) -> Broken:
 
 
 class _Builder:
-    """Builds plain values from the events of PyYAML."""
+    """Builds a tree of plain values from the parser events of PyYAML."""
 
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
@@ -153,7 +159,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        """Add an event. Raises Broken."""
+        """Process the next parser event. Raises Broken."""
         name = type(event).__name__
         at = event.start_mark.index
         if name == "DocumentStartEvent":
@@ -229,11 +235,11 @@ class _Builder:
 
 @dataclass(frozen=True)
 class YamlKeys:
-    """The keys of a kind of YAML file, to restore lost indentation.
+    """The keys that a kind of YAML file has. They are used to restore lost indentation.
 
-    `known` has dotted names, `sections` the keys that hold other keys, and `prefixes` the prefix of
-    the keys of a section. Without keys, the indentation is not changed, and text around the YAML is
-    not dropped.
+    `known` has dotted names, `sections` the keys that contain other keys, and `prefixes` maps a
+    section to the prefix of the keys in it. Without keys, indentation is not corrected, and text
+    around the YAML is not removed.
     """
 
     known: Collection[str] = ()
@@ -241,14 +247,14 @@ class YamlKeys:
     prefixes: Mapping[str, str] = field(default_factory=dict)
 
     def belongs(self, name: str, section: str) -> bool:
-        """Return whether the key `name` is one of `section`."""
+        """Return whether the key `name` belongs into `section`."""
         prefix = self.prefixes.get(section)
         in_section = f"{section}.{name}" in self.known
         return in_section or (prefix is not None and name.startswith(prefix))
 
 
 def mend_yaml(text: str, keys: YamlKeys) -> Mends:
-    """Return the corrected text, and each correction with its line.
+    """Correct the YAML `text`. Return the corrected text, and the line of each correction.
 
     Raises:
         Broken: an error that could only be corrected by a guess.
@@ -267,7 +273,10 @@ def mend_yaml(text: str, keys: YamlKeys) -> Mends:
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """Return `line` with ASCII characters in place of typographic ones."""
+    """Return `line` with typographic characters replaced by ASCII characters.
+
+    Each correction is added to `mends`.
+    """
     steps = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
@@ -296,7 +305,9 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Empty the lines before the first known key and after the last one, if they are not YAML."""
+    """Make lines that are not YAML empty, if they are before the first known key or after the
+    last one. Code fences are removed everywhere.
+    """
     known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]
     for i, line in enumerate(lines):
@@ -309,7 +320,7 @@ def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
 
 
 def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Indent keys under the section that precedes them."""
+    """Indent the keys that belong to the section before them."""
     section = None
     for i, line in enumerate(lines):
         name = _key(line)
