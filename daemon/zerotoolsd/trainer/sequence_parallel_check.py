@@ -1,8 +1,8 @@
 """Checks that a model computes the same for parts of a sequence as for the whole sequence.
 
-All layers except attention must work position by position. The check runs a small model with the
-same layers, without a GPU. It detects state spaces, convolutions, and positions that a model counts
-itself. Each rank is a thread that computes one part.
+All layers other than attention must work position by position. The check runs a small model with
+the same layers, without a GPU. It detects state spaces, convolutions, and positions that a model
+counts itself. Each rank is a thread that computes one part.
 """
 
 from __future__ import annotations
@@ -34,24 +34,29 @@ from zerotoolsd.trainer.sequence_parallel.split_batch import (
 
 SEED = 0
 LENGTHS = (5, 2, 6)
-"""Lengths of the segments of a test sequence. Its 13 positions are padded to a multiple of the
-ranks."""
+"""Lengths of the segments of the test sequence.
+
+Its 13 positions are padded to a multiple of the number of ranks.
+"""
 NARROW = 4
 """Length of attention windows in the small model, so that a window ends inside a test sequence."""
 TOLERANCE = 1e-3
-"""Largest difference of logits, relative to the largest logit. If experts sort tokens, the rounding
-of one token depends on all others."""
+"""Largest accepted difference of logits, relative to the largest logit.
+
+If a model sorts tokens by expert, the rounding of one token depends on all other tokens.
+"""
 _FIRST_ID = 3
 _WINDOWS = (
     *("sliding_window", "attention_window_size", "window_size", "attention_chunk_size"),
     *("local_attention", "floor_scale", "original_max_position_embeddings"),
 )
-"""Keys of a config with a number of positions."""
+"""Keys of a config with the length of an attention window, in positions."""
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def check_sequence_ranks(spec: JobSpec, config: Any) -> None:
-    """Refuse `zero.sequence_ranks` if the ranks cannot compute a model of `config` together.
+    """Check that the job's sequence ranks (`zero.sequence_ranks`) can compute a model of `config`
+    together.
 
     Raises:
         BadRequest: the number of ranks does not divide the attention heads.
@@ -99,7 +104,9 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Return why the small model computes other values in parts; None if the values are equal."""
+    """Return how the small model's values in parts differ from those at once; None if they are
+    equal.
+    """
     try:
         small = small_model(_with_narrow_windows(config))
     except Exception as error:  # whatever a config class raises over values it was not made for
@@ -183,17 +190,18 @@ def _first_line(error: Exception) -> str:
 
 
 LONGEST_WAIT = 60.0
-"""Longest wait of a thread for the others, in seconds."""
+"""Longest time that a thread waits for the others, in seconds."""
 Found = TypeVar("Found")
 
 
 def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
-    """Run `work` once for each of `ranks` threads, and return the results by rank. The threads
-    exchange tensors like ranks.
+    """Run `work` in `ranks` threads, and return the results in the order of the ranks.
+
+    The threads exchange tensors as ranks do, through the `Exchange` that `work` gets.
 
     Raises:
-        Exception: the error of a thread. BrokenBarrierError if the threads do not exchange equally
-            often.
+        Exception: the error of a thread. It is BrokenBarrierError if one thread exchanges more
+            often than another.
     """
     table = _Table(ranks)
 
@@ -215,7 +223,7 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
 
 @dataclass
 class _Table:
-    """The tensors that the threads exchange."""
+    """The tensors that the threads exchange, and the barrier at which they wait for each other."""
 
     ranks: int
     told: list[torch.Tensor] = field(init=False)
@@ -235,11 +243,11 @@ class _OverThreads:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Exchange blocks; see `Exchange.swap`."""
+        """Exchange blocks with the other threads; see `Exchange.swap`."""
         return torch.stack([told[self.index] for told in self._everyone(blocks)])
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum; see `Exchange.total`."""
+        """Return the sum over the threads; see `Exchange.total`."""
         return torch.stack(self._everyone(values)).sum(0)
 
     def _everyone(self, own: torch.Tensor) -> list[torch.Tensor]:

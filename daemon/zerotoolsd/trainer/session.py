@@ -1,4 +1,6 @@
-"""The life of a rank: join the process group, read the data, build the model, resume, train."""
+"""Runs a rank from its start to its end: joins the process group, reads the data, builds the
+model, resumes, trains.
+"""
 
 from __future__ import annotations
 
@@ -97,13 +99,13 @@ def run(
     started: float,
     before_commit: BeforeCommit = do_nothing,
 ) -> int:
-    """Train the job in `run_dir` as `rank`, and return the exit status.
+    """Train the job in `run_dir` as the rank `rank`, and return the exit status.
 
     `started` is the value of `time.monotonic` when the process began. `before_commit` is called on
-    rank 0 with each staging directory before it is committed.
+    rank 0 with each staging directory, before this directory is committed as a checkpoint.
 
     Raises:
-        ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
+        ZerotoolsError: the job cannot run with its settings, or its checkpoint is damaged.
     """
     phases = Phases(started)
     phases.done("import")
@@ -141,10 +143,12 @@ def prepare(
     phases: Phases,
     before_commit: BeforeCommit = do_nothing,
 ) -> TrainingRun:
-    """Read the data, build the model, load the checkpoint, and return the run, ready to train.
+    """Read the data, build the model and load the checkpoint.
+
+    Return the run, ready to train. `before_commit`: see `run`.
 
     Raises:
-        ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
+        ZerotoolsError: the job cannot run with its settings, or its checkpoint is damaged.
     """
     config = read_config(spec.model)
     length = fixed_length(spec.data, positions_of(config))
@@ -261,9 +265,11 @@ def prepare(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """Return which tensors of a Hugging Face directory each tensor of the model comes from.
+    """Return, for each tensor of the model, the tensors of a Hugging Face directory that it is
+    made from.
 
-    A checkpoint that `convert` made from another program's checkpoint does not have this layout.
+    This layout is read from the checkpoint `start`. But a checkpoint that `convert` made from
+    another program's checkpoint does not have it, so it is then computed, as for a new run.
     """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:
@@ -283,7 +289,10 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
-    """Return `spec` with the number of its steps. Raises BadRequest if no step is left."""
+    """Return `spec` with its number of steps.
+
+    Raises BadRequest if no step is left after `start`.
+    """
     counted = with_steps(spec, len(data.batches.pool))
     if start is not None and spec.train.epochs is not None:
         check_steps_left(counted, start)
@@ -320,11 +329,12 @@ def _add_files(
 
 
 def sidecars_of(spec: JobSpec) -> dict[str, Path]:
-    """Return the small files that a checkpoint needs next to its config, by name.
+    """Return the small files that a checkpoint needs in addition to its config: a mapping from
+    name to path.
 
-    They are the tokenizer of the data, and other small files of the model's directory. If the data
-    uses another tokenizer, files with token ids are left out. `generation_config.json` is one,
-    because it names the end tokens.
+    These are the files of the data's tokenizer, and other small files of the model's directory. If
+    the data uses another tokenizer than the model's, files of this directory with token ids are
+    left out. `generation_config.json` is such a file, because it names the end tokens.
     """
     named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
     found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")
@@ -349,10 +359,11 @@ def make_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> Engine:
-    """Return the engine of `spec`, with the weights of `pretrained`, or with weights that `start`
-    will fill.
+    """Return the engine of the job `spec`.
 
-    Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same layout.
+    Its weights are those of `pretrained`, or initial ones. If `start` is given, its checkpoint will
+    replace them. Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same
+    layout.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does

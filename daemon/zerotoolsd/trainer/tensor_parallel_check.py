@@ -1,6 +1,6 @@
 """Checks that tensor ranks compute the same as one rank, on a small model with the same layers.
 
-One process computes the parts of all ranks (`fold_ranks`).
+One process computes the parts of all ranks, one after the other (`fold_ranks`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from zerotoolsd.trainer.tensor_parallel.layer_plan import (
 )
 
 TRIED_RANKS = 2
-"""Number of ranks in the test. The small model has few heads, and a model that works with half of
-them works with other parts."""
+"""Number of ranks in the test.
+
+It is two, because the small model has few heads. A model that works with half of its heads also
+works with other parts.
+"""
 TRIED = 12
 """Number of tokens in the test sequence."""
 TOLERANCE = 1e-4
-"""Largest difference of logits in fp32, relative to the largest logit."""
+"""Largest accepted difference of fp32 logits, relative to the largest logit."""
 
 
 def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
-    """Check that `tensor_ranks` ranks can share the layers of a model; return notes on layers that
-    stay whole.
+    """Check that `tensor_ranks` ranks can share the layers of a model.
+
+    Returns notes on layers that every rank has whole.
 
     Raises:
         Unsupported: the layers cannot be shared, or the model computes other values with a part of
             them.
-        BadRequest: the number of ranks does not divide the heads, or a layer.
+        BadRequest: the number of ranks does not divide the number of heads, or the size of a layer.
     """
     cuts = check_cuts(meta_model.model, tensor_ranks)
     if tensor_ranks == 1:
@@ -63,7 +67,8 @@ def difference(model: Any) -> str | None:
     """Return how the values of two tensor ranks differ from those of one rank; None if they are
     equal.
 
-    Changes `model`. Also returns None if two ranks cannot share a model that small.
+    `model` is a small model, which is changed. Also returns None if two ranks cannot share a model
+    as small as this one.
     """
     try:
         cuts = layer_cuts(model, TRIED_RANKS)
@@ -83,11 +88,12 @@ def difference(model: Any) -> str | None:
 
 
 def fold_ranks(model: Any, cuts: LayerCuts) -> None:
-    """Let the layers of `model` compute the parts of all ranks in this process.
+    """Make the layers of `model` compute the parts of all ranks in this process.
 
-    The batch contains each sequence once for each rank, one rank after the other. A layer applies
-    the n-th part of its weights to the n-th part of the batch. So one process can test the code
-    between the split layers (heads, rotary positions, norms) with a part of the columns.
+    The batch must contain each sequence once for each rank: first all sequences of the first rank,
+    and so on. A layer applies the n-th part of its weights to the n-th part of the batch. So one
+    process can test the code between the split layers (heads, rotary positions, norms) with a part
+    of the columns.
     """
     for name, cut in cuts.layers.items():
         if cut in _FORWARDS:

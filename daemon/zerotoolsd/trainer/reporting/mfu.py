@@ -1,4 +1,5 @@
-"""Model FLOPs utilization (MFU): useful operations per second, divided by the peak of the GPUs.
+"""Computes the model FLOPs utilization (MFU): useful operations per second, divided by the peak of
+the GPUs.
 
 Aakanksha Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", appendix B: a token
 costs 6N + 12·L·H·Q·T operations, forward and backward, for N parameters, L layers of H heads of
@@ -21,14 +22,17 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 
 @dataclass(frozen=True)
 class Utilization:
-    """`flops_per_token` of the model, and the `peak` of all GPUs of the run in operations per
-    second."""
+    """The numbers from which the MFU of a run is computed.
+
+    `flops_per_token` is the number of operations of the model per token. `peak` is the number of
+    operations per second of all GPUs of the run together.
+    """
 
     flops_per_token: float
     peak: float
 
     def of(self, tokens_per_second: float) -> float:
-        """Return the MFU (0 to 1) for a number of tokens per second over all ranks."""
+        """Return the MFU, from 0 to 1. `tokens_per_second` is the number of all ranks together."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
@@ -39,11 +43,11 @@ def make_utilization(
     sequence_length: int,
     precision: str,
 ) -> Utilization | None:
-    """Return the `Utilization` of a run; None if a value is unknown, as on CPUs. All ranks call it
-    together.
+    """Return the `Utilization` of a run; None if a value is unknown, as on CPUs.
 
-    `parameters` are the numbers of trained and of frozen parameters. If `sequence_length` is 0,
-    because each sequence has its own length, the attention does not count.
+    All ranks call it together. `parameters` are the numbers of (trained, frozen) parameters.
+    `sequence_length` is 0 if each sequence has its own length. Then the operations of the attention
+    do not count.
     """
     if group.device.type != "cuda":
         return None
@@ -56,9 +60,11 @@ def make_utilization(
 
 
 def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: int) -> float | None:
-    """Return the operations per token, forward and backward; None if the formula does not apply.
+    """Return the number of operations per token, forward and backward; None if the formula does
+    not apply.
 
-    It does not apply to encoder-decoders, and to models whose tokens use only some of the weights.
+    It does not apply to encoder-decoders, and to models with tokens that use only some of the
+    weights.
     """
     text = config.get_text_config()
     layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))

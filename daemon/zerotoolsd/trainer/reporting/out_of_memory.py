@@ -1,4 +1,6 @@
-"""Explains that GPU memory is exhausted: the allocation, the free memory, and what to change."""
+"""Explains an out-of-memory error of a GPU: the failed allocation, the free memory, and what to
+change.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _BESIDE_TORCH = re.compile(
     r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"
     r"|Cuda failure (?:\d+ )?'out of memory'.*"
 )
-"""Messages of CUDA, cuBLAS and NCCL, which allocate without torch's allocator."""
+"""Pattern of out-of-memory messages of CUDA, cuBLAS and NCCL, which do not use torch's
+allocator.
+"""
 _PROCESS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
 _THIS = re.compile(r"this process has [\d.]+ \w+ memory in use")
 
@@ -30,14 +34,15 @@ def explain_errors(
     expected: Callable[[], Prediction | None] = lambda: None,
     has_fit: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Convert torch's out-of-memory error inside the context into an error that explains it.
+    """Convert an out-of-memory error inside the context into an error that explains it.
 
-    `expected` returns the predicted memory of the rank's state. `has_fit` returns whether this
-    attempt has made a step.
+    `steps_done` returns the number of completed steps, and `expected` the predicted memory of the
+    rank's state. `has_fit` returns whether this attempt has completed a step.
 
     Raises:
         OutOfGpuMemory: torch, or a library that it uses, could not allocate memory on the GPU.
-        TooLargeForGpu: this happened before any step, and no other process uses the GPU.
+        TooLargeForGpu: this happened before any step was completed, and no other process uses the
+            GPU.
     """
     try:
         yield
@@ -58,7 +63,11 @@ def explain_errors(
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
-    """Return one sentence that explains torch's message `said`, after `steps_done` steps."""
+    """Return one sentence that explains torch's message `said`.
+
+    `steps_done` steps were completed. `expected` is the predicted memory of the rank's state; None
+    if unknown.
+    """
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
         for pattern in (
@@ -80,24 +89,30 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
 
 
 def _others(said: str) -> list[str]:
-    """Return the parts of torch's message that name other processes on the GPU.
+    """Return the parts of torch's message `said` that name other processes on the GPU.
 
     In a container, torch may not find its own process in the list of NVML. Then one of the listed
-    processes is this one.
+    processes is this process.
     """
     listed = _PROCESS.findall(said)
     return listed if _THIS.search(said) else listed[1:]
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
-    """Return the 16-bit type for a GPU of this compute capability (None: this rank's GPU)."""
+    """Return the 16-bit type for a GPU of this compute capability, such as `bf16`.
+
+    If `capability` is None, it is that of this rank's GPU.
+    """
     if capability is None and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability()
     return "fp16" if capability is not None and capability < BF16_CAPABILITY else "bf16"
 
 
 def _is_most(expected: Prediction, said: str) -> bool:
-    """Return whether the predicted state takes more than half of the GPU's memory."""
+    """Return whether the predicted state takes more than half of the GPU's memory.
+
+    `said` is torch's message, which names the size of this memory.
+    """
     found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
     units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
     if found is None or found[2] not in units:

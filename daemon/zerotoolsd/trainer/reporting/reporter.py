@@ -1,5 +1,7 @@
-"""Reports the events of a rank: log lines for people on the first rank of a node, datagrams to the
-supervisor on all ranks."""
+"""Reports the events of a rank.
+
+The first rank of a node prints log lines for people. All ranks send datagrams to the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LOG_SECONDS = 1.0
 READING_SECONDS = 30.0
 GIB = 1 << 30
 AT_SAVE = "at_save"
-"""How a checkpoint was verified: by its structure, when it was saved. Its digests are recorded."""
+"""Value for how a checkpoint was verified: by its structure, when it was saved, with recorded
+digests.
+"""
 LONGEST_WHY = 1000
 _PHASES = {
     "init": "importing",
@@ -47,11 +51,13 @@ _PREPARING = {
     "compiling": "compiling",
     "waiting for": "compiling",
 }
-"""The phase for an activity before the first step, by the beginning of its text."""
+"""For the beginning of the text of an activity before the first step, the phase that it belongs
+to.
+"""
 
 
 class Reporter:
-    """Reports each event once, as a log line and as a datagram."""
+    """Reports each event of a rank, as a log line and as a datagram to the supervisor."""
 
     def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
         self._leads = rank.leads_node
@@ -69,41 +75,46 @@ class Reporter:
         self._told_reading = -READING_SECONDS
 
     def write_to(self, metrics: Metrics) -> None:
-        """Also write the results of steps into `metrics`. Only rank 0 calls it."""
+        """From now on, also write the results of steps into `metrics`. Only rank 0 calls it."""
         self._metrics = metrics
 
     def track(self, trackers: Sequence[TrackerFeed]) -> None:
-        """Also send the results of steps to `trackers`. Only rank 0 calls it."""
+        """From now on, also send the results of steps to `trackers` (wandb, MLflow).
+
+        Only rank 0 calls it.
+        """
         self._trackers = trackers
 
     def end_tracking(self) -> None:
-        """Wait until the trackers have written their data, and end them."""
+        """Let the trackers end, and wait until they have written their data."""
         trackers, self._trackers = self._trackers, ()
         for tracker in trackers:
             if (problem := tracker.close()) is not None:
                 self.say(f"{tracker.name}: may lack the last steps: {problem}")
 
     def measure_by(self, utilization: Utilization | None) -> None:
-        """Also report the MFU, unless `utilization` is None."""
+        """From now on, also report the MFU with each step, unless `utilization` is None."""
         self._utilization = utilization
 
     def expect(self, steps: int) -> None:
-        """Set the number of steps of the run."""
+        """Set the total number of steps of the run."""
         self._steps = steps
 
     def expect_state(self, state: Prediction) -> None:
-        """Report the predicted memory of a rank's state, and again if it changes."""
+        """Report `state`, the predicted memory of a rank's state, unless it was reported
+        already.
+        """
         if state != self.state:
             self.say(str(state))
         self.state = state
 
     def say(self, line: str) -> None:
-        """Print a line for people."""
+        """Print a line to the log."""
         if self._leads:
             print(line, flush=True)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase: init, load, train, eval, save, done or stopped."""
+        """Report that a phase begins: init, load, train, eval, save, done or stopped."""
         for tracker in self._trackers if phase in ("done", "stopped") else ():
             tracker.ends_as(phase)
         if phase == "train" and not self._is_warm:
@@ -113,13 +124,15 @@ class Reporter:
         self._notifier.enter(phase)
 
     def warmed_up(self) -> None:
-        """Record that steps take a steady time from now on."""
+        """Record that from now on all steps take about the same time."""
         self._is_warm = True
         self._notifier.pulse.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
-        """Report an activity before the first step, such as `loading the weights`. It may take
-        minutes."""
+        """Report that an activity before the first step begins, such as `loading the weights`.
+
+        The activity may take minutes.
+        """
         self.doing = doing
         found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
         self._notifier.pulse.enter(next(found, "preparing"), doing)
@@ -136,13 +149,15 @@ class Reporter:
             self.say(doing)
 
     def at(self, step: int) -> None:
-        """Record that `step` optimizer steps are done."""
+        """Record that `step` optimizer steps are completed."""
         self._notifier.step = step
         self._notifier.pulse.beat(step)
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
-        """Report step `step`, counted from 1. It took `seconds` for `tokens` tokens of all
-        ranks."""
+        """Report the result of step `step`, counted from 1.
+
+        The step took `seconds`. It had `tokens` tokens on all ranks together.
+        """
         self.at(step)
         self.has_stepped = True
         if not self._leads:
@@ -186,11 +201,11 @@ class Reporter:
         )
 
     def alive(self) -> None:
-        """Report that a long activity continues."""
+        """Report that a long activity still makes progress."""
         self._notifier.heartbeat()
 
     def evaluated(self, step: int, found: EvaluationResult) -> None:
-        """Report the evaluation after step `step`."""
+        """Report the result of the evaluation after step `step`."""
         predicted = found.predicted
         if self._leads:
             self._notifier.event(
@@ -257,13 +272,16 @@ class Reporter:
             )
 
     def save_failed(self, step: int, why: str) -> None:
-        """Report that a checkpoint could not be written; the run continues without it."""
+        """Report that the checkpoint of `step` could not be written.
+
+        The run continues without it.
+        """
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
         self.say(f"step {step} could not be saved, training continues: {why}")
 
     def skipped(self, path: Path, why: str) -> None:
-        """Report a checkpoint that was not used because it is damaged."""
+        """Report that the checkpoint at `path` is damaged and is not used."""
         if self._leads:
             self._notifier.event("skipped_checkpoint", path=str(path), why=why)
         self.say(f"skipped {path}: {why}")
@@ -276,8 +294,11 @@ class Reporter:
         same_rng: bool,
         verified: str | None = None,
     ) -> None:
-        """Report the checkpoint that the run resumes from. `verified` says how its bytes were
-        checked."""
+        """Report the checkpoint from which the run resumes.
+
+        `same_rng` is True if the states of the random number generators are restored. `verified`
+        says how the bytes of the checkpoint were checked.
+        """
         self.at(record.step)
         rng = "restored" if same_rng else "reseeded"
         if self._leads:
@@ -310,7 +331,7 @@ class Reporter:
             self.say(f"note: {note}")
 
     def event(self, name: str, **fields: Any) -> None:
-        """Send another event of this rank."""
+        """Send the event `name` with its fields to the supervisor."""
         self._notifier.event(name, **fields)
 
 
@@ -338,7 +359,10 @@ def _why_skipped(outcome: StepResult) -> str:
 
 
 class Phases:
-    """Measures the phases of the start, from `started`, a value of `time.monotonic`."""
+    """Measures how long each phase of the start takes.
+
+    The first phase began at `started`, a value of `time.monotonic`.
+    """
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -346,7 +370,7 @@ class Phases:
         self._seconds: dict[str, float] = {}
 
     def done(self, name: str) -> None:
-        """Record that a phase has ended. The next phase begins."""
+        """Record that the phase `name` has ended. The next phase begins now."""
         now = time.monotonic()
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
         self._last = now

@@ -1,4 +1,4 @@
-"""The exchange of tensors between sequence ranks, and sums over them, with gradients."""
+"""Exchanges tensors between sequence ranks, and sums tensors over them, with gradients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch.distributed as dist
 
 
 class Exchange(Protocol):
-    """The ranks that compute the same sequences. This is rank `index` of `ranks`. All of them call
-    each method together."""
+    """The interface between the ranks that compute the same sequences.
+
+    This is rank `index` of `ranks`. All of these ranks call each method together.
+    """
 
     @property
     def index(self) -> int: ...
@@ -20,11 +22,13 @@ class Exchange(Protocol):
     def ranks(self) -> int: ...
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Send block r of `blocks`, contiguous `[ranks, ...]`, to rank r. Returns the received
-        blocks; block r is from rank r."""
+        """Send block r of `blocks`, contiguous `[ranks, ...]`, to rank r.
+
+        Return the blocks that were received. Block r of the result comes from rank r.
+        """
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' `values`."""
+        """Return the sum of the `values` of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +40,29 @@ class GroupExchange:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Exchange blocks; see `Exchange.swap`."""
+        """Exchange blocks with the other ranks; see `Exchange.swap`."""
         found = torch.empty_like(blocks)
         dist.all_to_all_single(found, blocks, group=self.group)
         return found
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum; see `Exchange.total`."""
+        """Return the sum over the ranks; see `Exchange.total`."""
         found = values.clone()
         dist.all_reduce(found, group=self.group)
         return found
 
 
 def swapped(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Exchange blocks as `Exchange.swap`. The backward pass sends the gradients back."""
+    """Exchange blocks as `Exchange.swap` does. The backward pass sends the gradients back."""
     found: torch.Tensor = _Swap.apply(blocks, exchange)
     return found
 
 
 def totalled(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Return the sum of `Exchange.total`, with a gradient.
+    """Return the sum of the `values` of all ranks, with a gradient.
 
-    The gradient of the sum is the gradient of each rank's `values`: all ranks compute the same from
-    the sum, and it counts once.
+    All ranks compute the same from the sum, and this counts once. So the gradient of the sum is the
+    gradient of each rank's `values`.
     """
     found: torch.Tensor = _Total.apply(values, exchange)
     return found

@@ -35,23 +35,29 @@ from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, swapped
 
 OVER_RANKS = "_over_ranks"
-"""Suffix of the names of these implementations in transformers."""
+"""Suffix of the names of attention implementations that work over ranks."""
 EAGER, _EAGER_FUNCTION = "eager", "eager_attention_forward"
 _SINKS, _SINKS_OPTION = "sinks", "s_aux"
-"""Numbers for each head that compete with the positions for attention, as in GPT-OSS: the attribute
-of a module, and the argument of an implementation."""
+"""Names for attention sinks: numbers for each head that compete with the positions for attention,
+as in GPT-OSS.
+
+The first is the attribute of a module, the second the argument of an attention implementation.
+"""
 
 Seen = Callable[..., torch.Tensor]
-"""A mask function of transformers: whether a query sees a key, from the numbers of sequence, head,
-query and key."""
+"""A mask function of transformers.
+
+It returns whether a query sees a key, from the numbers of the sequence, the head, the query and the
+key.
+"""
 
 
 @dataclass(frozen=True)
 class WholeSequences:
-    """The whole sequences of which a model reads a part.
+    """The whole sequences, if a model on this rank reads only a part of them.
 
-    `places` are the position ids, `[batch, length]`, if they restart with each segment. `last` is
-    the largest position id.
+    `places` are the position ids, `[batch, length]`, if they restart with each segment; None
+    otherwise. `last` is the largest position id.
     """
 
     exchange: Exchange
@@ -59,10 +65,10 @@ class WholeSequences:
     last: int | torch.Tensor
 
     def places_of(self, length: int) -> torch.Tensor | None:
-        """Return the position ids of all ranks if each rank has `length` positions; only the first
-        ones if that is fewer.
+        """Return the position ids of all ranks, if each rank has `length` positions.
 
-        The check of a chunked loss uses fewer positions.
+        If `length` is smaller than a rank's part, as in the check of a chunked loss, only the first
+        position ids of each rank are returned. Returns None without `places`.
         """
         if self.places is None:
             return None
@@ -75,7 +81,7 @@ _now: ContextVar[WholeSequences | None] = ContextVar("sequences that ranks share
 
 @contextmanager
 def reading(whole: WholeSequences) -> Iterator[None]:
-    """Let models read this rank's part of the sequences `whole`, inside the context."""
+    """Inside the context, a model reads this rank's part of the sequences `whole`."""
     token = _now.set(whole)
     try:
         yield
@@ -84,22 +90,26 @@ def reading(whole: WholeSequences) -> Iterator[None]:
 
 
 def whole_sequences() -> WholeSequences | None:
-    """Return the whole sequences of which a part is read now; None outside of `reading`."""
+    """Return the argument of the current `reading` context; None outside of such a context."""
     return _now.get()
 
 
 @dataclass(frozen=True)
 class WholeMask:
-    """Takes the place of a mask. `mask` is the mask of the whole sequences, as the implementation
-    needs it."""
+    """Takes the place of an attention mask of this rank's part.
+
+    `mask` is the mask of the whole sequences, in the form that the attention implementation needs.
+    """
 
     mask: Any
     exchange: Exchange
 
 
 def over_ranks(implementation: str) -> str:
-    """Register the attention `implementation` of transformers for use over ranks. Returns its new
-    name."""
+    """Register a version of the attention `implementation` of transformers that works over ranks.
+
+    Returns the name of this version.
+    """
     name = f"{implementation}{OVER_RANKS}"
     if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
         AttentionInterface.register(name, partial(_attend, implementation))
@@ -108,7 +118,7 @@ def over_ranks(implementation: str) -> str:
 
 
 def attend_over_ranks(model: Any, ranks: int) -> None:
-    """Let `model` compute attention over `ranks` ranks, with its own implementation.
+    """Make `model` compute attention over `ranks` ranks, with its own attention implementation.
 
     Raises:
         Unsupported: transformers cannot replace the attention of this model.
@@ -152,7 +162,11 @@ def _mask(implementation: str, **arguments: Any) -> Any:
 
 
 def _within_segments(seen: Seen, places: torch.Tensor) -> Seen:
-    """Return the mask function `seen`, restricted to keys of the same segment."""
+    """Return the mask function `seen`, restricted so that a query sees only keys of its own
+    segment.
+
+    `places` are the position ids, which restart with each segment.
+    """
     begins = torch.diff(places, prepend=places[:, :1] - 1) != 1
     segments = begins.cumsum(-1)
 
@@ -174,9 +188,10 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Compute attention over the ranks; replaces an attention function of transformers.
+    """Compute attention over the ranks.
 
-    Inputs are `[batch, heads, positions, width]`, the result is `[batch, positions, heads, width]`.
+    It replaces an attention function of transformers. `query`, `key` and `value` are `[batch,
+    heads, positions, width]`, the result is `[batch, positions, heads, width]`.
     """
     attend = _function(implementation, module)
     if not isinstance(attention_mask, WholeMask):
@@ -213,8 +228,10 @@ def _function(implementation: str, module: Any) -> Callable[..., Any]:
 
 
 class _SomeHeads:
-    """An attention module with the heads of one rank. Each key/value head is repeated `copies`
-    times."""
+    """Takes the place of an attention `module`, with the heads of one rank only.
+
+    Each key/value head is repeated `copies` times.
+    """
 
     def __init__(self, module: Any, copies: int, exchange: Exchange) -> None:
         self._module = module
@@ -225,7 +242,7 @@ class _SomeHeads:
             self.sinks = self.own(module.sinks)
 
     def own(self, of_heads: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of a tensor with one number for each head, `[heads]`."""
+        """Return this rank's part of `of_heads`, which has one number for each head."""
         return of_heads.chunk(self._exchange.ranks)[self._exchange.index]
 
     def __getattr__(self, name: str) -> Any:
@@ -233,12 +250,20 @@ class _SomeHeads:
 
 
 def _by_heads(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Convert `[batch, heads, stretch, width]` to `[batch, heads / ranks, positions, width]`."""
+    """Exchange positions for heads among the ranks.
+
+    The tensor changes from `[batch, heads, positions / ranks, width]` to `[batch, heads / ranks,
+    positions, width]`.
+    """
     blocks = own.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
     return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)
 
 
 def _by_positions(whole: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Convert `[batch, positions, heads / ranks, width]` to `[batch, stretch, heads, width]`."""
+    """Exchange heads for positions among the ranks.
+
+    The tensor changes from `[batch, positions, heads / ranks, width]` to `[batch, positions /
+    ranks, heads, width]`.
+    """
     blocks = whole.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
     return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)

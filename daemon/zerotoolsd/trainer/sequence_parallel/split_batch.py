@@ -1,7 +1,8 @@
-"""Splits a batch among sequence ranks: each rank has equally many positions of each sequence.
+"""Splits a batch among sequence ranks: each rank has the same number of positions of each
+sequence.
 
 If the number of ranks does not divide the length, sequences are padded on the right with positions
-that are hidden and not learned. A token counts on the rank that has its position.
+that are hidden and not learned. A token counts only on the rank that has its position.
 """
 
 from __future__ import annotations
@@ -31,25 +32,32 @@ _IDS, _POSITIONS = "input_ids", "position_ids"
 
 @dataclass(frozen=True)
 class SequencePart:
-    """This rank's part of each sequence: one of `exchange.ranks` equal parts."""
+    """This rank's part of each sequence: part number `exchange.index` of `exchange.ranks` equal
+    parts.
+    """
 
     exchange: Exchange
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first part. Values that all ranks of a share know are counted
-        here."""
+        """True if this is the first part of the sequences.
+
+        Values that all ranks of a share know are counted only on this rank.
+        """
         return self.exchange.index == 0
 
     def of(self, whole: torch.Tensor, filler: int = 0) -> torch.Tensor:
-        """Return this rank's part of `whole`, `[batch, length]`, padded with `filler`."""
+        """Return this rank's part of `whole`, `[batch, length]`, which is first padded with
+        `filler`.
+        """
         return self._of_filled(self._filled(whole, filler))
 
     def read(
         self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, WholeSequences]:
-        """Return (the arguments of a causal model for this rank's part, the labels, the whole
-        sequences)."""
+        """Return (a causal model's arguments for this rank's part, the labels of the part, the
+        whole sequences).
+        """
         ids, places = arguments[_IDS], arguments.get(_POSITIONS)
         packed = None if places is None else self._filled(places, 0)
         if packed is None:
@@ -73,10 +81,10 @@ class SequencePart:
 
 
 def split_sequences(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
-    """Let `sequence_ranks` ranks compute the losses of `model` together. All ranks call it
-    together.
+    """Make `sequence_ranks` ranks compute the losses of `model` together.
 
-    They are the ranks of a share that have the same part of the layers.
+    All ranks call it together. These are the ranks of a share that have the same part of the
+    layers.
     """
     if sequence_ranks == 1:
         return
@@ -90,13 +98,15 @@ def split_sequences(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
 
 
 def set_sequence_part(model: Any, stretch: SequencePart) -> None:
-    """Let `model` read this part of the sequences inside `reading_own_part`."""
+    """Make `model` read only the part `stretch` of each sequence inside `reading_own_part`."""
     use_whole_length(model)
     setattr(model, _ATTRIBUTE, stretch)
 
 
 def sequence_part_of(model: Any) -> SequencePart | None:
-    """Return the part of each sequence that `model` computes; None if it computes all of it."""
+    """Return the part of each sequence that `model` computes; None if it computes whole
+    sequences.
+    """
     found: SequencePart | None = getattr(model, _ATTRIBUTE, None)
     return found
 
@@ -105,8 +115,10 @@ def sequence_part_of(model: Any) -> SequencePart | None:
 def reading_own_part(
     model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
 ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """Yield (arguments, labels) for this rank's part of a batch. Call the model inside the
-    context."""
+    """Yield (arguments, labels) for this rank's part of a batch.
+
+    The model must be called inside the context.
+    """
     stretch = sequence_part_of(model)
     if stretch is None:
         yield arguments, labels
@@ -120,11 +132,11 @@ _BY_LENGTH = ("dynamic", "longrope")
 
 
 def use_whole_length(model: nn.Module) -> None:
-    """Let the rotary modules of `model` use the length of the whole sequence.
+    """Make the rotary modules of `model` use the length of the whole sequence.
 
-    "dynamic" and "longrope" compute the angles from the largest position id, which on a rank is
-    that of its part. So they get one more position, the last of the whole sequence, and its result
-    is removed.
+    "dynamic" and "longrope" compute the angles from the largest position id. On a rank, this would
+    be the largest position id of its part. So these modules get one more position, the last of the
+    whole sequence, and its result is removed.
     """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)

@@ -1,4 +1,6 @@
-"""Layers that several ranks compute together, each with a part of the weights.
+"""Layers that several ranks compute together.
+
+Each rank has a part of the weights.
 
 layer_plan         which layers are split, and how, by transformers' plan
 parallel_layers    the split layers, and the communication between the ranks

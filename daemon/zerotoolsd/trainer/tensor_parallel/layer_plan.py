@@ -40,7 +40,10 @@ COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
     "split rows",
     "summed",
 )
-"""The ways to split a layer. With `SUMMED`, only the gradients are in parts."""
+"""The kinds of split of a layer.
+
+With `SUMMED`, the weights are whole and only the gradients are in parts.
+"""
 _STYLES = {
     "colwise": COLUMNS,
     "colwise_gather_output": GATHERED_COLUMNS,
@@ -55,18 +58,21 @@ _MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
 _DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
 _BASE = "base_layer"
 _HALVES = {COLUMNS: "lora_B", ROWS: "lora_A"}
-"""The half of an adapter that is split with its layer. If input and output are whole, neither half
-is split."""
+"""For each kind of split, the half of an adapter that is split with its layer.
+
+If both input and output of a layer are whole, neither half is split.
+"""
 _MOST_LISTED = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
 class LayerCuts:
-    """How the layers of a model are split among `ranks` ranks.
+    """How the layers of a model are split among `ranks` tensor ranks.
 
-    `layers` has the way each layer is split, and `dimensions` the split dimension of each
-    parameter. Other parameters are whole. `notes` describe layers of the plan that are not split.
+    `layers` maps the name of each split layer to its kind of split, such as `COLUMNS`. `dimensions`
+    maps the name of each split parameter to the dimension that is split. All other parameters are
+    whole. `notes` describe layers of the plan that are not split.
     """
 
     ranks: int
@@ -79,11 +85,11 @@ NO_CUTS = LayerCuts(1, {}, {})
 
 
 def layer_cuts(model: Any, ranks: int) -> LayerCuts:
-    """Return how the layers of a transformers `model` are split among `ranks` ranks.
+    """Return how the layers of the transformers model `model` are split among `ranks` ranks.
 
     Raises:
-        Unsupported: transformers has no plan for the model, or one with unsupported styles.
-        BadRequest: the number of ranks does not divide the heads, or a layer.
+        Unsupported: transformers has no plan for the model, or the plan has unsupported styles.
+        BadRequest: the number of ranks does not divide the number of heads, or the size of a layer.
     """
     if ranks == 1:
         return NO_CUTS
@@ -129,10 +135,11 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
-    """Raise Unsupported if the plan does not list a weight next to split weights.
+    """Raise Unsupported if a module with split weights also has a weight that the plan does not
+    list.
 
     If such a weight is applied to split values, a rank has only a part of its gradient. Older plans
-    do not mark these weights.
+    do not mark these weights. The error message begins with `said`.
     """
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):
@@ -165,7 +172,9 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """Return the advice for a number of ranks that does not divide all `sizes`."""
+    """Return advice on the number of ranks, for the message that a number does not divide all
+    `sizes`.
+    """
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
     return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
@@ -202,7 +211,7 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
 
 
 def _linear(model: Any, name: str) -> Any:
-    """Return the layer `name`, without its adapters."""
+    """Return the linear layer `name` of `model`, without its adapters."""
     layer = model.get_submodule(name)
     return getattr(layer, _BASE, layer)
 

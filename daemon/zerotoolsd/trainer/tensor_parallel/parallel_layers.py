@@ -1,11 +1,11 @@
 """Layers that compute with this rank's part of their weights, and the communication between the
 ranks.
 
-A split weight is a DTensor over the tensor ranks, as FSDP2 expects it. Torch's operators compute
-with this rank's plain tensor of it.
+A split weight is a DTensor over the tensor ranks, as FSDP2 expects it. The layers compute with the
+rank's local tensor of this DTensor.
 
-In the backward pass, each communication is reversed. If a whole value enters a split layer, each
-rank computes a part of its gradient, and every rank needs their sum.
+In the backward pass, each communication is reversed. If a whole input enters a split layer, each
+rank computes a part of the gradient of this input, and every rank needs the sum of these parts.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (the operators f and g).
 """
@@ -34,8 +34,10 @@ from zerotoolsd.trainer.tensor_parallel.layer_plan import (
 
 
 def cut_layers(model: nn.Module, cuts: LayerCuts, mesh: DeviceMesh) -> None:
-    """Split the layers of `model`, which is on the meta device, over the ranks of the
-    one-dimensional `mesh`."""
+    """Split the layers of `model`, which is on the meta device, as `cuts` says.
+
+    `mesh` is the one-dimensional mesh of the tensor ranks.
+    """
     for name, dimension in cuts.dimensions.items():
         above, _, last = name.rpartition(".")
         layer = model.get_submodule(above)
@@ -106,17 +108,26 @@ def _local(weight: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def with_summed_gradient(whole: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return `whole` for a split layer. Its gradients are summed over the ranks of `group`."""
+    """Return `whole` unchanged, as the input of a split layer.
+
+    In the backward pass, its gradients are summed over the ranks of `group`.
+    """
     return cast(torch.Tensor, _Taken.apply(whole, group))
 
 
 def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the sum of the ranks' `part`, on each rank. `part` is overwritten."""
+    """Return the sum of `part` over the ranks of `group`, on each of them.
+
+    `part` is overwritten.
+    """
     return cast(torch.Tensor, _Summed.apply(part, group))
 
 
 def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the parts of all ranks, joined along the last dimension, on each rank."""
+    """Join `part` of all ranks of `group` along the last dimension.
+
+    Return the result on each rank.
+    """
     return cast(torch.Tensor, _Gathered.apply(part, group))
 
 
@@ -126,9 +137,10 @@ def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def with_scaled_gradient(weight: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Return `weight`; its gradient is multiplied by `ranks`.
+    """Return `weight` unchanged.
 
-    If each rank has a part of the gradient, this turns the mean over the ranks into the sum.
+    In the backward pass, its gradient is multiplied by `ranks`. If each rank has a part of the
+    gradient, this turns the average over the ranks into the sum.
     """
     return cast(torch.Tensor, _CountedEach.apply(weight, ranks))
 
@@ -199,8 +211,10 @@ def _join(part: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def gather_flat(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the flat tensors of all ranks of `group`, one after another. All have the same
-    length."""
+    """Return the flat tensors `part` of all ranks of `group`, one after another.
+
+    All of them have the same length.
+    """
     found = part.new_empty(dist.get_world_size(group) * part.numel())
     # torch 2.13 has renamed it, and warns of the other name.
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

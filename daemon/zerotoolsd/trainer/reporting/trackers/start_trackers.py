@@ -1,6 +1,7 @@
-"""Starts the trackers of a job (wandb, MLflow) on rank 0, and sends them the steps.
+"""Starts the trackers of a job (wandb, MLflow) on rank 0, and sends them the results of the steps.
 
-A tracker gets no secret of the job. Training waits for its process only briefly, at the end.
+A tracker gets no secret of the job. Training waits for a tracker's process only at its end, and
+only for a short time.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from zerotools.jobs.text.secrets import HIDDEN, is_secret_name, mask_tree
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
-"""Largest number of steps that wait for a tracker. Further steps are not logged there."""
+"""Largest number of steps that wait to be sent to a tracker. Further steps are not logged there."""
 CLOSE_SECONDS = 30.0
 SAID = 3
-"""Exit status of a tracker's process that has logged why it failed."""
+"""Exit status of a tracker's process that failed and has already logged the reason."""
 _NOT_ITS_OWN = ("ZEROTOOLS_NOTIFY", "ZEROTOOLS_PULSE", "ZEROTOOLS_TOKEN")
 
 
 class TrackerFeed:
-    """Sends lines to the process of the tracker `name`. The output of the process goes to the
-    rank's log.
+    """Starts the process of the tracker `name`, and sends it the results of steps as lines.
 
-    `opening` describes the run; see `tracker_program`.
+    The output of the process goes to the rank's log. `opening` is the first line, which describes
+    the run; see `tracker_program`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class TrackerFeed:
         close_seconds: float = CLOSE_SECONDS,
         most_waiting: int = MOST_WAITING,
     ) -> None:
-        """Start the process. Raises OSError if it cannot be started."""
+        """Start the process of the tracker. Raises OSError if it cannot be started."""
         self.name = name
         self._close_seconds = close_seconds
         self._most_waiting = most_waiting
@@ -65,7 +66,10 @@ class TrackerFeed:
         self._put(opening)
 
     def append(self, step: int, fields: Mapping[str, float]) -> str | None:
-        """Send the numbers of `step`. When numbers are lost for the first time, returns why."""
+        """Send `fields`, the numbers of step `step`, to the tracker.
+
+        Returns None. When numbers are lost for the first time, returns the reason instead.
+        """
         problem = None
         if (ended := self._process.poll()) is not None:
             problem = "" if ended == SAID else f"its process ended ({ended})"
@@ -79,11 +83,17 @@ class TrackerFeed:
         return problem or None
 
     def ends_as(self, end: str) -> None:
-        """Set how the run ends: `done` or `stopped`. The default is `failed`."""
+        """Set `end`, the result of the run that the tracker gets: `done` or `stopped`.
+
+        Otherwise it is `failed`.
+        """
         self._end = end
 
     def close(self) -> str | None:
-        """Let the process write its data and end. Returns why it did not, or None."""
+        """Let the tracker's process write its data and end.
+
+        Returns the reason if it did not succeed; None if it did.
+        """
         deadline = time.monotonic() + self._close_seconds
         self._put({"end": self._end})
         self._lines.put(None)
@@ -125,10 +135,10 @@ def start_tracking(
     say: Callable[[str], None],
     start: Start = TrackerFeed,
 ) -> list[TrackerFeed]:
-    """Start a process for each tracker of the job and return them. `done` is the number of
-    completed steps (None: the run begins).
+    """Start a process for each tracker of the job, and return their feeds.
 
-    If a process cannot be started, this is reported and training continues.
+    `done` is the number of completed steps (None: the run begins). If a process cannot be started,
+    this is reported with `say`, and training continues.
     """
     trackers = spec.metrics.trackers
     if not trackers:
@@ -173,8 +183,11 @@ def _started(
 
 
 def config_for_tracker(spec: JobSpec) -> dict[str, Any]:
-    """Return the keys of the job for a tracker, without its environment and everything that looks
-    like a secret."""
+    """Return the keys of the job, with their values, for a tracker.
+
+    The values of the job's environment variables, and everything that looks like a secret, are
+    hidden.
+    """
     tree = {name: value for name, value in job_to_dict(spec).items() if name not in _NOT_TOLD}
     known = [value for name, value in spec.env.items() if is_secret_name(name)]
     told: dict[str, Any] = mask_tree(tree, known)
@@ -188,7 +201,10 @@ _LENGTH = 12
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The `id` of a run for trackers. `job` is the directory of the job that began the run."""
+    """The `id` by which trackers know a run.
+
+    `job` is the directory of the job that began the run.
+    """
 
     id: str
     job: str
@@ -197,8 +213,9 @@ class RunIdentity:
 def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> RunIdentity:
     """Return the identity of the run in `output_dir`.
 
-    It is a new one if none exists, or if another job begins a run there. With `goes_on`, the job
-    continues from a checkpoint and keeps the identity.
+    Make a new one if necessary. A new identity is made if none exists, or if another job than
+    before begins a run there. If `goes_on` is True, the job continues from a checkpoint and keeps
+    the identity.
 
     Raises:
         OSError: the identity cannot be written.

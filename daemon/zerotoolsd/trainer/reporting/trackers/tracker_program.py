@@ -1,14 +1,14 @@
-"""The process of a tracker: `python -P tracker_program.py wandb`. It logs the lines that it reads
-from a pipe.
+"""The process of a tracker: `python -P tracker_program.py wandb`.
 
-The lines are JSON. The first line describes the run: `project`, `id`, `name`, `directory`, `config`
-(the keys of the job), `offline` (why there is no login, or null), `first` (the first step in the
-pipe) and `history` (a `metrics.jsonl`). Lines with steps follow, `{"step": 12, "fields": {"loss":
-2.5}}`, and at last `{"end": "done"}`. If the last line is missing, the rank has crashed.
+It reads lines from a pipe and logs them. The lines are JSON. The first line describes the run:
+`project`, `id`, `name`, `directory`, `config` (the keys of the job), `offline` (why there is no
+login, or null), `first` (the first step in the pipe) and `history` (the path of a `metrics.jsonl`).
+Lines with steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and at last `{"end": "done"}`. If
+the last line is missing, the rank has crashed.
 
 If the tracker does not have the run yet, as with every offline run of wandb, the steps before
-`first` are read from the history. So the run is complete. The program needs only the standard
-library and the tracker's package. An error is reported once, and does not affect the rank.
+`first` are read from the history. So the run is complete at the tracker. The program needs only the
+standard library and the tracker's package. An error is reported once, and does not affect the rank.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 SAID = 3
-"""Exit status of this process after it has logged why it failed."""
+"""Exit status of this process if it failed and has logged the reason."""
 _BLOCK = 1 << 16
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""Limits of a request to MLflow (REST API `runs/log-batch`)."""
+"""Largest numbers of metrics and params in a request to MLflow (REST API `runs/log-batch`)."""
 _LONGEST_VALUE = 500
-"""Longest value of a param, in characters, that servers of all versions accept."""
+"""Largest length of a param's value, in characters, that MLflow servers of all versions accept."""
 _SERVER_SECONDS = 20
-"""Timeout of a server. It is shorter than the time that the rank waits at its end."""
+"""Timeout in seconds for a server. It is shorter than the time that the rank waits at its end."""
 _TAG = "zerotools.run"
 _SECRET = re.compile(r"(?i)(key|token|password|secret)$")
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
@@ -41,24 +41,27 @@ Line = Mapping[str, Any]
 
 
 class TrackedRun(Protocol):
-    """A run at a tracker. Methods raise the errors of the tracker's package."""
+    """The interface of a run at a tracker.
+
+    The methods raise the errors of the tracker's package.
+    """
 
     is_new: bool
-    """Whether the tracker has no steps of the run yet."""
+    """True if the tracker does not have any step of the run yet."""
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Log steps."""
+        """Log the numbers of the steps in `lines`."""
 
     def finish(self, end: str) -> None:
-        """End the run: `done`, `stopped` or `failed`."""
+        """End the run at the tracker. `end` is `done`, `stopped` or `failed`."""
 
 
 class WandbRun:
     """A run of Weights & Biases.
 
-    wandb refuses a step that is not above the last. If a run continues from an earlier step, it has
-    some steps twice. So the step is a separate metric, `step`, and all other metrics are drawn over
-    it.
+    wandb refuses a step that is not larger than the last one. But if a run continues from an
+    earlier step, it does some steps twice. So the step is logged as a metric of its own, `step`,
+    and all other metrics are drawn over this metric.
     """
 
     def __init__(self, opening: Line) -> None:
@@ -92,19 +95,21 @@ class WandbRun:
         self.is_new = not self._run.resumed
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Log steps."""
+        """Log the numbers of the steps in `lines`."""
         for line in lines:
             self._run.log({**line["fields"], "step": line["step"]})
 
     def finish(self, end: str) -> None:
-        """End the run."""
+        """End the run at wandb. `end` is `done`, `stopped` or `failed`."""
         self._run.summary["ended"] = end
         self._run.finish(exit_code=int(end == "failed"))
 
 
 class MlflowRun:
-    """A run of MLflow, which a tag identifies. A repeated step is there twice, with two times. A
-    param keeps its first value."""
+    """A run of MLflow. A tag of the run has the run's id.
+
+    If a step is logged twice, MLflow keeps both, with two times. A param keeps its first value.
+    """
 
     def __init__(self, opening: Line) -> None:
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # if SQLAlchemy is not installed
@@ -152,7 +157,7 @@ class MlflowRun:
         raise problem
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Log steps."""
+        """Log the numbers of the steps in `lines`."""
         metrics = [
             self._metric(
                 name, float(value), int(1000 * line.get("time", time.time())), line["step"]
@@ -164,7 +169,7 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=some)
 
     def finish(self, end: str) -> None:
-        """End the run."""
+        """End the run at MLflow. `end` is `done`, `stopped` or `failed`."""
         self._client.set_terminated(self._id, _STATUS.get(end, "FAILED"))
 
 
@@ -172,7 +177,7 @@ TRACKERS: Mapping[str, type[WandbRun] | type[MlflowRun]] = {"wandb": WandbRun, "
 
 
 def main(name: str, pipe: int = 0) -> int:
-    """Log the lines of `pipe` to the tracker `name`; return the exit status."""
+    """Read the lines of `pipe` and log them to the tracker `name`. Return the exit status."""
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, signal.SIG_IGN)  # ended by the end of the pipe, after its data
     coming = batches(pipe)
@@ -194,7 +199,7 @@ def main(name: str, pipe: int = 0) -> int:
 
 
 class Feeding:
-    """Logs lines to `run`, and reports the first error."""
+    """Logs lines to `run`, and reports only the first error."""
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self._name, self._run = name, run
@@ -202,7 +207,7 @@ class Feeding:
         self._failed = False
 
     def take(self, lines: Sequence[Line]) -> None:
-        """Log the steps among `lines`."""
+        """Log the steps among `lines`. Other lines are not logged."""
         steps = [line for line in lines if "step" in line]
         for line in lines:
             self._end = line.get("end", self._end)
@@ -217,7 +222,7 @@ class Feeding:
             self._failed = True
 
     def finish(self) -> int:
-        """End the run; return the exit status."""
+        """End the run at the tracker, and return the exit status of this process."""
         try:
             self._run.finish(self._end)
         except Exception as error:  # any error of the tracker's package; it is reported
@@ -227,7 +232,7 @@ class Feeding:
 
 
 def batches(pipe: int) -> Iterator[list[Line]]:
-    """Yield the lines of `pipe`, as many at a time as are available."""
+    """Read the lines of `pipe`, and yield lists of all lines that are available at a time."""
     rest = b""
     while block := os.read(pipe, _BLOCK):
         *whole, rest = (rest + block).split(b"\n")
@@ -236,7 +241,10 @@ def batches(pipe: int) -> Iterator[list[Line]]:
 
 
 def history(path: Path, first: int) -> Iterator[Line]:
-    """Yield the steps before `first` from a `metrics.jsonl`. Yields nothing without the file."""
+    """Yield the steps before step `first` in the file `path`, a `metrics.jsonl`.
+
+    Yields nothing if the file does not exist.
+    """
     try:
         with path.open("rb") as file:
             for text in file:
@@ -253,7 +261,7 @@ def history(path: Path, first: int) -> Iterator[Line]:
 
 
 def _line_of(tree: Mapping[str, Any]) -> Line:
-    """Return a line of `metrics.jsonl` in the form that rank 0 sends."""
+    """Convert `tree`, a line of `metrics.jsonl`, to the form of the lines that rank 0 sends."""
     kinds = (int, float)
     fields = {
         name: value
@@ -265,7 +273,7 @@ def _line_of(tree: Mapping[str, Any]) -> Line:
 
 
 def say(name: str, what: str) -> None:
-    """Print a line to the log of the rank."""
+    """Print the text `what` about the tracker `name` to the log of the rank."""
     print(f"{name}: {what}", flush=True)
 
 
@@ -275,7 +283,7 @@ def _of(error: BaseException) -> str:
 
 
 def _masked(text: str) -> str:
-    """Return `text` with the secrets of this process's environment replaced."""
+    """Return `text` with all secrets of this process's environment variables replaced."""
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) > 3:
             text = text.replace(value, "***")
