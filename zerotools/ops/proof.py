@@ -128,8 +128,10 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
 def _known_digests(
     files: CheckpointFiles, root: Path
 ) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
-    """Yield recorded digests; a checkpoint that was thinned since has none, because they are of
-    other files."""
+    """Yield the recorded digests of files.
+
+    A checkpoint that was thinned after the record has none, because the files have changed.
+    """
     if is_thinned(root):
         return
     record = written_record(files, root)
@@ -189,7 +191,9 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def _holding(records: Sequence[Record], offsets: Sequence[int]) -> Iterator[Record]:
-    """Yield the records that contain one of `offsets` of their file; both are in order."""
+    """Yield the records that contain one of the file positions `offsets`; both are in ascending
+    order.
+    """
     for record in records:
         first = bisect_left(offsets, record.begin)
         if first < len(offsets) and offsets[first] < record.begin + record.length:
@@ -209,9 +213,10 @@ def compare_bytes(
     cast: Cast,
     sources: Sources,
 ) -> int:
-    """Make every tile again from the source, and compare it with the files in `directory`. The
-    files are read from the disk and not from the page cache, if the system allows it. Return the
-    number of compared bytes.
+    """Compute every tile again from the source, and compare it with the files in `directory`.
+
+    The files are read from the disk and not from the page cache, if the system allows it. Return
+    the number of compared bytes.
 
     Raises:
         BadFile: a byte differs; names the tensor, the file and the byte offset.
@@ -303,8 +308,10 @@ def _weight(key: Key) -> Key:
 
 
 def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
-    """Return the positions of a tensor's chunks; files are relative to the output, with `root` in
-    it."""
+    """Return the positions of a tensor's chunks, so that two layouts can be compared.
+
+    File names are relative to the output directory `root`.
+    """
     facts = (tensor.dtype, tensor.shape)
     chunks = (chunk for chunk in tensor.chunks if not chunk.box.is_empty)
     return {
@@ -314,7 +321,7 @@ def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[o
 
 @dataclass
 class OutputProof:
-    """Called with the staging directory of an output: proves it, and keeps its manifest."""
+    """A function object that proves the output in a staging directory, and stores its manifest."""
 
     source: Checkpoint
     target: Target
@@ -400,11 +407,13 @@ def _file_digests(
 
 
 def check_sidecar(destination: Path, *, overwrite: bool) -> None:
-    """Raise an error if a manifest would lie next to the output that it does not describe. The
-    manifest of a removed output does not count: it is replaced with the new output.
+    """Raise an error if the file name of the new output's manifest is already in use.
+
+    With `overwrite`, an existing manifest is replaced. The manifest of a removed output does not
+    count.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: a file has this name, and may not be replaced.
     """
     path = sidecar_of_path(destination)
     if not is_there(path) or _is_left_over(path, destination):

@@ -58,10 +58,14 @@ def on_gpus(precision: str) -> str:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The input of the model at a time: `batch` sequences of `sequence` tokens on one rank,
-    or one of `sequence_ranks` parts of each, computed in `precision`. `attention`
-    is "eager" or one of torch's kernels, `chunked_loss` the job file's key. `tensor_ranks` compute
-    it together. An example is `per_example` of the sequences: a pair of answers is two."""
+    """The input that one rank computes at a time: `batch` sequences of `sequence` tokens in
+    `precision`.
+
+    If `sequence_ranks` is more than 1, a rank has only its part of each sequence. `attention` is
+    "eager" or one of torch's kernels; `chunked_loss` is the key of the job file. `tensor_ranks`
+    compute the micro batch together. One training example is `per_example` sequences: a pair of
+    answers is two.
+    """
 
     batch: int
     sequence: int
@@ -75,31 +79,32 @@ class MicroBatch:
 
     @property
     def examples(self) -> int:
-        """Examples of the micro batch."""
+        """The number of training examples in the micro batch."""
         return max(1, self.batch // self.per_example)
 
     @property
     def stretch(self) -> int:
-        """Tokens of a sequence that are on one rank."""
+        """The number of tokens of one sequence that are on one rank."""
         return ceil(self.sequence / self.sequence_ranks)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro batch that are on one rank."""
+        """The number of tokens of the micro batch that are on one rank."""
         return self.batch * self.stretch
 
     @property
     def width(self) -> int:
-        """Bytes of an element."""
+        """The size of one element in bytes."""
         return ITEM_BYTES[self.precision]
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes of the activations of one micro batch. `kept` are saved in the forward pass for the
-    backward pass. `block` is the additional memory of one block in its backward pass. `loss` is the
-    maximum while the loss is computed, and `last` the part of all these that exists during the
-    backward pass of the last block.
+    """The memory of activations for one micro batch, in bytes.
+
+    `kept` is saved in the forward pass for the backward pass. `block` is the additional memory of
+    one block in its backward pass. `loss` is the maximum while the loss is computed. `last` is the
+    part of all these that exists during the backward pass of the last block.
     """
 
     kept: int
@@ -207,7 +212,7 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _going_back(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token that the backward pass of a block needs in addition to the saved
+    """Return the bytes per token that the backward pass of a block needs in addition to saved
     tensors.
 
     These are the gradients of the hidden states, and the largest of three: the gradient of the

@@ -106,9 +106,11 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of a model of a known family. `hidden` is the width of hidden states. `experts` is
-    0 if every token takes the whole MLP; otherwise a token takes `experts_per_token` of them, and
-    each is `intermediate` wide.
+    """The sizes of the layers of a model of a known family.
+
+    `hidden` is the width of hidden states. `experts` is 0 if every token passes through the whole
+    MLP; otherwise a token passes through `experts_per_token` of them, and each expert is
+    `intermediate` wide.
     """
 
     family: Family
@@ -129,16 +131,21 @@ class Architecture:
 
     @property
     def queries(self) -> int:
-        """Width of the queries of a token."""
+        """Width of the queries of one token: the number of elements in all heads."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Width of the keys of a token, and of its values."""
+        """Width of the keys of one token, and of its values: the number of elements in all
+        heads.
+        """
         return self.kv_heads * self.head_dim
 
     def parameters(self) -> list[Parameter]:
-        """Return all parameters, tied ones once; those of a block with its number."""
+        """Return all parameters of the model.
+
+        Tied ones appear once; those of a block have the block's number.
+        """
         found = [Parameter(shape) for shape in self._outside()]
         shapes = list(self._block())
         for layer in range(self.layers):

@@ -56,7 +56,7 @@ _TENSOR_FAMILIES = frozenset(
 
 
 class Slowdown(Enum):
-    """How much longer a step takes: a rule of thumb, not a measurement."""
+    """A class of how much longer a training step takes: a rule of thumb, not a measurement."""
 
     NONE = "none"
     SLIGHT = "slight"
@@ -66,7 +66,7 @@ class Slowdown(Enum):
 
     @property
     def words(self) -> str:
-        """The class in words."""
+        """The description of the class."""
         return _SLOWDOWN_WORDS[self]
 
 
@@ -81,7 +81,10 @@ _SLOWDOWNS = tuple(Slowdown)
 
 
 class FitChange(Enum):
-    """One change, cheapest first."""
+    """One change of the settings that saves memory.
+
+    The members are in the order of their cost, the cheapest first.
+    """
 
     CHECKPOINTING = "activation checkpointing"
     MICRO_BATCH = "a smaller micro batch"
@@ -134,8 +137,10 @@ _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 
 @dataclass(frozen=True)
 class Way:
-    """A setting that fits, and its changes, cheapest first; without changes nothing has to be
-    changed. `work` has its model and micro batch, `row` its layout and memory.
+    """A setting that fits into memory, and the changes that lead to it, cheapest first.
+
+    Without changes, the request fits as it is. `work` has the model and the micro batch, `row` the
+    layout and its memory.
     """
 
     changes: Changes
@@ -144,7 +149,7 @@ class Way:
 
     @property
     def slowdown(self) -> Slowdown:
-        """The class of its largest cost."""
+        """The slowdown of its most expensive change."""
         costs = [_COSTS.get(change, Slowdown.SLIGHT) for change in self.changes]
         return max(costs, key=_SLOWDOWNS.index, default=Slowdown.NONE)
 
@@ -155,7 +160,7 @@ class Way:
 
     @property
     def change_words(self) -> list[str]:
-        """Each change in words."""
+        """A description of each change."""
         return [_words(change, self) for change in self.changes]
 
     @property
@@ -177,25 +182,29 @@ class Way:
 
     @property
     def is_as_asked(self) -> bool:
-        """True if it trains all requested weights, on no more GPUs than the machine has."""
+        """True if the setting trains all requested weights, on no more GPUs than the machine
+        has.
+        """
         return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
     def host_bytes(self) -> int:
-        """Host memory of the ranks of one node."""
+        """Host memory of all ranks on one node, in bytes."""
         return self.row.host_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes on disk of all ranks."""
+        """Disk space of all ranks together, in bytes."""
         return self.row.memory.disk * self.row.layout.world_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Freedom:
-    """The changes that are allowed: stages and offloads; the optimizer; adapters instead of all
-    weights, also on a base model in 4 bits; and the number of GPUs. `allows` can refuse a setting
-    for other reasons than memory.
+    """The changes that the search may make.
+
+    They are ZeRO stages and offloads; the optimizer; adapters in place of all weights, also on a
+    base model in 4 bits; and the number of GPUs. The function `allows` can refuse a setting for
+    other reasons than memory.
     """
 
     stages: Sequence[int] = STAGES
@@ -209,8 +218,9 @@ class Freedom:
 
 @dataclass(frozen=True)
 class Ways:
-    """The settings that fit, cheapest first. If none is as requested, `nearest` is the setting that
-    lacks the least memory.
+    """The settings that fit, cheapest first.
+
+    If no setting fits as requested, `nearest` is the setting that exceeds the memory by the least.
     """
 
     found: tuple[Way, ...]
@@ -218,7 +228,7 @@ class Ways:
 
     @property
     def best(self) -> Way | None:
-        """The cheapest configuration that meets the request."""
+        """The cheapest setting that fits as requested; None if no setting does."""
         return next((way for way in self.found if way.is_as_asked), None)
 
 
@@ -270,7 +280,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the setting on the given GPUs that lacks the least memory."""
+        """Return the setting on the given GPUs that exceeds the memory by the least."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -324,8 +334,9 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Add settings with fewer ranks: each rank takes more host memory, and at low stages a copy
-        of the offloaded state.
+        """Add settings with fewer ranks, which need less host memory.
+
+        Each rank has host memory of its own, and at low stages a copy of the offloaded state.
         """
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
@@ -365,8 +376,8 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings with several ranks that compute a sequence, or a layer, together; return
-        whether any fits.
+        """Add settings in which several ranks share one sequence, or one layer; return whether any
+        fits.
         """
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
@@ -418,8 +429,9 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """Return the setting with the lowest stage that fits, with the largest micro batch that
-        these changes allow.
+        """Return the setting with these changes that has the lowest stage that fits.
+
+        Its micro batch is the largest that the changes allow.
         """
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
@@ -465,7 +477,9 @@ class _Search:
     def _is_hopeless(
         self, work: Workload, layout: MemoryLayout, machine: Machine, held: HeldMemory
     ) -> bool:
-        """Return whether the setting cannot fit, before its activations are computed."""
+        """Return whether the setting cannot fit even without activations, which are not computed
+        yet.
+        """
         key = (id(work.model), machine.gpus, layout)
         if key not in self._hopeless:
             bare = replace(work, micro=None)
@@ -488,8 +502,8 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return needed memory divided by available memory, of the GPU or the host, whichever is
-    larger.
+    """Return the needed memory divided by the available memory: the larger ratio of GPU and
+    host.
     """
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0

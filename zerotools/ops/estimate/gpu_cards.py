@@ -70,8 +70,10 @@ _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|sxm\d?|pcie|hbm\d?e?|blackw
 
 @dataclass(frozen=True)
 class Cards:
-    """`count` GPUs with `memory` each; None: those of this machine. `note` is the source of the
-    memory."""
+    """A number of GPUs, `count`, with `memory` bytes each; None: the memory of this machine's GPUs.
+
+    `note` is a sentence on the source of the memory size.
+    """
 
     count: int | None = None
     memory: int | None = None

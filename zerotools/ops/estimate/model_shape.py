@@ -71,9 +71,10 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The parameters of a model, tied ones once, and its architecture if it is known. `notes` are
-    sentences on assumptions. `config` is that of a Llama-like model for which only a size was
-    given.
+    """The parameters of a model, tied ones once, and its architecture if that is known.
+
+    `notes` are sentences on assumptions. `config` is the config of a Llama-like model, if only a
+    size such as "7B" was given.
     """
 
     source: str
@@ -84,13 +85,15 @@ class ModelShape:
 
     @property
     def count(self) -> int:
-        """Elements of all parameters."""
+        """The number of elements in all parameters."""
         return sum(parameter.numel for parameter in self.parameters)
 
     @property
     def usual_length(self) -> int:
-        """Tokens of a sequence if no number is given: `USUAL_LENGTH`, or the positions of the
-        model where these are fewer."""
+        """The sequence length, in tokens, if the user gives none.
+
+        It is `USUAL_LENGTH`, or the largest length of the model if that is less.
+        """
         positions = 0 if self.architecture is None else self.architecture.positions
         return min(positions or USUAL_LENGTH, USUAL_LENGTH)
 
@@ -143,9 +146,10 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
 def of_config(
     config: Mapping[str, Any], source: str, python: str | None = sys.executable
 ) -> ModelShape:
-    """Return the shape of the model of a Hugging Face config.
+    """Return the shape of the model that a Hugging Face `config` describes; `source` names the
+    config in errors.
 
-    Raises as `read_shape`.
+    Raises the same errors as `read_shape`.
     """
     inner = config.get("text_config")
     if not isinstance(config.get("model_type"), str):
@@ -183,7 +187,9 @@ def _of_another_class(source: str, counted: str, named: str) -> str:
 
 
 def of_count(text: str) -> ModelShape:
-    """Return the shape of a Llama-like model of so many parameters."""
+    """Return the shape of a Llama-like model with the number of parameters in `text`, such as
+    "7B".
+    """
     match = _COUNT.fullmatch(text)
     assert match is not None
     count = int(float(match[1]) * _UNITS[match[2].lower()])

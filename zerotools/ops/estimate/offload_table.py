@@ -40,9 +40,12 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Workload:
-    """A training to estimate: the model, the layout without stage and offload, and the micro batch
-    (None: only the state is estimated). `sums` is `train.accumulate`, None if it depends on the
-    stage."""
+    """A training to estimate: the model, the layout of ranks without stage and offload, and the
+    micro batch.
+
+    If the micro batch is None, only weights, gradients and optimizer state are estimated. `sums` is
+    the value of `train.accumulate`, None if it depends on the stage.
+    """
 
     model: ModelShape
     layout: MemoryLayout
@@ -53,8 +56,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a layout and its memory. `host_bytes` is the memory of the ranks of one
-    node. `fits` is None if the row fits without activations, and these are not known.
+    """One row of the table: a layout (ZeRO stage and offload) and its memory.
+
+    `host_bytes` is the memory of all ranks on one node. `fits` is None if the layout fits without
+    activations, and the size of the activations is not known.
     """
 
     stage: int
@@ -96,7 +101,7 @@ def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
 
 
 def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether a job of this layout may have the stage and the offload."""
+    """Return whether a job with this layout of ranks can have this stage and this offload."""
     keeps_weights = OFFLOAD_KEYS[offload][1] == "none"
     if layout.tensor_ranks > 1 and stage < 2:
         return False
@@ -137,8 +142,9 @@ def row_of_layout(
     offload: str,
     held: HeldMemory | None = None,
 ) -> Row:
-    """Return the row of a layout as it is. `held` is the part of its memory that is known
-    already.
+    """Return the row of the table for a given layout.
+
+    `held` is the memory that does not depend on the micro batch, if it was computed before.
     """
     on_gpu = machine.on_gpu
     if held is None:

@@ -70,7 +70,7 @@ stage3_max_live_parameters (https://www.deepspeed.ai/docs/config-json, ZeRO Opti
 
 @dataclass(frozen=True)
 class Buckets:
-    """Elements of DeepSpeed's buckets."""
+    """The sizes of DeepSpeed's buckets, as numbers of elements."""
 
     reduce: int = _REDUCE_ELEMENTS
     allgather: int = _REDUCE_ELEMENTS
@@ -80,8 +80,11 @@ class Buckets:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank: `device` and `host` by term, `disk`, and `peak`, the largest sum on the
-    device at a time. If `knows_activations` is False, the peak does not include them.
+    """The memory of one rank, in bytes.
+
+    `device` and `host` have the size of each term, `disk` is the size of files, and `peak` is the
+    largest memory on the device at a time. If `knows_activations` is False, the peak does not
+    include activations.
     """
 
     device: Mapping[str, int]
@@ -94,7 +97,7 @@ class RankMemory:
 
     @property
     def host_total(self) -> int:
-        """Bytes in the host's memory."""
+        """All host memory of the rank, in bytes."""
         return sum(self.host.values())
 
 
@@ -104,9 +107,11 @@ GPUS_OF_A_NODE = 8
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware of the ranks. With `on_gpu` False the ranks compute on the CPU, and the device
-    is the host's memory. The number of GPUs, or of CPU ranks, is for all nodes together. Each node
-    has `node_ranks` of them (None: at most eight GPUs, or all CPU ranks) and `host_memory`.
+    """The hardware that the ranks run on.
+
+    If `on_gpu` is False, the ranks compute on the CPU, and the device memory is the host's memory.
+    The number of GPUs, or of CPU ranks, is that of all nodes together. Each node has `node_ranks`
+    of them (None: at most eight GPUs, or all CPU ranks) and `host_memory` bytes.
     """
 
     gpus: int
@@ -118,7 +123,7 @@ class Machine:
 
     @property
     def ranks_of_node(self) -> int:
-        """Ranks that share the host memory of one node."""
+        """The number of ranks that share the host memory of one node."""
         if self.node_ranks is not None:
             return self.node_ranks
         return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
@@ -133,9 +138,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """The memory of a rank that does not depend on its micro batch: the `state`, the device memory
-    of gradients in transfer (`going`), and the bytes of the `largest_block`. `widened` is the fp32
-    buffer for 16-bit gradients, on the device that updates.
+    """The memory of a rank that does not depend on its micro batch, in bytes.
+
+    `state` are weights, gradients and optimizer state; `going` is the device memory of gradients
+    that are sent to other ranks; `largest_block` is the size of the largest block of weights.
+    `widened` is the fp32 buffer for 16-bit gradients, on the device that updates the weights.
     """
 
     state: State
@@ -164,7 +171,7 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """Return the memory of the rank of `layout` that has the most."""
+    """Return the memory of the rank that needs the most, with the given layout and activations."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 
@@ -172,7 +179,7 @@ def rank_memory(
 def with_activations(
     held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:
-    """Return the memory of a rank that holds `held` and computes `activations`."""
+    """Return the memory of a rank that has `held`, plus that of `activations`."""
     state, going = held.state, held.going
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)

@@ -37,8 +37,9 @@ _WORDS = {
 @dataclass(frozen=True)
 class Choice:
     """The recommended setting: its row (None: no setting fits), the reason, and advice.
-    `largest_batch` is the largest batch at the given sequence length, and `largest_sequence` the
-    longest sequence with a batch of one, that fit in it.
+
+    `largest_batch` is the largest batch that fits at the given sequence length. `largest_sequence`
+    is the longest sequence that fits with a batch of one.
     """
 
     row: Row | None
@@ -49,8 +50,9 @@ class Choice:
 
 
 def choose(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
-    """Choose the cheapest of `ways`. `rows` is the table of `work` without any change, fastest
-    first.
+    """Choose the cheapest of `ways` to make the training fit, and give the reason.
+
+    `rows` is the table of the unchanged `work`, fastest first.
     """
     way = ways.best
     if way is None:
@@ -122,8 +124,8 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess(machine: Machine, row: Row) -> str:
-    """Return a phrase for a row that does not fit: the memory that it needs, and that of the
-    machine.
+    """Return a phrase, for a row that does not fit, with the memory that it needs and the machine's
+    memory.
     """
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
@@ -190,5 +192,5 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
 
 
 def gib(count: int) -> str:
-    """Return bytes in GiB, for a sentence."""
+    """Return a number of bytes as text in GiB, for a sentence."""
     return f"{count / 2**30:,.1f} GiB"

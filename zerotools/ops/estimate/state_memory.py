@@ -38,18 +38,20 @@ from zerotools.core.training_memory import (
 )
 
 State = Mapping[tuple[str, str], int]
-"""Bytes by (memory tier, sort)."""
+"""A mapping from (memory tier, kind of state) to a number of bytes."""
 
 _FULL = ITEM_BYTES["fp32"]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a model. Parameters of one `block` are gathered together, and those without
-    a block with the model. With `in_fp32` it is computed with in fp32, whatever the type of the
-    others. `is_hidden`: a matrix other than embeddings and head, which Muon updates. `cut` is the
-    dimension that tensor-parallel ranks divide, or None. `is_packed`: it is frozen, and every rank
-    has all of it in 4 bits.
+    """One parameter of a model, with the properties that determine its memory.
+
+    Parameters of one `block` are gathered together; parameters without a block are gathered with
+    the whole model. `in_fp32`: computations with it are in fp32, whatever the type of the others.
+    `is_hidden`: it is a matrix other than embeddings and head, which the optimizer Muon updates.
+    `cut` is the dimension that tensor-parallel ranks divide, or None. `is_packed`: it is frozen,
+    and every rank has all of it in 4 bits.
     """
 
     shape: tuple[int, ...]
@@ -61,7 +63,7 @@ class Parameter:
     is_packed: bool = False
 
     def width(self, dtype: str) -> int:
-        """Return the bytes of an element, if the elements of other parameters are `dtype`."""
+        """Return the size of one element in bytes, if other parameters are of type `dtype`."""
         return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property
@@ -260,7 +262,7 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
 
 
 def bytes_at(state: State, tier: str) -> int:
-    """Return bytes of `state` in a memory tier."""
+    """Return the number of bytes of `state` in the memory tier `tier`."""
     return sum(size for (where, _), size in state.items() if where == tier)
 
 

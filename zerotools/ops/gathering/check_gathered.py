@@ -25,8 +25,10 @@ _LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 
 @dataclass(frozen=True)
 class StagedCheck:
-    """The checkpoints that were found, or sentences on why none was. `notes` are sentences on files
-    that were not compared.
+    """The result of the checks on the collected files.
+
+    It has the checkpoints that were found, or sentences on why none was found. `notes` are
+    sentences on files that were not compared.
     """
 
     directory: Path
@@ -142,8 +144,9 @@ def check(
 
 
 def _is_loaded(checkpoint: Checkpoint) -> bool:
-    """Return whether it has the file names under which transformers loads a model that torch
-    saved."""
+    """Return whether transformers loads the checkpoint, a model that torch saved, by its file
+    names.
+    """
     return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 

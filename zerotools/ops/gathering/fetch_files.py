@@ -55,10 +55,11 @@ class Fetching:
         self._on_bytes = on_bytes
 
     def fetch(self, fetches: Sequence[Fetch]) -> None:
-        """Fetch all of them.
+        """Fetch all files in `fetches`.
 
         Raises:
-            BadFile: a file changed since it was listed, cannot be read there, or arrived otherwise.
+            BadFile: a file changed since it was listed, cannot be read on its node, or arrived with
+                other contents.
             HostUnreachable: see `FarShell`.
         """
         wanted = [Wanted(each.name, each.file, self._blocks(each)) for each in fetches]
@@ -154,7 +155,7 @@ class Fetching:
 
 
 def _set_time(path: Path, file: FarFile) -> None:
-    """Set the time that the file has at its source, if that is known."""
+    """Set the modification time of the fetched file to that of its source, if that is known."""
     if (match := _TIME.fullmatch(file.time)) is not None:
         time = int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
         os.utime(path, ns=(time, time))

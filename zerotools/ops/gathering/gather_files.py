@@ -26,7 +26,10 @@ from zerotools.ops.gathering.node_survey import identity, start_over
 
 @dataclass(frozen=True)
 class Gathered:
-    """The result. If `has_name` is False, the output is still in its staging directory."""
+    """The result of a gather run.
+
+    If `has_name` is False, the output is still in its staging directory.
+    """
 
     plan: GatherPlan
     checked: StagedCheck
@@ -62,13 +65,15 @@ def gather(
     force: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Gathered:
-    """Fetch the files of the plan, run `check` on them, and give the output its name, with `force`
-    also if it has problems. Fetched files stay if an error occurs.
+    """Fetch the files of the plan, run `check` on them, and rename the finished output.
+
+    With `force`, it is renamed even if the check found problems. Fetched files are kept if an error
+    occurs.
 
     Raises:
-        BadRequest: the output exists, does not fit, or another run is making it.
-        BadFile: a source changed, or sent other bytes than it has.
-        HostUnreachable: see `FarShell`; the other sources are fetched from to their end.
+        BadRequest: the output exists, does not fit on the disk, or another run is making it.
+        BadFile: a file of a source has changed, or does not have the expected digest.
+        HostUnreachable: see `FarShell`; the other sources are still fetched completely.
     """
     found = plan.survey
     with Staging(plan.destination, keep=True) as staging:
@@ -117,7 +122,7 @@ def _other_run(directory: Path) -> BadRequest:
 
 
 def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:
-    """Raise an error if files that were taken from a source, now or before, have changed there."""
+    """Raise an error if a file that this or an earlier run fetched has changed at its source."""
     own = {
         name: file
         for name, file in listing.files.items()
@@ -147,7 +152,7 @@ SCHEMA = "zerotools.gather/1"
 
 
 def plan_json(plan: GatherPlan) -> dict[str, Any]:
-    """Return the values that are known before anything is fetched."""
+    """Return the part of the JSON result that is known before anything is fetched."""
     found = plan.survey
     return {
         "schema": SCHEMA,
@@ -178,7 +183,7 @@ def _source(plan: GatherPlan, name: str) -> dict[str, Any]:
 
 
 def result_json(done: Gathered, *, fast: bool) -> dict[str, Any]:
-    """Return the result, which follows the plan."""
+    """Return the part of the JSON result that is known only after the fetch."""
     checked = done.checked
     return {
         "made": done.has_name,

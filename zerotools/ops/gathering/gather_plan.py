@@ -43,8 +43,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """`fetches` has the files to fetch, by the name of their source; all others exist in the output
-    already. `digests` are the SHA-256 of files that several sources have.
+    """The plan of a gather run.
+
+    `fetches` has the files to fetch, by the name of their source; all other files exist in the
+    output already. `digests` are the SHA-256 of files that several sources have, by name.
     """
 
     survey: NodeSurvey
@@ -57,7 +59,7 @@ class GatherPlan:
 
     @property
     def bytes_of_all(self) -> int:
-        """Size of the output."""
+        """Size of the whole output, in bytes."""
         return sum(each.size for each in self.survey.files.values())
 
     @property
@@ -220,7 +222,9 @@ def gaps(names: Iterable[str]) -> Iterator[str]:
 
 
 def _range(there: set[str]) -> list[str]:
-    """Return the expected numbers: from 0, or 1 if that is the first, to the last."""
+    """Return the expected numbers: from 0 (from 1, if the smallest existing number is 1) to the
+    largest.
+    """
     values = {int(each) for each in there}
     if len(there) < len(values) or len(there) == 1:
         return sorted(there)

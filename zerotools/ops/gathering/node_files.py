@@ -107,7 +107,10 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class FarFile:
-    """Size in bytes and time of a file; `time` is only compared with that of another listing."""
+    """The size in bytes and the time of a file on a node.
+
+    `time` is only compared with that of another listing.
+    """
 
     size: int
     time: str
@@ -191,7 +194,7 @@ def _is_ours(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file to receive. Its first `blocks` blocks were received already."""
+    """A file that a node is asked to send. Its first `blocks` blocks were received earlier."""
 
     name: str
     file: FarFile
@@ -199,7 +202,7 @@ class Wanted:
 
     @property
     def skipped(self) -> int:
-        """Bytes that are not sent."""
+        """The number of bytes that are not sent again."""
         return self.blocks * BLOCK
 
 

@@ -46,7 +46,10 @@ class NodeSurvey:
 
     @cached_property
     def to_compare(self) -> dict[str, list[str]]:
-        """Names of files, by source, that others have in the same size."""
+        """Names of files, by source, that another source also has, with the same name and size.
+
+        Their contents must be compared.
+        """
         found: dict[str, list[str]] = {each.source.name: [] for each in self.listings}
         for name, held in self.files.items():
             sizes = {file.size for file in held.holders.values()}
@@ -148,9 +151,11 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
 def _texts(
     files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
 ) -> dict[str, dict[str, str]]:
-    """Return the contents of small files that may name a checkpoint: all files directly in a
-    source, and files called `latest...` in directories below it, which may be runs of several
-    models.
+    """Return the contents of small files that may contain the name of a checkpoint, such as
+    `latest`.
+
+    These are all files directly in a source, and files called `latest...` in directories below it,
+    which may be runs of several models.
     """
     wanted = {
         each.source.name: [
@@ -180,7 +185,9 @@ def _texts(
 
 
 def may_name_one(name: str) -> bool:
-    """Return whether a file of this name in a source may name a checkpoint."""
+    """Return whether a file of this name (such as `latest`) may contain the name of a
+    checkpoint.
+    """
     above, _, own = name.rpartition("/")
     return not above or (own.startswith("latest") and above.count("/") < _DEEPEST_RUN)
 
@@ -191,8 +198,11 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files without pointers to another directory than the tag: it would not exist
-    there."""
+    """Return the files without those (such as `latest`) that refer to another directory than the
+    tag.
+
+    That directory would not exist in the output.
+    """
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():
@@ -310,8 +320,9 @@ COMMAND = "gather"
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """The journal's entry of a file that was fetched or begun, as its source had it. `sha256` is
-    the digest of the received bytes; None: the file is not complete.
+    """The journal entry of a file that was fetched completely or in part, as it was at its source.
+
+    `sha256` is the digest of the received bytes; None: the file is not complete.
     """
 
     source: str
@@ -329,8 +340,9 @@ class Brought:
         return asdict(self)
 
     def is_complete_in(self, directory: Path, name: str) -> bool:
-        """Return whether all of it has arrived and is still in `directory`, with no link on its
-        path."""
+        """Return whether the file has arrived completely and still exists in `directory`, with no
+        link on its path.
+        """
         path = directory / name
         way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
         if self.sha256 is None or any(each.is_symlink() for each in way):
@@ -339,7 +351,9 @@ class Brought:
 
 
 def brought(noted: Any) -> Brought | None:
-    """Return the journal's entry in a line, or None if the line is not one."""
+    """Return the journal entry `noted` as a `Brought`; None if it does not describe a fetched
+    file.
+    """
     try:
         found = Brought(**noted)
     except TypeError:
@@ -355,5 +369,5 @@ def identity(tag: str | None) -> dict[str, str]:
 
 
 def start_over(directory: Path) -> str:
-    """Return advice that tells how to start again."""
+    """Return a sentence that explains how to start the gather run again."""
     return f"remove {directory} to start over"

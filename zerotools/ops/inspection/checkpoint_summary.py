@@ -21,10 +21,12 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """`training` is the state of the run. The other values are of the stored tensors: counts are in
-    elements, and tied weights are counted once. `shared` are the elements of aliases, which are not
-    counted, and `group_elements` the elements of each param group. `states` are the roles of the
-    optimizer's tensors.
+    """The training state of a checkpoint, and the sizes of its tensors.
+
+    `training` is the training state. The other values are of the stored tensors: counts are in
+    elements, and tied weights are counted once. `shared` is the number of elements of tied names,
+    which are not counted. `group_elements` are the elements of each param group. `states` are the
+    kinds of optimizer tensors, such as exp_avg.
     """
 
     training: TrainingState
@@ -39,7 +41,7 @@ class CheckpointSummary:
 
     @property
     def has_optimizer(self) -> bool:
-        """True if anything is known of an optimizer."""
+        """True if the checkpoint has any information on an optimizer."""
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 
@@ -68,7 +70,9 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSumm
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every weight once: its master, or its 16-bit copy without a master."""
+    """Return every weight once, by name: its fp32 master, or its 16-bit copy if it has no
+    master.
+    """
     found: dict[str, Tensor] = {}
     for role in ("param16", "param"):
         found |= {key.name: t for key, t in checkpoint.tensors.items() if key.role == role}
@@ -94,7 +98,7 @@ def _of_group(
 
 
 def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | None:
-    """Return the floating-point type that most bytes of a role are in."""
+    """Return the floating-point type with the most bytes among the tensors of a role."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == role and tensor.dtype.is_float and (names is None or key.name in names):
@@ -103,7 +107,7 @@ def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | 
 
 
 def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
-    """Return the keys of `zerotools inspect --json` on the training."""
+    """Return the part of the output of `zerotools inspect --json` that describes the training."""
     training = run.training
     return {
         "trainable_parameters": run.trainable,

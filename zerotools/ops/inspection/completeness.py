@@ -33,9 +33,11 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """The state of a path. `is_checkpoint`: it has a format that zerotools reads; `step`: the step
-    that the checkpoint records; `problem`: why it is incomplete, in one sentence. `is_unread`:
-    zerotools cannot tell, because it does not support the contents.
+    """The result of checking whether a path is a complete checkpoint.
+
+    `is_checkpoint`: it has a format that zerotools reads. `step` is the step that the checkpoint
+    records. `problem` is the reason why it is incomplete, in one sentence. `is_unread`: zerotools
+    cannot tell, because it does not support the contents.
     """
 
     is_checkpoint: bool
@@ -78,7 +80,8 @@ def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) 
 
 
 def torn_files(path: Path) -> Iterator[str]:
-    """Yield a sentence for each file in `path`, or `path` itself, that was not written to its end.
+    """Yield a sentence for each truncated file in the directory `path`, or for the file `path`
+    itself.
 
     Raises OSError.
     """
@@ -148,8 +151,10 @@ _MOST_NAMED = 8
 def lost_rank_sidecars(
     base: object, names: Iterable[str], world_size: int | None
 ) -> Iterator[Problem]:
-    """Yield problems for ranks without a file if another of the `world_size` ranks has one. `names`
-    are the files of a checkpoint, relative to `base`."""
+    """Yield a problem for each rank without a file that another of the `world_size` ranks has.
+
+    `names` are the files of the checkpoint, relative to `base`.
+    """
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for name in names:

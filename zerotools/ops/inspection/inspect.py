@@ -29,7 +29,9 @@ SCHEMA = "zerotools.inspect/1"
 
 @dataclass(frozen=True)
 class RoleSummary:
-    """All tensors of one role; `bytes` counts every element once."""
+    """The sizes of all tensors of one role (such as param or exp_avg); `bytes` counts every element
+    once.
+    """
 
     role: str
     tensors: int
@@ -42,8 +44,8 @@ class RoleSummary:
 class Inspection:
     """The facts about a checkpoint that `zerotools inspect` shows.
 
-    `incomplete` are the tensors with a missing part; each is a problem too. `training_notes` give
-    the reason if the run is unknown.
+    `incomplete` are the tensors with a missing part; each is also a problem. `training_notes` have
+    the reason if the training state is unknown.
     """
 
     checkpoint: Checkpoint
@@ -65,19 +67,19 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """True if a tensor is incomplete, or a file that everything needs is lost."""
+        """True if a tensor is incomplete, or a file is lost without which nothing can be read."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.blocks)
         return bool(self.incomplete) or any(file in gone for file in blocking)
 
     @property
     def is_lacking(self) -> bool:
-        """True if bytes are lost, or only the name of a tensor can be read."""
+        """True if data is lost, or of some tensor only the name can be read."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property
     def affected(self) -> tuple[str, ...]:
-        """Files that are missing, or were read as damaged: those that problems name."""
+        """Files that are missing or damaged: those that the problems name."""
         named = dict.fromkeys(problem.file for problem in self.problems if problem.file)
         return tuple(name for name in named if name is not None)
 
@@ -94,18 +96,23 @@ class Inspection:
 
     @property
     def unclaimed_bytes(self) -> int:
-        """Bytes of those files that are in no tensor: headers, pickles and padding."""
+        """The number of bytes in these files that belong to no tensor: headers, pickles and
+        padding.
+        """
         return max(0, self.file_bytes - self.claimed_bytes)
 
     @property
     def step(self) -> int | None:
-        """Optimizer steps done."""
+        """The number of optimizer steps done."""
         step = self.checkpoint.origin.step
         return self.run.training.steps if step is None else step
 
 
 def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
-    """Summarise, and prove that every tensor is whole. Reads no tensor data but single numbers."""
+    """Return a summary of the checkpoint, and prove that every tensor is complete.
+
+    Of the tensor data, only single numbers are read.
+    """
     proof = prove(checkpoint)
     training, problems, notes = _training_of(checkpoint, table, proof.problems)
     quantisation, faults = _quantisation_of(checkpoint)
@@ -139,7 +146,9 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Return elements that quantised weights have beyond those of their payloads and scales."""
+    """Return by how much the number of elements of quantised weights exceeds that of their payloads
+    and scales.
+    """
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored
@@ -147,7 +156,10 @@ def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """The problems of a checkpoint's tensors, those from the reader first."""
+    """The problems that were found when the checkpoint's tensors were checked.
+
+    Those from the reader are first.
+    """
 
     problems: tuple[Problem, ...]
     incomplete: tuple[Key, ...]
@@ -155,7 +167,7 @@ class Proof:
 
 
 def prove(checkpoint: Checkpoint) -> Proof:
-    """Prove that every tensor is whole. Reads no tensor data."""
+    """Check, without reading tensor data, that every tensor is complete."""
     problems = list(checkpoint.problems)
     claimed = 0
     incomplete: list[Key] = []

@@ -38,7 +38,7 @@ _AHEAD = 3
 
 
 class _Stopped(Exception):
-    """Another file failed."""
+    """The fetch of this file was stopped because the fetch of another file failed."""
 
 
 def fetch_copy(

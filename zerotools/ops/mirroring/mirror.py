@@ -38,8 +38,10 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 
 @dataclass(frozen=True)
 class Mirror:
-    """Copies the checkpoints of `output_dir` below `place`. `rule` selects the checkpoints that are
-    kept there. `job` identifies the run if its directory is lost.
+    """Copies the checkpoints in `output_dir` to the prefix `place` of an object store.
+
+    `rule` selects the checkpoints that are kept there. `job` identifies the run if its directory is
+    lost.
     """
 
     output_dir: Path
@@ -85,7 +87,9 @@ class Mirror:
         prefix_owner.refuse_lost(self.place, self.output_dir)
 
     def _next(self, done: set[str]) -> Path | None:
-        """Return the newest wanted checkpoint that is not in `done`, or None."""
+        """Return the newest checkpoint that should be sent and is not in `done`; None if there is
+        no other.
+        """
         return next((path for path in self._wanted() if path.name not in done), None)
 
     def _wanted(self) -> list[Path]:
@@ -96,7 +100,9 @@ class Mirror:
         return [path for path in listed if path not in goes and not is_thinned(path)]
 
     def _tidy(self) -> None:
-        """Update the hints, and remove copies that need not be kept."""
+        """Update the objects `latest` and `best` in the store, and remove copies that need not be
+        kept.
+        """
         newest = newest_copy(self.place).path
         if newest is None:
             return
@@ -163,8 +169,9 @@ class Mirror:
 
 
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
-    """Fetch the checkpoint of `resume_from` to the disk, unless the run has a checkpoint already.
-    Return its path, or None if the run has one.
+    """Fetch the checkpoint `resume_from` to the disk, unless `output_dir` has a checkpoint already.
+
+    Return the path on the disk; None if `output_dir` had a checkpoint.
 
     Raises:
         BadRequest: it is not a job's checkpoint.

@@ -33,7 +33,9 @@ _LARGEST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class FarClaim:
-    """The writer of a prefix: the run, its job, and its directory."""
+    """The record of who writes to a prefix of an object store: the run, its job, and its
+    directory.
+    """
 
     run: str
     job: str
@@ -41,10 +43,10 @@ class FarClaim:
 
 
 def read_claim(place: StorePath) -> FarClaim | None:
-    """Return the claim of `place`, or None if no run has claimed it.
+    """Return the record of the run that owns the prefix `place`; None if no run owns it.
 
     Raises:
-        BadRequest: it cannot be read.
+        BadRequest: the record cannot be read.
     """
     path = place / CLAIM
     try:
@@ -97,8 +99,9 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 
 
 def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Claim `place` for the run in `output_dir`. Return whether it was free, or belonged to another
-    run, before.
+    """Make the run in `output_dir` the owner of the prefix `place`.
+
+    Return whether it was free, or belonged to another run, before.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.
@@ -122,7 +125,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
 
 
 def refuse_lost(place: StorePath, output_dir: Path) -> None:
-    """Raise an error if the claim was lost.
+    """Raise an error if the run in `output_dir` no longer owns the prefix `place`.
 
     Raises:
         BadRequest: another run has taken the prefix over, or it was emptied.

@@ -37,7 +37,7 @@ _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}
 
 @dataclass(frozen=True, slots=True)
 class SentCopy:
-    """Bytes and files that were sent, and those that an earlier try had sent."""
+    """The numbers of bytes and files that were sent now, and that an earlier attempt had sent."""
 
     sent_bytes: int
     sent_files: int
