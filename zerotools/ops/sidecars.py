@@ -26,8 +26,10 @@ from zerotools.runs.optimizer_names import NAMED_ORDER
 
 
 def requested_sidecars(directory: Path) -> dict[str, Path]:
-    """Return the files of the directory that the user named, or of the directory of the named
-    config.json; it needs no weights.
+    """Return the sidecar files (config.json, tokenizer) in the directory that the user named, by
+    name.
+
+    If the path is a config.json, its directory is meant. The directory needs no weights.
 
     Raises:
         BadRequest: it does not exist, or has no such files.
@@ -136,7 +138,9 @@ def left_behind(
 
 
 def _names(source: Checkpoint, table: FormatTable) -> list[str]:
-    """Return files that belong neither to the checkpoint nor to the model's sidecar files."""
+    """Return the names of files that belong neither to the checkpoint nor to the model's sidecar
+    files.
+    """
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []

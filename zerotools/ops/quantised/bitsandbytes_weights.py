@@ -46,8 +46,9 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight with the payload `key`, as `eight_bits` does. The JSON of its
-    state is read from its file below `root`.
+    """Return the quantised weight of bitsandbytes with the payload `key`, as `eight_bits` does.
+
+    The JSON of its state is read from its file below `root`.
     """
     if tensor.dtype == dtypes.INT8 and key.name.endswith(".weight"):
         return _int8(key, tensor, tensors, root)
@@ -142,7 +143,9 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Return the values of the state that are used, checked; or a sentence on their fault."""
+    """Return the needed values of a weight's state after checking them; or a sentence on what is
+    wrong.
+    """
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "

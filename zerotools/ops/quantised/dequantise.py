@@ -25,7 +25,8 @@ from zerotools.ops.quantised.quantisation_config import (
 
 
 def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
-    """Return the same tensors, with each quantised weight computed from its parts.
+    """Return the checkpoint with each quantised weight replaced by a weight that is computed from
+    its parts.
 
     Raises:
         BadFile: scales are missing or have another shape.
@@ -48,11 +49,12 @@ def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
 def with_values_of(
     checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType
 ) -> Checkpoint:
-    """Return the checkpoint with a whole weight for `key` if it is the payload of one, for a cast
-    to `dtype`.
+    """Return the checkpoint with the dequantised weight for `key`, if `key` is the payload of one.
+
+    `dtype` is the type to which the weight will be cast.
 
     Raises:
-        Unsupported: it is a payload or a scale, and means nothing in another type.
+        Unsupported: the tensor is a payload or a scale, and means nothing in another type.
         BadFile: its scales are missing or have another shape.
     """
     each = found.weights.get(key)
@@ -63,11 +65,13 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Raise an error for a cast of a payload or scales to `dtype`: they have a meaning only
-    together.
+    """Raise an error if the tensor `key` is a payload or scales, and would be cast alone to
+    `dtype`.
+
+    They have a meaning only together.
 
     Raises:
-        BadFile, Unsupported: values cannot be made from them, or are not requested.
+        BadFile, Unsupported: values cannot be computed from them, or are not requested.
     """
     own = checkpoint.tensors[key]
     names = {part.name for parts in found.together for part in parts}
@@ -110,9 +114,10 @@ def kept_note(found: Quantisation) -> str:
 def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
-    """Return `target` with a config.json that describes the quantisation `found` in the source,
-    whatever the config.json of `target` has. With `is_plain` the weights are not quantised any
-    more. A change is recorded in a note.
+    """Return `target` with a config.json that describes the quantisation `found` in the source.
+
+    The quantisation in the config.json of `target` is replaced, which a note records. With
+    `is_plain`, the weights of the output are not quantised any more.
     """
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_denied:

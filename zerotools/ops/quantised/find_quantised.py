@@ -45,7 +45,7 @@ _INTEGERS = {
     dtypes.UINT8: (".weight", ".weight_packed", ".qweight", "_blocks"),
     dtypes.INT32: (".weight_packed", ".qweight"),
 }
-"""The ends of names of payloads, by their integer type."""
+"""The ends of the names of payloads, by their integer type."""
 _SCALES = (".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
            ".weight.absmax", ".SCB")  # fmt: skip
 _ACTIVATIONS = (
@@ -134,7 +134,9 @@ def _left_over(
     tensors: Collection[Key],
     blamed: Collection[str | None],
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield payloads without scales, and scales without a payload."""
+    """Yield a sentence and a name for each payload without scales, and for scales without a
+    payload.
+    """
     for key, tensor in left.items():
         is_payload = key.name.endswith(_INTEGERS.get(tensor.dtype, ()))
         if tensor.dtype in _EIGHT or is_payload:

@@ -77,8 +77,11 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Return the block of each scale: one of `blocks`, else the only block with so many scales. If
-    several fit, return two of them; None if none fits.
+    """Return the block of elements that shares one scale: one of `blocks`, otherwise the only
+    possible block.
+
+    If several blocks are possible, return two of them; None if no block is. `shape` is that of the
+    payload, `scales` that of its scales.
     """
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
@@ -121,9 +124,7 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return a weight with unknown blocks, because its shape and that of its scales allow
-    several.
-    """
+    """Return a record of a payload with unknown blocks, because the shapes allow several."""
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -264,6 +265,6 @@ def _packed(
 
 
 def as_vector(one: Tensor) -> Tensor:
-    """Return a tensor of one element with the shape (1)."""
+    """Return a tensor of one element as a tensor of shape (1)."""
     vector = Box((0,), (1,))
     return Tensor(one.dtype, (1,), [replace(c, box=vector, strides=None) for c in one.chunks])

@@ -16,9 +16,11 @@ from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 
 @dataclass(frozen=True)
 class QuantisedWeight:
-    """A weight that is stored as a payload and scales. `kind` describes it in words ("fp8 blocks
-    128x128"). `parts` are the tensors of the checkpoint that it is computed from, the payload
-    first. `beside` are further tensors of the weight on which no value depends.
+    """A weight that is stored as a payload and scales.
+
+    `kind` describes it in words ("fp8 blocks 128x128"). `parts` are the keys of the tensors that it
+    is computed from, the payload first. `beside` are other tensors that belong to the weight but
+    are not needed to compute it.
     """
 
     key: Key
@@ -30,8 +32,9 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales that fit together in several ways, which `fits` describes. `missing` is
-    the information that would decide.
+    """A payload and scales with several possible blocks, which `fits` describes.
+
+    `missing` is the information that would decide between them.
     """
 
     fits: str
@@ -57,11 +60,13 @@ def weight(
 
 @dataclass(frozen=True)
 class Quantisation:
-    """The quantised weights of a checkpoint. `weights` are by the key that each would have if it
-    were plain, and `activations` are the scales of activations. `faults` are sentences on defects,
-    `unknown` describes settings that zerotools does not know. `is_denied`: the config declares
-    quantised weights, and the checkpoint has none. `place` is the path of the checkpoint.
-    `unproved` are quantised weights of an unknown kind.
+    """The quantised weights of a checkpoint.
+
+    `weights` are by the key that each would have if it were not quantised, and `activations` are
+    the keys of scales of activations. `faults` are sentences on defects. `unknown` describes
+    settings that zerotools does not know. `is_denied`: the config declares quantised weights, but
+    the checkpoint has none. `place` is the path of the checkpoint. `unproved` are quantised weights
+    of an unknown kind.
     """
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
@@ -80,8 +85,9 @@ class Quantisation:
 
     @property
     def together(self) -> Iterator[tuple[Key, ...]]:
-        """The tensors of each quantised weight, the payload first: a part has no meaning without
-        the others.
+        """The keys of the tensors of each quantised weight, the payload first.
+
+        They have a meaning only together.
         """
         yield from (each.parts for each in self.weights.values())
         yield from (each.parts for each in self.unproved)
@@ -101,7 +107,9 @@ class Quantisation:
         return said if self.unknown is None else (*said, self.unknown)
 
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """Return tensors of each kind, and the tensors with their scales."""
+        """Return, for each kind of quantised weight, the number of weights and the number of their
+        further tensors, mostly scales.
+        """
         tensors = Counter(each.kind for each in self.weights.values())
         scales: Counter[str] = Counter()
         for each in self.weights.values():

@@ -27,7 +27,10 @@ _MOST_GROUPS = 1000
 
 @dataclass(frozen=True)
 class QuantisationConfig:
-    """`method` is None if the config names none; `settings` is the whole table."""
+    """The `quantization_config` of a model.
+
+    `method` is its `quant_method`, None if it names none; `settings` is the whole table.
+    """
 
     path: Path
     method: str | None
@@ -35,7 +38,7 @@ class QuantisationConfig:
 
     @property
     def said(self) -> str:
-        """A phrase like "config.json says quant_method fp8"."""
+        """A phrase for messages on the method, like "config.json says quant_method fp8"."""
         return f"{self.path} has quant_method {self.method!r:.60}"
 
     def blocks(self) -> Blocks:
@@ -127,8 +130,10 @@ def model_type(path: Path) -> str | None:
 
 
 def config_fault(path: Path | None) -> str | None:
-    """Return the reason why the config.json at `path` is unreadable, as a part of a sentence; None:
-    it can be read, or does not exist."""
+    """Return the reason why the config.json at `path` cannot be read, as a part of a sentence.
+
+    None if it can be read, or does not exist.
+    """
     if path is None:
         return None
     try:
@@ -157,7 +162,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _tables(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the config, and those of the models in it."""
+    """Yield the config itself, and the configs of models inside it, such as `text_config`."""
     yield config
     for key, value in config.items():
         if key.endswith("_config") and key not in KEYS and isinstance(value, dict):

@@ -34,8 +34,10 @@ _HEAD = "lm_head"
 
 @dataclass(frozen=True)
 class Quantiser:
-    """A method of quantisation: a scale for each block, of `scales`, and the `settings` of the
-    config."""
+    """A method to quantise weights.
+
+    `scales` are the types and blocks of its scales, and `settings` is its `quantization_config`.
+    """
 
     title: str
     block: tuple[int, int]
@@ -62,8 +64,11 @@ QUANTISERS = {
 
 @dataclass(frozen=True)
 class Quantised:
-    """`weights` with payloads and scales instead of matrices, the config's `settings`, and a note
-    for the user."""
+    """The result of quantising a model.
+
+    `weights` have payloads and scales in place of matrices. `settings` is the
+    `quantization_config`, and the note is for the user.
+    """
 
     weights: Checkpoint
     settings: dict[str, object]
@@ -119,7 +124,9 @@ def _words(quantiser: Quantiser) -> str:
 
 
 def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tensor], list[str], int]:
-    """Return the tensors, the modules that stay as they are, and how many are quantised."""
+    """Return the tensors of the output, the names of modules that stay unquantised, and the number
+    of quantised matrices.
+    """
     tensors: dict[Key, Tensor] = {}
     kept: dict[str, None] = {_HEAD: None}
     count = 0

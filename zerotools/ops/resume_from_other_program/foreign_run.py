@@ -27,11 +27,12 @@ from zerotools.runs import checkpoint_dirs
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """`path` is the path that the user gave, `title` the kind of checkpoint in words.
+    """A checkpoint that another program wrote, as a job needs it to continue.
 
-    `checkpoint` has the weights and the optimizer state, `training` the other values, both with one
-    name for each parameter. `beside`: the optimizer's file was next to the files of a model, and
-    tensors may have the names of the Hub. `notes` say where the names come from.
+    `path` is the path that the user gave, `title` the kind of checkpoint in words. `checkpoint` has
+    the weights and the optimizer state, `training` the other values, both with one name for each
+    parameter. `beside`: the optimizer's file was next to the files of a model, and tensors may have
+    the names of the Hub. `notes` say where the names come from.
     """
 
     path: Path
@@ -123,8 +124,11 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
-    """Raise an error for damage of files that are read. Problems of other files, such as those of
-    an earlier save, are ignored; tensors in lost files are found to be incomplete."""
+    """Raise an error if a file that is read is damaged.
+
+    Problems of other files, such as those of an earlier save, are ignored. Tensors in lost files
+    are found to be incomplete later.
+    """
     read: set[str] = set()
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
@@ -139,13 +143,16 @@ def _is_stateless(training: TrainingState) -> bool:
 
 
 def _numbers(run: ForeignRun) -> dict[Key, int | float]:
-    """Read the numbers of the optimizer state once, so that a lost one is refused before tensors
-    are loaded.
+    """Read the plain numbers of the optimizer state, such as `step`, once.
+
+    So a lost one is refused before tensors are loaded.
     """
     return {key: scalar.value for key, scalar in run.training.scalars.items()}
 
 
 def _by_number(run: ForeignRun) -> ForeignRun | None:
-    """Return the optimizer state that the format has without parameter names."""
+    """Return `run` with optimizer state that has numbers in place of parameter names; None if there
+    is no such state.
+    """
     found = with_numbered_state(run.checkpoint, run.training)
     return None if found is None else replace(run, checkpoint=found[0], training=found[1])

@@ -32,8 +32,10 @@ STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True)
 class FoundState:
-    """The optimizer state of the checkpoint. `kind` is the optimizer by its name in the job file.
-    `fresh` are parameters that the optimizer has but never updated: they have no state yet.
+    """The optimizer state of the checkpoint, as the job can load it.
+
+    `kind` is the name of the optimizer in the job file. `fresh` are parameters that the optimizer
+    has but never updated: they have no state yet.
     """
 
     kind: str
@@ -80,7 +82,8 @@ def _check_shapes(
 
 
 def check_complete(run: ForeignRun) -> None:
-    """Prove that every weight and all state lie in the files, before anything is loaded.
+    """Prove, before anything is loaded, that all weights and the whole optimizer state are in the
+    files.
 
     Raises:
         BadFile: a tensor has a hole, or a chunk outside its file.
@@ -139,12 +142,14 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
 def check_for_deepspeed(
     run: ForeignRun, stage: int, world_size: int, groups: Sequence[tuple[str, ...]]
 ) -> None:
-    """Raise an error if DeepSpeed cannot load it into a job of `stage` on `world_size` ranks: it
-    takes only files of DeepSpeed, and finds state by position, in the order of the optimizer's
-    `groups`.
+    """Raise an error if DeepSpeed cannot load the checkpoint into a job of `stage` on `world_size`
+    ranks.
+
+    DeepSpeed takes only its own files. It finds the state of a parameter by the position in the
+    optimizer's `groups`.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: the checkpoint cannot be loaded by DeepSpeed.
     """
     where, origin = f"resume_from = {run.path}", run.checkpoint.origin
     if not origin.stage or origin.tag is None:
@@ -173,7 +178,9 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the checkpoint's optimizer by its name in the job file, else by its class name."""
+    """Return the name that the checkpoint's optimizer has in a job file, otherwise its class
+    name.
+    """
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"
@@ -224,9 +231,10 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The hyperparameters of the job; None if its optimizer does not have one. The parameters in
-    `decayed` have `weight_decay`, all others 0. `lr` is that of the next step, None while the
-    number of steps is not known.
+    """The hyperparameters of the job's optimizer; None for those that it does not have.
+
+    The parameters in `decayed` have `weight_decay`, all others 0. `lr` is that of the next step,
+    None while the number of steps is not known.
     """
 
     lr: float | None

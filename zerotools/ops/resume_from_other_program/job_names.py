@@ -47,11 +47,11 @@ class WantedModel:
 def with_job_names(
     run: ForeignRun, wanted: WantedModel, *, by_number: bool = True, order: str | None = None
 ) -> ForeignRun:
-    """Return `run` with the job's names for all tensors that the job names.
+    """Return `run` with the names of the job's model for all tensors that this model has.
 
-    A tensor with a number for a name keeps it if not `by_number`: weights can be compared before.
-    `order` gives the parameter of each number if nothing proves it: "model", or a file of the job's
-    names.
+    If `by_number` is False, tensors that have a number for a name keep it: weights can be compared
+    before. `order` gives the parameter of each number if nothing proves it: "model", or a file with
+    the job's names.
 
     Raises:
         BadRequest: the state is by number, and nothing gives the parameter of a number; or the
@@ -150,7 +150,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
 
 
 def _given(order: str, wanted: WantedModel) -> NameOrder:
-    """Return the order that the job's file names."""
+    """Return the order of parameter names that the key in the job file gives."""
     advice = f'set {RESUME_ORDER} = "FILE"'
     if order == MODEL:
         return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)
@@ -186,8 +186,9 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return, for parameters of the job that the checkpoint stores under another of their tied
-    names, these names.
+    """Return a mapping from names of the checkpoint to names of the job, for tied parameters.
+
+    Only those that the checkpoint stores under another of their tied names are included.
     """
     found = {}
     for alias, holder in run.checkpoint.aliases.items():

@@ -199,8 +199,8 @@ def divided(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the part of a flat tensor for each parameter; a number such as `step` is copied to
-    all.
+    """Return the part of a flat tensor for each parameter, by key; a number such as `step` is
+    copied to all.
     """
     flat = checkpoint.tensors[key]
     if not flat.shape:

@@ -100,9 +100,10 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class AskedOrder:
-    """An order that the user requested. `sections` are the names, by param group if the file has
-    groups. `shapes` and `decayed` are known only for a model. `known_by` is a phrase on where the
-    names come from.
+    """An order of parameter names that the user requested.
+
+    `sections` are the names, in one list for each param group if the file has groups. `shapes` and
+    `decayed` are known only for a model. `known_by` is a phrase on where the names come from.
     """
 
     sections: Sequence[Sequence[str]]
@@ -118,8 +119,10 @@ class AskedOrder:
 
 @dataclass(frozen=True)
 class NamedCheckpoint:
-    """`checkpoint` and `training` with names instead of numbers; `groups` are the names of each
-    param group, in the order of their numbers."""
+    """A checkpoint and its training state, with names in place of the numbers of parameters.
+
+    `groups` are the names of each param group, in the order of their numbers.
+    """
 
     checkpoint: Checkpoint
     training: TrainingState
@@ -147,8 +150,9 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
 
 
 def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
-    """Return the config.json of the model: the one that the user named, else that of the
-    checkpoint."""
+    """Return the path of the model's config.json: the one that the user gave, otherwise that of the
+    checkpoint.
+    """
     return given.get(CONFIG) or source.own_config
 
 
@@ -294,8 +298,10 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """Return the checkpoint's name for each name of the order. A wrapper may put a prefix before
-    all names, and a tied weight has the name under which its bytes are stored.
+    """Return the name in the checkpoint for each name of the order.
+
+    A wrapper may put a prefix before all names, and a tied weight has the name under which its
+    bytes are stored.
     """
     known = {*weights, *aliases}
     names = order.names

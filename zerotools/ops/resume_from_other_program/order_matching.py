@@ -41,8 +41,8 @@ class NameOrder:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The param groups of an optimizer with names made from numbers, and the shapes of its state by
-    role.
+    """The param groups of an optimizer, with names made from numbers, and the shapes of their state
+    by role.
     """
 
     groups: Sequence[ParamGroup]
@@ -61,7 +61,9 @@ class _Numbers:
         return fits(self.state.get(member, {}), self.parameters[name])
 
     def named(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Return each member with its name, or None if a shape differs."""
+        """Return a mapping from each numbered parameter to its name in `names`; None if a shape
+        differs.
+        """
         found = dict(zip(self.members, names, strict=True))
         return found if all(self.fits(m, name) for m, name in found.items()) else None
 
@@ -223,8 +225,9 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Return, from the options of the groups, whether the first or the second may be the group that
-    decays.
+    """Return whether one of two groups may be the group with weight decay, by its options.
+
+    `is_first`: the first group is meant, otherwise the second.
     """
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]

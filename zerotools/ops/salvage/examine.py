@@ -29,9 +29,11 @@ OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 
 @dataclass(frozen=True)
 class ToExamine:
-    """A checkpoint with readable metadata, and the files with its tensors. `metadata` are files
-    without checksums that record the positions of tensors, `manifest` is the manifest next to the
-    checkpoint, and `stamps` are all files that were read.
+    """A checkpoint with readable metadata that will be examined for damage, and the files with its
+    tensors.
+
+    `metadata` are files without checksums that record the positions of tensors, `manifest` is the
+    manifest next to the checkpoint, and `stamps` are all files that were read.
     """
 
     remains: DamagedCheckpoint
@@ -45,14 +47,16 @@ class ToExamine:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of all files that hold tensors."""
+        """Size of all files that hold tensors, in bytes."""
         return sum(file.size for file in self.to_scan.files)
 
 
 @dataclass(frozen=True)
 class Examined:
-    """The result. `sound` are all tensors with only their undamaged chunks, `holes` are the other
-    elements. `damage` lists the damaged files with their defects.
+    """The result of examining a checkpoint for damage.
+
+    `sound` has every tensor, reduced to its undamaged chunks; `holes` are the parts that are
+    missing. `damage` lists the damaged files with their defects.
     """
 
     given: ToExamine
@@ -68,7 +72,7 @@ class Examined:
 
     @property
     def is_whole(self) -> bool:
-        """True if all data are sound."""
+        """True if no data is damaged or missing."""
         remains = self.given.remains
         lost = any(problem.is_loss for problem in self.damage)
         return not (self.holes or remains.lost_names or remains.unnamed or lost)
@@ -167,7 +171,7 @@ def examine(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """Do the same as `examine`, but read only the files `names`; the others count as undamaged."""
+    """Examine only the files `names`, as `examine` does; the others count as undamaged."""
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
     files = sound_files(given.files, to_scan, given.manifest, budget)
@@ -206,9 +210,10 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
 def _judged(
     given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield the tensors that have a digest in the manifest, with the chunks that it proves to be
-    undamaged. A tensor with that digest is whole, even if the checksum of the record around it
-    differs; of the others nothing is left.
+    """Yield the tensors that have a digest in the manifest, each with its undamaged chunks.
+
+    A tensor with the right digest is undamaged, even if the checksum of the record around it is
+    wrong. Any other tensor has no chunk left.
     """
     if given.manifest is None:
         return

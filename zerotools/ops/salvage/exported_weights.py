@@ -34,10 +34,13 @@ _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 
 @dataclass(frozen=True)
 class Weights:
-    """`masters` has every weight, from its master if there is one, with its holes; `copies` are the
-    16-bit weights of masters. `lost` are names of weights that cannot be made from the remaining
-    data, with the reason; `merged` are the adapters that are added. `unselected` are names that are
-    omitted on purpose."""
+    """The weights of a damaged checkpoint for an export; they may have holes.
+
+    `masters` has every weight, from its fp32 master if it has one; `copies` are the 16-bit weights
+    of masters. `lost` maps the names of weights that cannot be made from the remaining data to the
+    reason. `merged` are the adapters that are added. `unselected` are names that are omitted on
+    purpose.
+    """
 
     masters: Checkpoint
     copies: Checkpoint
@@ -49,7 +52,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of an export: `new_name` of the checkpoint's, and which of those are written."""
+    """The names of an export.
+
+    `new_name` returns the new name of a tensor, and `is_selected` whether a tensor is written.
+    """
 
     new_name: Callable[[str], str]
     is_selected: Callable[[str], bool]
@@ -172,7 +178,7 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
 
 
 def tied_to(weights: Checkpoint, name: str) -> Iterator[str]:
-    """Yield the name, and the other names of the same weight."""
+    """Yield `name`, and the other names of the same weight."""
     yield name
     holder = weights.aliases.get(name, name)
     if holder != name:

@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """A checkpoint that holes of another are filled from.
+    """Another checkpoint, which the holes of a damaged checkpoint are filled from.
 
     `weights` have the names of the output, and absolute file names; `files` has the sizes of these
     files. `checkpoint` is the checkpoint as it was read.
@@ -93,7 +93,9 @@ class Other:
         return [(self.name, found)]
 
     def whole(self, name: str) -> FilledWeight | None:
-        """Return the whole weight `name`, or None if it does not exist or has holes itself."""
+        """Return the weight `name` of this checkpoint; None if it does not exist or has holes
+        itself.
+        """
         key, found = Key(name, "param"), self._find([name])
         if found is None:
             return None
@@ -146,7 +148,7 @@ def read_other(
 
 
 def _there(given: ToExamine) -> Checkpoint:
-    """Return the checkpoint with the chunks that lie inside their files, damaged or not."""
+    """Return the checkpoint with those chunks that lie inside their files, damaged or not."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

@@ -28,8 +28,10 @@ from zerotools.ops.salvage.holes import Holes, holes_of
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a weight that comes from one source. `tensor` has the whole shape, and chunks
-    only for `boxes`. `source` names the source; None: the weight itself.
+    """The part of a weight that comes from one source.
+
+    `tensor` has the whole shape of the weight, but chunks only for `boxes`. `source` names the
+    source; None: the weight itself.
     """
 
     tensor: Tensor
@@ -44,8 +46,11 @@ class Part:
 
 @dataclass(frozen=True)
 class FilledWeight:
-    """`parts` are disjoint; `holes` are the elements that no part has, None if the weight is
-    whole."""
+    """A weight with its holes filled from other sources.
+
+    `parts` do not overlap. `holes` are the elements that no part has; None if the weight is
+    complete.
+    """
 
     key: Key
     parts: tuple[Part, ...]
@@ -53,7 +58,7 @@ class FilledWeight:
 
     @property
     def fills(self) -> tuple[Part, ...]:
-        """The parts that are from elsewhere."""
+        """The parts that come from another source than the weight itself."""
         return tuple(part for part in self.parts if part.source is not None)
 
 
@@ -90,7 +95,9 @@ def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """Return the part of `tensor` that lies in the holes of another tensor of its shape."""
+    """Return the elements of `tensor` that fill `holes`, which are those of another tensor of its
+    shape.
+    """
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -141,8 +148,9 @@ def joined(parts: Sequence[Part]) -> Tensor:
 
 
 def relocated(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the same tensors with absolute file names, for use together with those of another
-    root."""
+    """Return the checkpoint with absolute file names, so that its tensors can be used with those of
+    another root.
+    """
     root = checkpoint.root.absolute()
     tensors = {key: _moved(tensor, root) for key, tensor in checkpoint.tensors.items()}
     files = {str(root / name): size for name, size in checkpoint.files.items()}

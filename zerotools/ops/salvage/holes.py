@@ -20,7 +20,7 @@ from zerotools.core.uncovered_boxes import uncovered, uncovered_ranges
 from zerotools.io.distcp.items import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]
-"""A function of (file, begin, end): how many bytes from `begin` on, of those up to `end`, are
+"""A function of a file and a range [begin, end) that returns how many bytes from `begin` on are
 undamaged.
 """
 _MOST_SAID = 4
@@ -28,9 +28,13 @@ _MOST_SAID = 4
 
 @dataclass(frozen=True)
 class Holes:
-    """The losses of a tensor. `boxes` are disjoint and in order; `ranges` are the same as ranges of
-    the flattened tensor, if its remaining elements are such ranges. `files` held it, as far as that
-    is recorded; `why` is a sentence if the reason is not the loss of these."""
+    """The missing parts of a tensor.
+
+    `boxes` do not overlap and are in order. `ranges` are the same elements as ranges of the
+    flattened tensor, if the remaining elements are such ranges. `files` are the files that held the
+    missing parts, as far as that is recorded. `why` is a sentence if the reason is not the loss of
+    these files.
+    """
 
     key: Key
     dtype: DType
@@ -42,17 +46,17 @@ class Holes:
 
     @property
     def numel(self) -> int:
-        """Elements of the tensor."""
+        """The number of elements of the tensor."""
         return Box.whole(self.shape).numel
 
     @property
     def elements(self) -> int:
-        """Elements that are lost."""
+        """The number of elements that are missing."""
         return sum(box.numel for box in self.boxes)
 
     @property
     def is_total(self) -> bool:
-        """True if all elements are lost."""
+        """True if all elements are missing."""
         return self.elements == self.numel
 
     def __str__(self) -> str:
@@ -114,7 +118,9 @@ def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> I
 
 
 def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
-    """Yield the chunks without those of a damaged item of a pickle."""
+    """Yield the chunks, except those of a damaged item of a pickle; add the files of these to
+    `lost`.
+    """
     if not isinstance(tensor.chunks, ItemChunks):
         yield from tensor.chunks
         return

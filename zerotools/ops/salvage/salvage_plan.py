@@ -64,11 +64,13 @@ class SalvageOptions:
 
 @dataclass(frozen=True)
 class Salvage:
-    """The plan of the output. `weights` are the weights of the output, by its names. `left_out` has
-    the names of weights that are not whole, each with the reason. `unnamed` are lost files with
-    unknown contents. `other` is the checkpoint that holes are filled from. `rounded` are weights
-    that are written in a wider type than their remaining elements, because their masters are lost.
-    `conversion` is None if no weight is whole.
+    """The plan of an export of a damaged checkpoint.
+
+    `weights` are the weights of the output, by their output names. `left_out` has the names of
+    weights that are not complete, each with the reason. `unnamed` are lost files with unknown
+    contents. `other` is the checkpoint that holes are filled from. `rounded` are weights that are
+    written in a wider type than their remaining elements, because their masters are lost.
+    `conversion` is None if no weight is complete.
     """
 
     examined: Examined

@@ -24,8 +24,10 @@ from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 @dataclass(frozen=True)
 class SoundFile:
-    """A file of `size` bytes. `records` are the ranges [begin, end) of its sound records, in order;
-    None if the file has no checksums. `is_proved`: a manifest has the digest of the whole file.
+    """The undamaged bytes of a file of `size` bytes.
+
+    `records` are the ranges [begin, end) of its undamaged records, in order; None if the file has
+    no checksums. `is_proved`: a manifest has the digest of the whole file, and it is right.
     """
 
     size: int
@@ -33,8 +35,9 @@ class SoundFile:
     is_proved: bool = False
 
     def sound_bytes(self, begin: int, end: int) -> int:
-        """Return how many bytes from `begin` on, of those up to `end`, are sound. Of a record
-        either all bytes are sound, or none.
+        """Return how many bytes from `begin` on, and before `end`, are undamaged.
+
+        Of a record of an archive, either all bytes count as undamaged, or none.
         """
         if self.records is None:
             return max(0, min(end, self.size) - begin)
@@ -46,9 +49,12 @@ class SoundFile:
 
 @dataclass(frozen=True)
 class SoundFiles:
-    """`files` by the names that the checkpoint's tensors use, without lost ones; `faults` are
-    (file, sentence). `metadata` are files with the positions of tensors that nothing proves to be
-    as saved."""
+    """The undamaged bytes of all files of a checkpoint.
+
+    `files` are by the names that the checkpoint's tensors use, without lost files; `faults` are
+    pairs of a file and a sentence. `metadata` are files with the positions of tensors that nothing
+    proves to be unchanged.
+    """
 
     files: Mapping[str, SoundFile]
     faults: Sequence[tuple[str, str]] = ()
@@ -73,8 +79,9 @@ class SoundFiles:
 
 
 def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """Return the records of the files that hold tensors, without reading data. If a file has lost
-    its zip directory, the records are found by their headers.
+    """Return the records of the files that hold tensors, without reading tensor data.
+
+    If a file has lost its zip directory, the records are found by their headers.
     """
     with tolerating():
         found = files_to_scan(checkpoint, files)

@@ -28,7 +28,7 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials of a reader; they are secret."""
+    """The secret token and key pair that give a client access to the server."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key_id: str = field(default_factory=lambda: f"ZT{secrets.token_hex(9).upper()}")

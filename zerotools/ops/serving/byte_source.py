@@ -59,7 +59,7 @@ Note = Callable[[int, Losses], None]
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Elements of a tensor that lie one behind another in a file."""
+    """Consecutive elements of a tensor at their position in an output file."""
 
     extent: Extent
     key: Key
@@ -137,9 +137,12 @@ class ByteSource:
     def read(
         self, file: str, begin: int, end: int, note: Note | None = None
     ) -> Generator[bytes, None, None]:
-        """Yield the bytes [begin, end) of a file, in order, in pieces of bounded size. At most
-        `readers` of these may be read at the same time. `note` gets the bytes of tensors made, and
-        their losses, as a writer of files counts them.
+        """Yield the bytes [begin, end) of a file of the output, in order, in pieces of limited
+        size.
+
+        At most `readers` reads can run at the same time. `note` is called with the number of bytes
+        of tensors that were made, and the values that overflowed in a cast, as for an output that
+        is written.
 
         Raises:
             BadFile: the source is damaged or changed.
@@ -164,14 +167,16 @@ class ByteSource:
         self._reads.check_sources()
 
     def check_all(self) -> None:
-        """Do the same as `check` for every file that was read to make the conversion."""
+        """Raise BadFile if any file that was read to plan the conversion has changed since."""
         self._sources.check()
 
     def _pieces(
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of all that lies in the range, in order; the first and the last may
-        reach beyond it."""
+        """Yield (offset, bytes) of all parts of the file that lie in the range, in order.
+
+        The first and the last may reach beyond the range.
+        """
         known = sorted(self._known(file, begin, end), key=lambda each: each[0])
         waiting = deque(known)
         for offset, data in self._tiles(file, begin, end, note):
@@ -305,8 +310,9 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """Return the size in bytes of a piece and the largest number of pieces, in addition to the
-    buffers of the threads.
+    """Return the size of a piece in bytes, and the largest number of pieces.
+
+    Pieces are in addition to the buffers of the threads.
     """
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)

@@ -45,7 +45,9 @@ class ServedModel:
 
 
 def served_model(conversion: Conversion, name: str) -> ServedModel:
-    """Return the served files of a conversion that is not written."""
+    """Return the files of a conversion that is not written to the disk, as the server offers
+    them.
+    """
     identity = identity_of(
         conversion.source, conversion.target, conversion.request, conversion.stamps
     )
@@ -62,8 +64,10 @@ def served_model(conversion: Conversion, name: str) -> ServedModel:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """A request that the client may make. `path` are the decoded parts between slashes, `query` the
-    decoded pairs, `headers` are by their names in lower case.
+    """An authorized request to read files.
+
+    `path` are the decoded parts of the path between slashes, `query` are the decoded pairs of name
+    and value, and `headers` are by their names in lower case.
     """
 
     path: Sequence[str]
@@ -73,7 +77,7 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class FilePart:
-    """A range of a file. Its bytes are sent while they are made."""
+    """A range of a file as the body of a response. Its bytes are made while they are sent."""
 
     file: str
     wanted: WantedBytes

@@ -15,8 +15,10 @@ from zerotools.io.files.source_stamps import Sources
 
 @dataclass(frozen=True)
 class Entries:
-    """Every entry of the old directory by its name relative to `root`; the root itself is the entry
-    "". A checkpoint of one file has no other entry."""
+    """All entries of the old directory, by the name relative to `root`.
+
+    The root itself is the entry "". A checkpoint of one file has no other entry.
+    """
 
     root: Path
     status: Mapping[str, os.stat_result]
@@ -27,29 +29,30 @@ class Entries:
         return sorted(name for name in found if name)
 
     def files(self) -> list[str]:
-        """Return files and symbolic links."""
+        """Return the names of files and symbolic links."""
         return sorted(n for n, each in self.status.items() if not stat.S_ISDIR(each.st_mode))
 
     def is_file(self, name: str) -> bool:
         return name in self.status and stat.S_ISREG(self.status[name].st_mode)
 
     def size_of(self, name: str) -> int:
-        """Return bytes of a file; 0 of a symbolic link."""
+        """Return the size of the file `name` in bytes; 0 for a symbolic link."""
         return self.status[name].st_size if self.is_file(name) else 0
 
     def freed_by(self, name: str) -> int:
-        """Return the bytes that become free if the file is removed: 0 if the file has other
-        names.
+        """Return the number of bytes that become free if the file `name` is removed.
+
+        It is 0 if the file has other hard links.
         """
         return self.size_of(name) if self.status[name].st_nlink == 1 else 0
 
     def newest(self) -> float:
-        """Return the time of the newest file, in seconds since 1970."""
+        """Return the modification time of the newest file, in seconds since 1970."""
         files = [self.status[name] for name in self.files()] or [*self.status.values()]
         return max(status.st_mtime_ns for status in files) / 1e9
 
     def check_unchanged(self, root: Path) -> None:
-        """Compare the directory again, under its current name `root`.
+        """Check that the directory has not changed; `root` is its current path.
 
         Raises:
             BadFile: a file was written, added or removed there.
@@ -66,7 +69,7 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Record every file as a source, also one without tensors.
+        """Add every file, also one without tensors, to `sources`, the files that must not change.
 
         Raises:
             BadFile: one has changed since it was read.
