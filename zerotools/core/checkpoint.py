@@ -210,20 +210,22 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Named tensors in the files below `root`, and everything else that was saved with them.
+    """Named tensors in the files below the directory `root`, and everything else that was saved
+    with them.
 
-    `aliases` maps a tied name to the name that holds the bytes, if any tensor does. `state` is a
+    `aliases` maps each tied name to the name that holds the bytes, if any tensor does. `state` is a
     tree of plain values, `TensorRef` and `Opaque`. `files` maps each file that holds a chunk to its
-    size in bytes; the directory may contain others. `model_sidecars` are files that belong to the
-    model and not to the shards (config.json, tokenizer), by their name next to an export; the
-    writer may add others. `own_config` is the config.json that was found with the checkpoint; its
-    quantisation settings determine how the checkpoint's bytes are read.
+    size in bytes; the directory may contain other files. `model_sidecars` are the files of the
+    model that hold no tensors (config.json, tokenizer), by the name that they have next to an
+    export; the writer may add more. `own_config` is the config.json that was found with the
+    checkpoint; its quantisation settings determine how the checkpoint's bytes are read.
 
-    `stamps` has every file that was read to create this value, by absolute path, with its identity
-    before its first byte was read; it is empty in a `Target`. `native` is a value of the format's
-    own class for its own writer, which no other code uses. `archives` records where archives follow
-    each other in a file, {file: {offset: length}} in bytes, if no chunk shows it. `beside` is the
-    optimizer in a separate file next to the model, as its own reader returned it.
+    `stamps` maps the absolute path of every file that was read for this checkpoint to the identity
+    that the file had before its first byte was read; it is empty in a `Target`. `native` is a value
+    that the format's reader stores for the writer of the same format; no other code uses it.
+    `archives` records where archives follow each other in a file, {file: {offset: length}} in
+    bytes, if no chunk shows it. `beside` is the checkpoint of an optimizer in a separate file next
+    to the model, as its own reader returned it.
     """
 
     root: Path

@@ -80,7 +80,7 @@ class Incomplete(BadFile):
 
 
 class Unsupported(ZerotoolsError):
-    """The file or request is legitimate and zerotools does not handle it."""
+    """The file or the request is valid, but zerotools does not handle this kind."""
 
     exit_code = 4
     code = "unsupported"
@@ -100,7 +100,7 @@ class DaemonUnreachable(DaemonError):
 
 
 class AnswerLost(DaemonUnreachable):
-    """The request was sent, but the response did not come: the daemon may have done the work."""
+    """The request was sent, but no response came, so it is unknown if the daemon did the work."""
 
     code = "answer_lost"
 
@@ -133,7 +133,7 @@ class JobFailed(ZerotoolsError):
 
 
 class TimedOut(ZerotoolsError):
-    """The event that a command waited for did not come within the given time."""
+    """The event that a command waits for did not happen within the given time."""
 
     exit_code = EXIT_TIMEOUT
     code = "timeout"

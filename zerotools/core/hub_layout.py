@@ -59,7 +59,7 @@ HubLayout = Mapping[str, tuple[HubBlock, ...]]
 
 
 def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
-    """Return the block for a whole tensor that has the name `name` on the Hub."""
+    """Return the block that makes a whole tensor of the model equal to the Hub's tensor `name`."""
     return HubBlock(name, shape, Box.whole(shape))
 
 

@@ -11,14 +11,14 @@ from math import ceil
 
 CUT = ("auto", "on", "off")
 LOGITS_AT_A_TIME = 1 << 26
-"""The largest number of logits in one part.
+"""The largest number of logits that are computed at a time, for one part of the rows.
 
 Each part adds to the head's gradient once. In much smaller parts these additions would take longer
 than the matrix products.
 """
 ROWS_AT_LEAST = 128
-"""The smallest number of rows in one part, if the batch has as many rows and their logits are
-within the limit above.
+"""The smallest number of rows in one part of the loss. A part has fewer rows if the batch has
+fewer, or if their logits would exceed the limit above.
 
 For each part, the head is read and its gradient is added to. This takes as long as the products of
 about 100 rows. For a vocabulary much larger than the hidden size, parts without this minimum took
@@ -51,7 +51,7 @@ class LossSize:
         return self.cut == "on" or (self.cut == "auto" and many)
 
     def rows_at_a_time(self, rows: int | None = None) -> int:
-        """Return the number of rows in one part, at least 1."""
+        """Return the number of rows for which the loss is computed at a time; at least 1."""
         most = self.rows if rows is None else rows
         rows = ceil(most / max(1, ceil(most * self.vocabulary / LOGITS_AT_A_TIME)))
         if self.cut == "on":

@@ -295,7 +295,7 @@ class Symbol:
 
     @property
     def size(self) -> int:
-        """The cost of one call of `takes`, in comparisons."""
+        """The cost of one call of `takes`, counted in comparisons."""
         return 1 + len(self.ranges) + len(self.classes)
 
     def takes(self, character: str) -> bool:

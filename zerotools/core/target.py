@@ -25,7 +25,7 @@ class LiteralBytes:
 
 @dataclass(frozen=True, slots=True)
 class CarriedBytes:
-    """Bytes that are copied unchanged from a file of the source."""
+    """Bytes of an output file that are copied unchanged from a file of the source."""
 
     offset: int
     source: Path
@@ -35,7 +35,7 @@ class CarriedBytes:
 
 @dataclass(frozen=True, slots=True)
 class ZeroBytes:
-    """`length` zero bytes: padding that a checksum covers."""
+    """`length` zero bytes in an output file: padding that a checksum includes."""
 
     offset: int
     length: int
@@ -70,10 +70,10 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A part of the source that the output does not hold.
+    """A part of the source that the output does not contain.
 
-    `what` is a role (`exp_avg`) or a part of the training state (`lr_scheduler`); `why` is the rest
-    of the sentence.
+    `what` is the role of a tensor (`exp_avg`) or a part of the training state (`lr_scheduler`).
+    `why` is the rest of a sentence that gives the reason.
     """
 
     what: str
@@ -84,19 +84,21 @@ class Dropped:
 class Target:
     """A checkpoint that is planned but not written: the position of each of its bytes.
 
-    `checkpoint.root` is the destination; during writing the files are in a staging directory with
-    the same relative paths. `with_manifest` marks a job's checkpoint: its `MANIFEST.json` is
-    written after all other files.
+    `checkpoint.root` is the destination. While the files are being written, they have the same
+    relative paths in a staging directory. `with_manifest` is True for a job's checkpoint: its
+    `MANIFEST.json` is written after all other files.
 
-    `notes` are sentences for the user about omissions and changes. `dropped` lists the parts that
-    the format cannot hold. `carried` are tensors with bytes in literals or in bytes copied from the
-    source: a reader finds them, and no copy fills them. `sources` are tensors of the source under
-    names that only this target has, such as the 16-bit weights that are cast from masters.
-    `unlisted` are tensors of the target that its reader does not name, because they repeat others.
+    `notes` are sentences for the user about omissions and changes. `dropped` lists the parts of the
+    source that the format cannot hold. `carried` are tensors with bytes that are literals, or that
+    are copied unchanged from the source: a reader of the output finds them, but no tensor copy
+    fills them. `sources` are tensors of the source under names that only this target has, such as
+    the 16-bit weights that are cast from masters. `unlisted` are tensors of the target that its
+    reader does not list, because they repeat others.
 
-    `target_keys` maps a tensor of the source to its keys in the target if these differ: each
-    model-parallel rank has a shard of it. `compared` gives the tensors, by the target's keys, that
-    the format's reader finds in the output; None: those that it names.
+    `target_keys` maps a tensor of the source to its keys in the target, if these differ because
+    each model-parallel rank has a shard of the tensor. `compared` has the tensors, by the target's
+    keys, that the format's reader finds in the output; None means the tensors that the reader
+    lists.
     """
 
     checkpoint: Checkpoint

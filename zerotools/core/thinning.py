@@ -27,8 +27,8 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True)
 class Thinning:
-    """The changes to a checkpoint's files. Names are relative to its root; other files stay
-    unchanged.
+    """The changes that thinning makes to a checkpoint's files. Names are relative to the
+    checkpoint's root; all other files stay unchanged.
 
     `keep` is the part that is kept. It is more than requested if the weights exist nowhere else.
     The files `removed` are deleted. The files `rewritten` are written again, from bytes of the

@@ -22,8 +22,9 @@ reduced after each micro batch, and each rank sums its shard.
 """
 
 UPDATE_BUCKET_BYTES = 64 << 20
-"""The bytes of fp32 masters that engine `torch` updates at a time, over all ranks that share
-them."""
+"""The number of bytes of fp32 masters that engine `torch` updates in one go, summed over all ranks
+that share the masters.
+"""
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
@@ -39,8 +40,9 @@ _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
 def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
-    """Return whether `adamw8bit` stores the moments of a weight in 8 bits; else it stores them in
-    fp32."""
+    """Return whether the optimizer `adamw8bit` stores the moments of this weight in 8 bits. If
+    not, it stores them in fp32.
+    """
     return len(shape) > 1 and prod(shape) >= EIGHT_BIT_LEAST
 
 
@@ -113,7 +115,9 @@ class MemoryLayout:
 
     @property
     def update_ranks(self) -> int:
-        """The number of ranks over which the optimizer state is sharded; each updates its shard."""
+        """The number of ranks that the optimizer state is sharded over; each rank updates its own
+        shard.
+        """
         return self.ranks_per_copy if self.stage >= 1 else 1
 
     @property
@@ -187,11 +191,14 @@ class MemoryLayout:
 
     @property
     def gradients_dtype(self) -> str:
-        """The type of engine `torch`'s gradients until the optimizer uses them: sums are fp32."""
+        """The type of engine `torch`'s gradients until the optimizer uses them. It is fp32 if each
+        rank sums its shard of the gradients over several micro batches (`SHARDED`).
+        """
         return "fp32" if self.accumulate == SHARDED else self.weights_dtype
 
     @property
     def keeps_gathered(self) -> bool:
-        """True if engine `torch` keeps gathered weights from the forward to the backward pass; else
-        it gathers them again."""
+        """True if engine `torch` keeps gathered weights from the forward pass to the backward
+        pass. If False, it gathers them again for the backward pass.
+        """
         return self.stage == 2 and self.ranks_per_copy > 1

@@ -19,7 +19,7 @@ LARGEST_SCALE = 2.0**1023
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number of optimizer state, such as `step`.
+    """One number in the optimizer state of a parameter, such as `step`.
 
     `dtype` is the type of the 0-d tensor that stored it, or None if it was a plain number.
     """
@@ -105,6 +105,6 @@ class TrainingState:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The loss scaler, or None if the run has none or one that multiplies by 1."""
+        """The loss scaler; None if the run has no loss scaler, or one that multiplies by 1."""
         scaler = self.loss_scaler
         return scaler if scaler is not None and scaler.is_active else None

@@ -38,17 +38,21 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The layout of a run directory of `program`.
+    """How the training program `program` arranges the directory of a run.
 
-    `numbered` matches the names of its checkpoints, which are directories unless they are `files`;
-    the groups `step` and `last` of the pattern show which is newer. The checkpoints are in the
-    first of `places` that has any; the parts of a place are patterns. A checkpoint may hold several
-    `models`, and the first is read. A model is in the first of `inside` that is a checkpoint.
+    `numbered` is the pattern of its checkpoints' names. They are directories, or files if `files`
+    is True. The groups `step` and `last` in the pattern show which checkpoint is newer. `places`
+    are the directories that may contain the checkpoints, as patterns for each part of the path; the
+    first one with a checkpoint is used. A checkpoint may contain several `models`, and the first
+    one is read. `inside` are the paths that the model may have in it; the first one that is a
+    checkpoint is used.
 
-    A directory belongs to the program if one of its newest checkpoints has an entry that `holds`
-    matches, and the directory itself has an entry that `beside` matches. A finished checkpoint has
-    the file `written_last`, and has no file next to it with its name and `unfinished_suffix`.
-    `wraps_models` means that tensor names begin with the name of an attribute that holds the model.
+    A directory belongs to the program if two conditions are true (a pattern that is None is no
+    condition): one of its newest checkpoints contains a name that `holds` matches, and the
+    directory itself contains a name that `beside` matches. A finished checkpoint contains the file
+    `written_last`, and there is no file with its name and `unfinished_suffix` next to it.
+    `wraps_models` means that tensor names begin with the name of the attribute that holds the
+    model.
     """
 
     program: str

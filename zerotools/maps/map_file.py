@@ -178,8 +178,9 @@ LAYOUT_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyTensor:
-    """A tensor of the Hub: one size expression for each dimension, and the condition under which it
-    exists."""
+    """A tensor in the Hub's layout: an expression for its size in each dimension, and the
+    condition under which it exists.
+    """
 
     shape: tuple[str, ...]
     condition: str = "True"
@@ -187,7 +188,9 @@ class FamilyTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorRule:
-    """The expression for a tensor of a layout, and its condition."""
+    """One rule of a layout: the expression for a tensor, and the condition under which the tensor
+    exists.
+    """
 
     expression: TensorExpression
     condition: str = "True"

@@ -41,13 +41,15 @@ _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """One layout of a model.
+    """One layout of the weights of one model.
 
-    `tensors` and `hub` are the shapes in the layout and on the Hub, by name. `of_hub` has the view
-    that makes each of `tensors`, `to_hub` the view that makes each of `hub`. `optional` are names
-    of either side that may be missing. `places` has, for each of `tensors`, its pattern in the map
-    and its indices. `padded` are the row counts of tensors with more rows than on the Hub. `copies`
-    maps names under which a checkpoint may repeat tensors to the names of the originals.
+    `tensors` and `hub` map names to shapes, in the layout and on the Hub. `of_hub` has, for each
+    name in `tensors`, the view that makes this tensor from the Hub's tensors; `to_hub` has, for
+    each name in `hub`, the view that makes it from the layout's tensors. `optional` are names in
+    either of them that may be missing. `places` has, for each name in `tensors`, its pattern in the
+    map and the values of its indices. `padded` has the number of rows of each tensor that has more
+    rows than on the Hub. `copies` maps a name under which a checkpoint may repeat a tensor to the
+    name of the original.
     """
 
     family: FamilyMap

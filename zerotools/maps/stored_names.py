@@ -22,12 +22,14 @@ from zerotools.maps.views import TensorView, item, stacked, whole
 
 @dataclass(frozen=True)
 class StoredNames:
-    """The match of a checkpoint's names with a layout.
+    """The result of matching the names in a checkpoint with a layout.
 
-    `views` makes the layout's tensors from the checkpoint's. `missing` are names of the layout
-    without a source, `unknown` are names of the checkpoint without a use. `ignored` are names that
-    the layout lists as not weights, `copies` are second copies of tensors. `wrong` are tensors of
-    another shape: the name, the shape in the checkpoint, the shape by config.json.
+    `views` has, for each tensor of the layout, the view that makes it from the checkpoint's
+    tensors. `missing` are names in the layout that the checkpoint does not have, and `unknown` are
+    names in the checkpoint that the layout does not have. `ignored` are names that, according to
+    the layout, are not weights. `copies` are the names of second copies of tensors. `wrong` lists
+    each tensor with a wrong shape: its name, its shape in the checkpoint, and its shape according
+    to config.json.
     """
 
     views: Mapping[str, TensorView]

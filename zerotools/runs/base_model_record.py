@@ -26,7 +26,7 @@ class BaseFile:
 
 @dataclass(frozen=True, slots=True)
 class BaseRecord:
-    """The base model of adapters.
+    """The base model that adapters belong to.
 
     `files` are its weight files in the directory `path`, by name. `precision` is their type in the
     run, such as "nf4". With `double_quant`, the scales have 8 bits.

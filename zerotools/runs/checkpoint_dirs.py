@@ -131,7 +131,8 @@ def listing(output_dir: Path) -> list[Path]:
 
 
 def check(directory: Path, *, digests: bool = True) -> JobRecord:
-    """Check every file of a checkpoint against its manifest, and return its job record.
+    """Check that every file of a checkpoint agrees with its manifest, and return the checkpoint's
+    job record.
 
     Raises:
         BadFile: something is missing, damaged or truncated; the message names the file.

@@ -55,7 +55,7 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRecord:
-    """The optimizer by name (`adamw`, `sgd`) and its parameter groups."""
+    """The optimizer of the run: its name (`adamw`, `sgd`) and its param groups."""
 
     name: str
     groups: tuple[OptimizerGroup, ...]

@@ -42,9 +42,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One file in the manifest: `size` in bytes, `sha256` in lower-case hex.
+    """The entry of one file in the manifest: `size` in bytes, `sha256` in lower-case hex.
 
-    `stamp` identifies the file, if its digest was computed since the last boot of this machine.
+    `stamp` identifies the state of the file. It exists if the digest was computed since the last
+    boot of this machine.
     """
 
     size: int

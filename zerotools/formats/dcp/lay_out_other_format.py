@@ -142,7 +142,7 @@ def _state(
     groups: CompletedGroups,
     style: DcpStyle,
 ) -> Iterator[tuple[KeyPath, DcpEntry]]:
-    """Yield the optimizer's state, in the order of its groups."""
+    """Yield the optimizer state of each parameter, in the order of the param groups."""
     for name in dict.fromkeys(name for group in groups.groups for name in group.params):
         for role in state.get(name, ()):
             key = Key(name, role)

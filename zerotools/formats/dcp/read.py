@@ -38,8 +38,8 @@ _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
 
 def read(path: Path, *, section: str | None = None) -> Checkpoint:
-    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or
-    accelerate's directories of a model and its optimizer.
+    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a
+    directory in which accelerate saved a model and its optimizer.
 
     `section` selects one of several models. If there are several and none is selected, all tensors
     have their flat keys as names, and `origin.question` asks the user. Only `.metadata` (or,

@@ -117,7 +117,8 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
 def _has_copies(
     checkpoint: Checkpoint, groups: Sequence[ParamGroup], buffers: Collection[str]
 ) -> bool:
-    """Return whether a weight without optimizer state may be tied to one with optimizer state.
+    """Return whether a weight without optimizer state may be tied to a weight with optimizer
+    state.
 
     torch saves both, and nothing records the tie. One number of each chunk is compared.
     """

@@ -88,8 +88,8 @@ def _clipping(config: Any) -> float | None:
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the two lists of frozen parameters for the model file of stages 1 and 2, by their
-    keys; None instead of each list if they are left out.
+    """Return the two lists of frozen parameters (shapes and values) for the model file of stages 1
+    and 2, by their keys. If the lists are left out, each is None.
 
     If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
     left out if the run was saved with `exclude_frozen_parameters`.

@@ -90,15 +90,16 @@ class LogicalGroup:
 
 @dataclass(frozen=True)
 class LogicalState:
-    """The state of one model-parallel rank, independent of the world size.
+    """The state of one model-parallel rank, independent of the number of data-parallel ranks.
 
-    `model` and `optimizer` are the trees of the two kinds of file, at stage 3 those of rank 0.
-    Bytes in `model_file` and `optim_file` are copied. `shapes` are the values of `param_shapes` to
-    write. `frozen` are the frozen parameters; stage 3 writes partitions of them. `weights` are
-    tensors in `model` that are filled again, `weight_sources` their sources. `known_storages` are
-    the bytes of storages that are in no file. `source_tensors` are the source's tensors that the
-    output must contain. `autoep_size` is the number of AutoEP's expert-parallel ranks in the save,
-    None without AutoEP.
+    `model` and `optimizer` are the trees of the model file and of the optimizer file; at stage 3,
+    those of rank 0. `model_file` and `optim_file` are the files with bytes that are copied.
+    `shapes` are the values of `param_shapes` that will be written. `frozen` are the frozen
+    parameters; stage 3 writes partitions of them. `weights` are the tensors in `model` that are
+    filled again, and `weight_sources` the tensors that they are filled from. `known_storages` has
+    the bytes of storages that are in no file. `source_tensors` are the tensors of the source that
+    the output must contain. `autoep_size` is the number of AutoEP's expert-parallel ranks in the
+    save; None without AutoEP.
     """
 
     kind: str

@@ -92,7 +92,7 @@ def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
     """Return the types of a param group's flat buffers, by role, and the optimizer state that
-    torch stores for the group; None if it never made a step.
+    torch stores for the group. The state is None if the optimizer never made a step.
     """
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}

@@ -225,7 +225,7 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of shape `shape`, of which one file holds some blocks.
+    """A tensor of shape `shape`, and those of its blocks that one file holds.
 
     `kind` is WHOLE for a plain tensor. `rank` is the rank that saved the file, and `ranks` the
     number of ranks; both are None if the value does not record them.

@@ -86,7 +86,7 @@ class FlatGroup:
         return optim.states[self.number].get(role)
 
     def dtype(self, role: str) -> DType:
-        """Return the type of one of `roles`."""
+        """Return the element type of the partitions with this role."""
         found = _dtype(self.partitions(role))
         assert found is not None, f"{role} is in no file"
         return found
@@ -149,9 +149,9 @@ class FlatGroup:
         return is_of_muon(role, options)
 
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of one role, by name.
+        """Yield (name, tensor) of each parameter's tensor with this role.
 
-        Experts in `blocks` are parts of the tensor of all experts.
+        A tensor of experts in `blocks` is a part of the tensor of all experts.
         """
         partitions = self.partitions(role)
         dtype = _dtype(partitions)

@@ -47,13 +47,14 @@ from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 
 @dataclass(frozen=True, slots=True)
 class TargetLayout:
-    """The layout of the output.
+    """The layout of DeepSpeed's files in the output.
 
-    `kind` is the kind of optimizer file; BF16_Optimizer has no `stage` (None). `alignment` is in
-    elements; None: parameters are not aligned. Sub-groups are used at stage 3 only; alignment and
-    order at the other stages. With `data_first`, consecutive ranks share their experts.
-    `is_offloaded` refers to the optimizer. `autoep_size` is the number of AutoEP's expert-parallel
-    ranks, None without AutoEP.
+    `kind` is the kind of the optimizer files. `stage` is None for BF16_Optimizer. `alignment` is
+    the number of elements that parameters are aligned to; None if they are not aligned. Only stage
+    3 uses the size of sub-groups; only the other stages use the alignment and the order. With
+    `data_first`, consecutive ranks have the same experts. `is_offloaded` means that the optimizer
+    is kept on the CPU. `autoep_size` is the number of AutoEP's expert-parallel ranks; None without
+    AutoEP.
     """
 
     dp_size: int

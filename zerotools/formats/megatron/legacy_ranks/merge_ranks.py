@@ -90,11 +90,12 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Return the number, in the whole model, of the first layer on each (virtual stage, pipeline
-    stage). It is by the text before the layer number in names.
+    """Return the number, in the whole model, of the first layer in each (virtual stage, pipeline
+    stage). If a model has several kinds of layers, each has its own number, by the text before the
+    layer number in names (`decoder.layers`).
 
     Raises:
-        BadFile: the number of layers differs from the one in the arguments.
+        BadFile: the number of layers differs from the number in the arguments.
     """
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rank in ranks:

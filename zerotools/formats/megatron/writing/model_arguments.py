@@ -97,8 +97,8 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return the multiple of which the padded vocabulary has its size, so that readers can find
-    the padding rows.
+    """Return the number that the size of the padded vocabulary is a multiple of. Readers find the
+    padding rows with it.
 
     It is the usual multiple if it fits, else the largest power of two that fits.
     """
