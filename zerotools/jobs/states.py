@@ -93,15 +93,15 @@ def word_of(state: str) -> str:
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states that are displayed as `word`; an empty tuple if there are none."""
+    """Return the stored states that are displayed as `word`; an empty tuple if no state is."""
     return tuple(state for state in STATES if word_of(state) == word)
 
 
 def in_words(state: str) -> str:
     """Return a state as text for users, such as "waiting retry".
 
-    It is "held" for each state in which a job starts only after a release. In JSON, users also get
-    the stored state.
+    It is "held" for each state that a job only leaves by a release. In JSON, users also get the
+    stored state.
     """
     return word_of(state).replace("_", " ")
 

@@ -104,7 +104,7 @@ def means_none(item: Field[Any]) -> bool:
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """Return a copy of `table` in which every key has the value for a job that was stored
+    """Return a copy of `table` that has, for every key, the value of a job that was stored
     before the key existed.
     """
     changes: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""Compare the versions of client and daemon: do they work together, and which must be upgraded?
+"""Compare the versions of client and daemon, and find out which of them must be upgraded if they
+do not work together.
 
 Also checked is whether this Python has the packages that the daemon needs (the extra `daemon`).
 """

@@ -1,4 +1,4 @@
-"""Find the checkpoints from which the jobs of a daemon would resume. These must not be removed.
+"""Find the checkpoints that the jobs of a daemon would resume from. These must not be removed.
 
 An unfinished job resumes from its newest checkpoint: the last one that the job reported, or the
 newest one in its directories. Its first attempt resumes from `resume_from`. The directories are
@@ -40,7 +40,7 @@ _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A path from which an unfinished job resumes."""
+    """A path that an unfinished job resumes from."""
 
     job: int
     name: str
@@ -174,7 +174,7 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
     """Yield the newest checkpoint in `output_dir`.
 
-    If it is damaged, also yield the older checkpoint from which the job would resume.
+    If it is damaged, also yield the older checkpoint that the job would resume from.
     """
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:

@@ -203,8 +203,8 @@ def _short_directory() -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the login on the other machine reports: environment variables, and sockets that
-    exist (`sockets`).
+    """The report of the login on the other machine: its environment variables, and the sockets
+    that exist (`sockets`).
     """
 
     home: str

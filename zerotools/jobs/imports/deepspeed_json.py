@@ -127,8 +127,8 @@ def _note_first_step(reading: ConfigReading) -> None:
 
 
 def _settled(document: Document, reading: ConfigReading) -> JobTree:
-    """Return the config that DeepSpeed gets: the document without nulls, in which each key has
-    its final value.
+    """Return the config that DeepSpeed gets: the document without nulls, with the final value
+    of each key.
     """
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
@@ -212,9 +212,8 @@ def _is_off(name: str, value: Any, default: Any) -> bool:
 
 
 def _switch_off_amp(reading: ConfigReading, name: str) -> None:
-    """Set `amp.enabled` to false if it is "auto", as the Trainer's documentation says.
-
-    Only apex would enable it.
+    """If `amp.enabled` is "auto", set it to false: only apex would enable it, according to the
+    Trainer's documentation.
     """
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
@@ -432,7 +431,7 @@ def read_removed(reading: ConfigReading) -> None:
 def drop_comments(tree: JobTree) -> None:
     """Remove keys that are only comments from `tree`.
 
-    This is done only in the sections in which DeepSpeed refuses unknown keys.
+    Only sections that must not have unknown keys are changed: DeepSpeed would refuse them.
     """
     for section in STRICT:
         table = look_up(tree, section)

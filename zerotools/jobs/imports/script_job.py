@@ -61,8 +61,8 @@ def import_script(
 
 
 def _directory(recipe: Recipe, program: Program) -> Path:
-    """Return the directory in which the program starts: the working directory, or the directory
-    of the script if the program exists only there.
+    """Return the start directory of the program: the working directory, or the directory of the
+    script if the program exists only there.
     """
     here, beside = Path.cwd(), Path.cwd() / recipe.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
@@ -119,7 +119,10 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
 
 
 def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
-    """Return `words`, in which each path that is a key of `configs` is replaced by its value."""
+    """Return `words` with each path replaced that is a key of `configs`.
+
+    The value in `configs` is the new path.
+    """
     return [_replaced(word, configs) for word in words]
 
 

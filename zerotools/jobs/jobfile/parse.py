@@ -105,7 +105,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """Return `spec` as JSON values, from which `job_from_dict` makes the same job.
+    """Return `spec` as JSON values. `job_from_dict` makes the same job from these values.
 
     A key with the value None is omitted. It is null if a missing key would mean another value.
     """

@@ -1,5 +1,5 @@
-"""Tables of the keys in the configs of other launchers and programs, and what each key means for a
-job.
+"""Tables of the keys in the configs of other launchers and programs, and the meaning of each key
+for a job.
 
 Data only. Imports no other package of `jobs`.
 """

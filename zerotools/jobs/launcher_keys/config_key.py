@@ -25,7 +25,7 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """The ways in which an import treats a key of a config."""
+    """How an import treats a key of a config."""
 
     READ = "read"  # a reader interprets it
     TUNING = "tuning"  # DeepSpeed's own way to the same results

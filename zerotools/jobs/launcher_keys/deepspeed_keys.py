@@ -1,4 +1,5 @@
-"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and what each key means for a job.
+"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and the meaning of each key for a
+job.
 
 Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
 """

@@ -31,7 +31,7 @@ LEAF_MODULES: Release = (0, 18, 0)
 @dataclass(frozen=True)
 class Removal:
     """The removal of a key from DeepSpeed: the first release that does not start with the key,
-    and what to use instead.
+    and its replacement for users.
     """
 
     since: Release
@@ -152,8 +152,8 @@ def _own() -> Release | None:
 def is_disabled(value: Any) -> bool:
     """Return whether the value of a removed key has no effect.
 
-    This is so for null, false, -1, an empty section, and a section in which every `enabled` is
-    false.
+    This is so for null, false, -1, an empty section, and a section with only false values of
+    `enabled`.
     """
     if isinstance(value, Mapping):
         switches = list(_switches(value))

@@ -160,9 +160,8 @@ def way_keys(
 
 
 def layout_keys(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]:
-    """Return the job keys for ZeRO stage and offload in which `layout` differs from `asked`.
-
-    The value None means that the key is removed.
+    """Return the job keys for ZeRO stage and offload that differ between `layout` and `asked`,
+    with the values for `layout`. The value None means that the key is removed.
     """
     return _sharding(layout, asked) | _offload(layout, asked)
 
@@ -211,9 +210,7 @@ def keys_text(keys: Mapping[str, Any]) -> str:
 
 
 def with_keys(tree: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the job `tree` in which the `keys` are set, or removed if the value is
-    None.
-    """
+    """Return a copy of the job `tree` with the `keys` set. A key with the value None is removed."""
     changed = dict(tree)
     for name, value in keys.items():
         first, _, rest = name.partition(".")

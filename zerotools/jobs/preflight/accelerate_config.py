@@ -1,4 +1,5 @@
-"""Check accelerate's config file: does it start only one process for all GPUs of a job?
+"""Check that accelerate's config file does not make it start only one process for all GPUs of a
+job.
 
 The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
 "directory": "..."}` with the options for accelerate. It prints JSON. It imports only the standard

@@ -86,7 +86,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _path() -> str:
-    """Return the value of PATH, extended by the directory in which pip installs ninja."""
+    """Return the value of PATH, extended by the directory where pip installs ninja."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

@@ -69,7 +69,7 @@ NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The facts from which the state of a job is computed.
+    """The facts that determine the state of a job.
 
     `view` is the record that the job's nodes wrote for this submission, and `end` the record of how
     it ended. `asked` is true if a user has requested the end. `controller` is the job as Slurm

@@ -41,8 +41,8 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
 
 
 def completed(spec: JobSpec) -> ConfigTree:
-    """Return the DeepSpeed configuration of the job, in which missing values are added from the
-    job file.
+    """Return the DeepSpeed configuration of the job, with missing values added from the job
+    file.
     """
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train

@@ -374,8 +374,8 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
 
 
 def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
-    """Yield each problem of a job with tensor parallelism, in which several ranks share the
-    weights of each layer.
+    """Yield each problem of a job with tensor parallelism: several ranks share the weights of
+    each layer.
     """
     zero, train = spec.zero, spec.train
     if zero.tensor_ranks == 1:

@@ -62,9 +62,7 @@ class LoraSpec:
 
     @property
     def scale(self) -> float:
-        """The factor by which an adapter's product is multiplied before it is added to the
-        weight.
-        """
+        """The factor for an adapter's product when it is added to the weight."""
         rank = self.rank or 1
         return (2 * rank if self.alpha is None else self.alpha) / rank
 

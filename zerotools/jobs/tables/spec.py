@@ -329,8 +329,8 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """Return a copy of `spec` in which keys of the table `table` have other values, as if the
-    job file set them.
+    """Return a copy of `spec` with other values for keys of the table `table`, as if the job
+    file set them.
     """
     given = None
     if spec.given is not None:

@@ -73,7 +73,7 @@ class Mends:
 
 
 def is_placeholder(word: str) -> bool:
-    """Return whether `word` is an ellipsis, by which a page marks omitted text."""
+    """Return whether `word` is an ellipsis. A page uses it to mark omitted text."""
     return _DOTS.fullmatch(word.strip()) is not None
 
 

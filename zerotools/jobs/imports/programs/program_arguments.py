@@ -17,7 +17,7 @@ from zerotools.jobs.text.expand_home import expanded
 
 @dataclass(frozen=True)
 class Program:
-    """A training program, in the form in which a job of engine `script` starts it.
+    """A training program, as a job of engine `script` starts it.
 
     `command` is the value of `script.command`. `launcher` and `options` start the ranks, and `env`
     has the environment variables. `name` is the usual name of the program. `unknown` lists the

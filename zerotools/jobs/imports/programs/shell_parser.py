@@ -601,7 +601,7 @@ def _split_at_blanks(text: str) -> list[str]:
 
 
 def _is_empty(words: list[Word]) -> bool | None:
-    """Return the result of the test `[ -z X ]`, `[ -n X ]` or `[ X = "" ]`, in which X has no
+    """Return the result of the test `[ -z X ]`, `[ -n X ]` or `[ X = "" ]` for an X without a
     value. Return None for another test, or if the result is unknown.
     """
     texts = [word.text for word in words]

@@ -226,8 +226,8 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
 
 
 def _as_launched(recipe: Recipe) -> Recipe:
-    """Return `recipe`, in which the accelerate options in TRL's YAML are moved to the options
-    of `accelerate launch`.
+    """Move the accelerate options in TRL's YAML to the options of `accelerate launch`, and
+    return the changed recipe.
     """
     given = dict(recipe.given)
     count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
