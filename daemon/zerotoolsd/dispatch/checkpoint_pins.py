@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class SubmittedJobPins:
-    """The checkpoints that a job needs while it is being submitted. `path` is the file with the
-    published paths; None if the job names none.
+    """The pins of a job that is being submitted: they publish the checkpoints that the job
+    needs, before it has a number.
     """
 
     def __init__(self, place: PinDirectory, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Removes ended jobs, one after another, while the daemon continues with the others."""
+"""Removes ended jobs, one after another. The daemon does its other work meanwhile."""
 
 from __future__ import annotations
 
@@ -34,19 +34,23 @@ from zerotoolsd.users.account import user_name
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 LOOK_SECONDS = 60.0
-"""Timeout for reading the paths that jobs name."""
+"""Longest time, in seconds, to read the paths that jobs name."""
 REMOVE_SECONDS = 24 * 3600.0
 RETENTION_SECONDS = 3600.0
-"""Interval in seconds between searches for data older than the retention settings."""
+"""Seconds between two searches for jobs and events that are older than the retention settings
+allow.
+"""
 
 AT_ONCE = 100
-"""Jobs to read before other tasks of the event loop run."""
+"""Number of jobs that are read before other tasks of the event loop run."""
 
 log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Removes one job at a time. The queue is changed here; `ask` reads and removes the files."""
+    """Removes ended jobs, one at a time. It changes the queue itself, and reads and removes
+    files through `ask`.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,9 @@ class Cleaner:
         return self._state_dir / "jobs"
 
     def refuse_going(self, named: Sequence[Mention]) -> None:
-        """Raise Conflict if a path is in the directory of a job that is being removed."""
+        """Raise Conflict if a path in `named` lies in the directory of a job that is being
+        removed.
+        """
         for job_id in self._going:
             places = removable_files.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
@@ -82,10 +88,10 @@ class Cleaner:
                     )
 
     async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:
-        """Remove the jobs that `request` selects. `owner` is the uid of their user; None: of all
-        users.
+        """Remove the jobs that `request` selects. `owner` is the uid of the user of these jobs;
+        None: jobs of all users.
 
-        Raises Unavailable if paths that jobs name do not respond.
+        Raises Unavailable if paths in job files are on a file system that does not respond.
         """
         async with self._turn:
             together = frozenset(request.jobs or ())
@@ -105,8 +111,9 @@ class Cleaner:
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
     async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
-        """Return the ended jobs of `owner`, and jobs of others that the request names, to refuse
-        these."""
+        """Return the ended jobs of the user `owner`. Jobs of other users that the request names
+        are included, so that they can be refused.
+        """
         named, found = frozenset(request.jobs or ()), list[EndedJob]()
         ids = [job_id for state in states.TERMINAL for job_id in self._store.ids(state)]
         for count, job_id in enumerate(sorted(ids), 1):
@@ -120,7 +127,7 @@ class Cleaner:
     async def _left_out(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
-        """Return the jobs that the request names and its other options exclude."""
+        """Return the jobs that the request names by number but excludes by its other options."""
         found = []
         for count, job_id in enumerate(request.jobs or ()):
             if count % AT_ONCE == 0:
@@ -168,8 +175,11 @@ class Cleaner:
         request: CleanRequest,
         named: NamedPaths,
     ) -> RemovableFiles:
-        """Return the files to remove. If a job was queued meanwhile, check again. Raises
-        NotRemovable."""
+        """Return the files of the job that are to be removed. If another job is queued
+        meanwhile, the check is repeated.
+
+        Raises NotRemovable.
+        """
         while True:
             newest = self._newest()
             files = await self._files(job, attempts)
@@ -239,7 +249,9 @@ class Cleaner:
     async def _go(
         self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
     ) -> None:
-        """Remove a job. If this fails, other jobs may not use its paths until `finish` succeeds."""
+        """Remove a job and its files. If this fails, no other job may use its paths until
+        `finish` has succeeded.
+        """
         self._going.add(job.id)
         outputs = request.outputs
         again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
@@ -274,7 +286,7 @@ class Cleaner:
         self._announce()
 
     async def finish(self) -> None:
-        """Finish the removals that an earlier daemon began."""
+        """Finish the removals that an earlier daemon has begun."""
         async with self._turn:
             for job_id, outputs in self._left.items():
                 try:
@@ -301,7 +313,9 @@ class Cleaner:
         self._going.discard(job_id)
 
     async def keep_up(self, retention: RetentionConfig) -> None:
-        """Finish interrupted removals, then apply the retention settings again and again."""
+        """Finish interrupted removals, then remove jobs and events that are too old, again and
+        again.
+        """
         try:
             await self.finish()
         except Exception:  # nothing else waits for this, and retention must continue
@@ -319,7 +333,7 @@ class Cleaner:
             log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
 
     async def retain(self, retention: RetentionConfig) -> None:
-        """Remove jobs and events that are older than the retention settings."""
+        """Remove the jobs and events that are older than the retention settings allow."""
         if retention.logs is not None:
             age = seconds_of(retention.logs)
             await self.clean(CleanRequest(older_than_seconds=age, logs_only=True), "retention.logs")
@@ -332,7 +346,7 @@ class Cleaner:
 
 
 def _name_for(owner: int | None, job: JobRow) -> str:
-    """Return the job's name, or a placeholder for users who may not see it."""
+    """Return the name of the job, or a placeholder if the user `owner` may not see the job."""
     return job.name if owner in (None, job.uid) else f"job-{job.id}"
 
 
@@ -342,10 +356,11 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 
 class NamedPaths:
-    """Finds jobs whose job files name a path, during one clean.
+    """Finds jobs that name a path in their job files, during one clean.
 
-    A job that is queued meanwhile has a higher number than all jobs before it, and an ended job
-    stays ended. `owner` is the caller's uid (None: all users). `together` are the jobs to remove.
+    A job that is queued meanwhile has a higher number than all earlier jobs, and an ended
+    job stays ended. `owner` is the uid of the user who requested the clean (None: all
+    users). `together` are the jobs that are removed.
     """
 
     def __init__(
@@ -366,7 +381,11 @@ class NamedPaths:
         self._writers: dict[str, set[int]] | None = None
 
     async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, Mention] | None:
-        """Return an unfinished job that names one of `places` or a path in it, with the mention."""
+        """Return an unfinished job that names one of the paths `places`, or a path inside one
+        of them, and the text that names it.
+
+        Return None if no job does.
+        """
         await self._catch_up()
         if not any(place in self._all_text for place in places):
             return None
@@ -397,7 +416,11 @@ class NamedPaths:
             self._all_text = "\0".join(self._texts)
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
-        """Return an ended job that is not removed and has its output in one of `paths`."""
+        """Return the number of an ended job that is not removed and has its output in one of
+        `paths`; None if there is none.
+
+        The job with the number `own` does not count.
+        """
         if self._writers is None:
             self._writers = {}
             for state in states.TERMINAL:

@@ -63,14 +63,16 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SLEEP_FACTOR = 4.0
-"""After a round, the loop pauses for this multiple of the round's processor time."""
+"""After a round, the loop pauses for this many times the processor time of the round."""
 LONGEST_STEP_SECONDS = 120.0
-"""A round that takes longer hangs, because NVML and files have shorter deadlines."""
+"""Seconds after which a round counts as hanging. All calls of NVML and all file accesses have
+shorter deadlines.
+"""
 log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Runs jobs from the queue to their end."""
+    """Runs the jobs in the queue until they have ended."""
 
     def __init__(
         self,
@@ -256,7 +258,9 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """The reason why each queued job waits, by the last round."""
+        """Return the reason why each queued job waits, according to the last round: job number
+        to sentence.
+        """
         return self.placing.waits
 
     def _running(self) -> list[AttemptRow]:
@@ -264,12 +268,15 @@ class Dispatcher:
 
     @property
     def jobs_dir(self) -> Path:
-        """The directory that contains the directory of each job, named by the job's number."""
+        """Return the directory that contains the directories of all jobs, named by the numbers
+        of the jobs.
+        """
         return self.state_dir / "jobs"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reattach to running jobs, then schedule until `stop` is set. Running jobs continue after
-        that."""
+        """Reattach to the running jobs, then start and end jobs until `stop` is set. Running
+        jobs continue after that.
+        """
         self._left.note_all()
         self.residue.begin()
         self.needed.begin()
@@ -316,11 +323,13 @@ class Dispatcher:
                 log.exception("attempts cannot be checked now")
 
     def is_healthy(self, now: float) -> bool:
-        """Return whether the loop still ends its rounds. `now` is a monotonic time."""
+        """Return whether the loop still completes its rounds. `now` is a monotonic time in
+        seconds.
+        """
         return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
 
     async def _step(self) -> float:
-        """Run one round; return the seconds until the next is due."""
+        """Run one round of the loop. Return the seconds until the next round is due."""
         all_held = self._parking.settle()
         self.store.room.take()
         if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
@@ -353,7 +362,9 @@ class Dispatcher:
         return min([*pauses, *self._pending.pauses])
 
     def _retry_due(self) -> list[float]:
-        """Queue the jobs whose wait is over. Return the seconds until the next wait is over."""
+        """Queue the jobs with a wait after a crash that is over. Return the seconds that the
+        other waits still take.
+        """
         waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
             with self._guard(job.id, fault_isolation.RETRYING) as reach:
@@ -379,7 +390,7 @@ class Dispatcher:
             self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
-        """Return why the job waits, in one sentence; None if it does not."""
+        """Return the reason why the job waits, in one sentence; None if it does not wait."""
         if job.state == states.QUEUED:
             waits = self.waits.get(job.id) or self._pending.why(job.id)
             return "; ".join(filter(None, (job.standing.reason, waits))) or None
@@ -398,23 +409,27 @@ class Dispatcher:
         return why if job.state in states.ACTIVE else None
 
     def expect(self, job: JobRow) -> None:
-        """Wake the loop for a job that was queued or edited."""
+        """Wake the loop, because `job` was queued or edited."""
         self.placement.expect(job)
         self.announce()
 
     def cancel(self, job: JobRow, who: str) -> None:
-        """Cancel the job. Raises NotAllowed if it has ended."""
+        """Cancel the job for the user `who`. Raises NotAllowed if the job has ended."""
         self._stopping.cancel(job, who)
 
     def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
-        """Ask the job to save and end its attempt, and to continue later
-        (`AttemptStopper.give_way`)."""
+        """Ask the attempt of the job to save and end. The job continues later
+        (`AttemptStopper.give_way`).
+
+        `for_job` is the number of the job that needs the resources; None if there is none.
+        """
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 
     def resume(self, job: JobRow) -> None:
-        """Resume a held job from its state, or reattach to its attempt.
+        """Resume a held job: start it again from its last checkpoint, or reattach to its
+        attempt if that is still running.
 
-        Raises NotAllowed if it is not held.
+        Raises NotAllowed if the job is not held.
         """
         if ran := rebuild_queue.look_again(self.jobs_dir, self.store, job.id, time.time()):
             job = self.store.job(job.id)
@@ -425,7 +440,9 @@ class Dispatcher:
             self._left.take_up_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
-        """Hold the job. A job that is being cancelled is ended instead."""
+        """Hold the job for the reason `why`. If the job is being cancelled, it is ended
+        instead.
+        """
         job = self.store.job(job_id)
         if job.state in states.TERMINAL:
             return
@@ -436,7 +453,7 @@ class Dispatcher:
             self.transitions.take(job, event)
 
     def announce(self) -> None:
-        """Wake the loop, and all requests that wait for events, after a commit."""
+        """Wake the loop and all requests that wait for events. Call this after a commit."""
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()

@@ -34,24 +34,29 @@ GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthRequests:
-    """The requests of running jobs to a pass. `wait`: the seconds until another job may grow."""
+    """The requests of running jobs for more resources in a scheduler pass.
+
+    `wait` is the number of seconds until another job may ask for more.
+    """
 
     requests: Sequence[Request] = ()
     wait: float | None = None
 
     @property
     def wants_gpus(self) -> bool:
-        """Return whether any of the requests is for GPUs."""
+        """Return whether any of the requests asks for GPUs."""
         return any(each.need.gpus is not None for each in self.requests)
 
     @property
     def ids(self) -> set[int]:
-        """The ids of the jobs with a request."""
+        """Return the numbers of the jobs with a request."""
         return {each.job_id for each in self.requests}
 
 
 class ElasticGrowth:
-    """Decides which running elastic jobs ask for more resources, and asks them to restart."""
+    """Decides which running elastic jobs should get more resources, and asks these jobs to
+    restart with more ranks.
+    """
 
     def __init__(
         self, store: Store, config: ElasticConfig, guard: Guard, give_way: GiveWay
@@ -63,7 +68,7 @@ class ElasticGrowth:
         self._give_way = give_way
 
     def wishes(self) -> GrowthRequests:
-        """Return the requests of running jobs for the next pass."""
+        """Return the requests of running jobs for more resources, for the next scheduler pass."""
         requests: list[Request] = []
         waits: list[float] = []
         if not self._config.grow:
@@ -90,14 +95,18 @@ class ElasticGrowth:
         return found.sizes
 
     def _kept(self, job: JobRow) -> tuple[int, ...]:
-        """Return the larger sizes of a job that is already saving in order to grow."""
+        """Return the larger numbers of ranks that a job may get. The job is already saving in
+        order to continue with more ranks.
+        """
         attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
         if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
             return ()
         return tuple(size for size in job.spec.sizes if size > (attempt.world_size or 0))
 
     def give(self, given: Sequence[Start]) -> None:
-        """Ask the running jobs that got resources in the pass to save and end."""
+        """Ask the running jobs that got more resources in the pass to save and end. They are
+        started again with more ranks.
+        """
         for start in given:
             with self._guard(start.job_id, fault_isolation.STOPPING) as reach:
                 reach()
@@ -114,9 +123,9 @@ class ElasticGrowth:
         return not set(attempt.gpu_uuids).isdisjoint(start.gpu_uuids)
 
     def why(self, job: JobRow) -> str | None:
-        """Return the sentence on the growth of the job, with numbers.
+        """Return a sentence on whether and why the job gets more ranks, with numbers.
 
-        Return None if the job is not elastic or does not run.
+        Return None if the job is not elastic or is not running.
         """
         if job.state != states.RUNNING or job.reading.spec is None:
             return None
@@ -149,10 +158,11 @@ class ElasticGrowth:
         return left if left is None or limit is None else max(0.0, min(left, limit))
 
     def _cost(self, attempt: AttemptRow, step: Mapping[str, Any]) -> float:
-        """Return the cost of a change in seconds.
+        """Return the cost of a restart with another number of ranks, in seconds.
 
-        It is the time of the newest save, plus the time of this attempt to its first step; at least
-        `change_seconds` if one of them was not measured.
+        The cost is the duration of the newest save plus the time from the start of this
+        attempt to its first step. If one of them was not measured, the cost is at least
+        `change_seconds`.
         """
         rows = self._store.yields.of(attempt.job_id)
         start_up = _start_up_seconds(attempt, step)
@@ -162,22 +172,26 @@ class ElasticGrowth:
 
 
 def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
-    """Return the number of additional ranks; by default, up to the next size."""
+    """Return the number of ranks that the job gets in addition; by default, as many as the next
+    size needs.
+    """
     if start.size is not None or start.gpu_uuids:
         return start.size or len(start.gpu_uuids)
     return min(size for size in job.spec.sizes if size > now.size) - now.size
 
 
 def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
-    """Return the seconds from the request to the end of the newest attempt that yielded."""
+    """Return the seconds from the request to save until the end of the attempt, for the newest
+    attempt that was asked; None if unknown.
+    """
     ended = [max(0.0, row.ended - row.asked) for row in rows if row.ended is not None]
     return ended[-1] if ended else None
 
 
 def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | None:
-    """Return the time of the attempt outside its steps; None if unknown.
+    """Return the time of the attempt, in seconds, in which it did no steps; None if unknown.
 
-    All steps are assumed to be as long as the last.
+    All steps are assumed to take as long as the last one.
     """
     when, each, reached = (seconds_in(step, key) for key in ("time", "step_seconds", "step"))
     if when is None or each is None or reached is None or attempt.started is None:
@@ -191,10 +205,10 @@ def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | N
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthRule:
-    """The settings of growth.
+    """The settings that decide when a job restarts with more ranks.
 
-    An attempt must have run for `after_seconds`. The saved time must be `factor` times the cost of
-    the change.
+    The attempt must have been running for `after_seconds`. The time that more ranks would
+    save must be at least `factor` times the cost of the restart.
     """
 
     after_seconds: float
@@ -203,10 +217,10 @@ class GrowthRule:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSize:
-    """A running elastic job with `size` ranks, which has run for `ran_seconds`.
+    """A running elastic job with `size` ranks. Its attempt has been running for `ran_seconds`.
 
-    `left` are the seconds that it still needs at this size (None: unknown). A change costs `cost`
-    seconds.
+    `left` is the time in seconds that the job still needs with this number of ranks (None:
+    unknown). `cost` is the duration of a restart with more ranks, in seconds.
     """
 
     size: int
@@ -215,16 +229,19 @@ class RunningSize:
     cost: float
 
     def gain(self, size: int) -> float:
-        """Return the seconds that `size` ranks would save; the cost of the change is not
-        subtracted."""
+        """Return how many seconds earlier the job would end with `size` ranks, without regard
+        to the cost of the restart.
+        """
         return (self.left or 0.0) * (1 - self.size / size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """The sizes to which a job would grow, ascending, and the reason for or against it.
+    """The numbers of ranks with which a job should continue, ascending, and the reason for or
+    against this.
 
-    `wait`: the seconds until the next check; None: when the queue changes.
+    `wait` is the number of seconds until the next check; None: check again when the queue
+    changes.
     """
 
     sizes: tuple[int, ...]
@@ -233,8 +250,9 @@ class Growth:
 
 
 def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
-    """Return the sizes among `sizes` to which a job should grow, with the reason for or against
-    it."""
+    """Return those of `sizes`, numbers of ranks, with which the job should continue, and the
+    reason for or against this.
+    """
     more = tuple(size for size in sizes if size > now.size)
     if not more:
         return Growth(sizes=(), why=f"has {now.size}, its maximum")
@@ -266,7 +284,7 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
 
 
 def why_it_grows(now: RunningSize, size: int) -> str:
-    """Return the sentence on a job that saves in order to continue with `size` ranks."""
+    """Return a sentence on a job that saves now in order to continue with `size` ranks."""
     return (
         f"grows from {now.size} to {size}: that saves {now.gain(size):.0f} s of the "
         f"{now.left or 0.0:.0f} s left, and the change costs {now.cost:.0f} s"
@@ -274,9 +292,11 @@ def why_it_grows(now: RunningSize, size: int) -> str:
 
 
 def growth_request(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
-    """Return the request of a job with `size` ranks for one of `sizes`.
+    """Return the request of a running job with `size` ranks for one of `sizes`, which are
+    larger numbers of ranks.
 
-    It is last in the order of the pass; with `keeps`, it has the job's position.
+    The request comes after all waiting jobs in the pass. With `keeps` it has the normal
+    position of the job.
     """
     more = tuple(each - size for each in sizes)
     need = replace(

@@ -1,4 +1,6 @@
-"""Reads the host's memory, that of the jobs' control group, and its use by jobs."""
+"""Reads the memory of the host and of the control group of the jobs, and how much of it jobs
+use.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,19 @@ from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
 from zerotoolsd.resources.gpu_use import Owner
 
 _MANAGER = "user@"
-"""Prefix of the unit of a user's systemd; the units that it starts are below it."""
+"""Prefix of the unit of a user's systemd instance. The units that it starts are below this
+unit.
+"""
 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Memory of the host, or (`of_limit`) of the control group: total and available, in bytes.
+    """The memory of the host, or of the control group (`of_limit` is True): total and
+    available, in bytes.
 
-    Also the time for which all tasks waited for memory (PSI, percent). Since the groups were
-    created: how often the kernel reclaimed memory at their limits, and killed programs. None:
-    unknown.
+    It also has the percentage of time in which all tasks waited for memory (PSI), and two
+    counts since the groups were created: how often the kernel reclaimed memory at their
+    limits, and how often it killed programs. None means unknown.
     """
 
     total: int
@@ -37,7 +42,9 @@ class HostReading:
     kills: int | None = None
 
     def sample(self, clock: float, before: HostReading | None) -> MemorySample:
-        """Return the sample at `clock` (monotonic seconds). `before` is the previous reading."""
+        """Return this reading as a sample for the time `clock` (monotonic, in seconds).
+        `before` is the previous reading.
+        """
         return MemorySample(
             clock,
             self.total,
@@ -55,8 +62,11 @@ def _rose(before: int | None, now: int | None) -> bool:
 
 @dataclass(frozen=True)
 class HostMemoryReader:
-    """Reads the host's memory. `in_units`: jobs run in systemd units, outside the daemon's
-    group."""
+    """Reads the memory of the host.
+
+    `in_units` is True if the jobs run in systemd units, which are not in the control group
+    of the daemon.
+    """
 
     in_units: bool = False
     read_host: Callable[[], Host] = field(default_factory=lambda: HostSensor().read)
@@ -65,7 +75,9 @@ class HostMemoryReader:
     )
 
     def read(self) -> tuple[HostReading, ...]:
-        """Return the host's reading, and that of the control group if it has a limit."""
+        """Return the reading of the host, followed by the reading of the control group if that
+        has a memory limit.
+        """
         host = self.read_host()
         stall = host.pressure.memory if host.pressure else None
         found = HostReading(
@@ -86,12 +98,14 @@ class HostMemoryReader:
         )
 
     def available(self) -> int:
-        """Return the bytes of host memory that programs may still use."""
+        """Return the host memory, in bytes, that programs can still use."""
         return min(reading.available for reading in self.read())
 
 
 def group_of_units(own: str) -> str:
-    """Return the control group (slice) of the jobs' units, from the daemon's own group."""
+    """Return the control group (slice) that contains the systemd units of jobs. `own` is the
+    control group of the daemon.
+    """
     parts = own.split("/")
     manager = next((n for n, part in enumerate(parts) if part.startswith(_MANAGER)), None)
     above = [] if manager is None else parts[1 : manager + 1]
@@ -99,10 +113,11 @@ def group_of_units(own: str) -> str:
 
 
 AGE_SECONDS, SPARED = 2.0, 50.0
-"""Seconds, and multiple of its duration, for which a measurement is kept.
+"""A measurement is kept for this many seconds, or for this many times its duration, if that is
+longer.
 
-Reading all processes takes 10 ms, and much more on a large server. Growth of a job since then
-counts as expected growth.
+Reading all processes takes 10 ms, and much longer on a large server. If a job has grown
+since the measurement, that counts as expected growth.
 """
 
 
@@ -123,7 +138,9 @@ class HostMemoryUse:
         self._newest = HostMemoryNow(0)
 
     def read(self) -> HostMemoryNow:
-        """Return the host's memory as of the last measurement, a short time ago."""
+        """Return the host memory that programs can use and that jobs hold. The values may be
+        from a measurement a short time ago.
+        """
         begun = self._clock()
         if begun > self._due:
             held = self._measure(self._live())

@@ -41,19 +41,25 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
-"""Jobs that ended so many seconds before the start of the daemon are checked again."""
+"""At the start of the daemon, jobs that ended in this many seconds before are checked for
+missing uploads.
+"""
 JOBS_AT_ONCE = 50
-"""Number of job files to search before other tasks of the event loop run."""
+"""Number of job files that are searched before other tasks of the event loop run."""
 AT_ONCE = 2
 TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
-"""Tries if a store does not respond, the first wait in seconds, and the factor of later waits."""
+"""For a store that does not respond: the number of tries, the first wait in seconds, and the
+factor by which each next wait is longer.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A missing upload: the checkpoint at `step` of `attempt`, the last attempt of `job`."""
+    """An upload that is still missing: the checkpoint at `step` of `attempt`, which is the last
+    attempt of `job`.
+    """
 
     job: JobRow
     spec: JobSpec
@@ -64,8 +70,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class UploadEnd:
-    """The result of an upload. `why` is the error, or None. `again`: the upload may succeed
-    later."""
+    """The result of an upload. `why` is the error; None if it succeeded. `again` is True if
+    another try may succeed later.
+    """
 
     why: str | None
     seconds: float
@@ -73,7 +80,9 @@ class UploadEnd:
 
 
 class LastUploads:
-    """Uploads the last checkpoints of finished jobs. `announce` is called after each upload."""
+    """Uploads the last checkpoints of finished jobs to object stores. `announce` is called
+    after each upload.
+    """
 
     def __init__(
         self,
@@ -89,7 +98,9 @@ class LastUploads:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def keep_up(self) -> None:
-        """Search for finished jobs until the daemon stops."""
+        """Search for finished jobs with a missing upload, and upload their checkpoints, until
+        the daemon stops.
+        """
         try:
             while True:
                 try:
@@ -115,7 +126,7 @@ class LastUploads:
                 self._going[job_id] = asyncio.create_task(self._send(upload))
 
     async def _over(self, time_slice: TimeSlice) -> list[int]:
-        """Return the jobs that ended in the last days and may need an upload."""
+        """Return the numbers of the jobs that ended in the last days and may need an upload."""
         since, found = time.time() - BEFORE_SECONDS, list[int]()
         jobs = [job for state in states.TERMINAL for job in self._store.ids(state)]
         for first in range(0, len(jobs), JOBS_AT_ONCE):
@@ -124,7 +135,7 @@ class LastUploads:
         return sorted(found)
 
     def _left_of(self, job_id: int) -> Upload | None:
-        """Return the missing upload of a job, or None."""
+        """Return the upload that is missing for the job; None if none is missing."""
         if not (attempts := self._store.attempts(job_id)):
             return None
         try:
@@ -210,10 +221,10 @@ class LastUploads:
 
 
 def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
-    """Return the missing upload of a finished job.
+    """Return the upload that is missing for a finished job.
 
-    Return None if the newest checkpoint needs no upload, or if its supervisor has recorded a
-    result.
+    Return None if the newest checkpoint needs no upload, or if the supervisor has recorded
+    the result of an upload.
     """
     spec = job.reading.spec
     if spec is None or spec.backend == SLURM or not attempts:
@@ -231,7 +242,8 @@ def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
 def _was_tried(attempt: AttemptRow) -> bool:
     """Return whether the supervisor has recorded the result of its upload.
 
-    A record without a time means that the upload was cut off, because the supervisor was killed.
+    A result without a time does not count: the upload was interrupted because the supervisor
+    was killed.
     """
     found = (attempt.result or {}).get("uploading")
     return isinstance(found, Mapping) and "seconds" in found

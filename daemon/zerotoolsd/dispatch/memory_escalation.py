@@ -45,7 +45,7 @@ GIB = 1 << 30
 
 
 class EscalationStep(IntEnum):
-    """The rungs of the escalation, from the mildest to the strongest."""
+    """The levels of action when memory runs out, from the mildest to the strongest."""
 
     CALM = 0
     WAIT = 1
@@ -59,36 +59,46 @@ HIGHEST = {
     SAVE: EscalationStep.SAVE,
     STOP: EscalationStep.STOP,
 }
-"""The strongest allowed rung for each value of `[pressure] most`."""
+"""For each value of `[pressure] most`: the strongest level of action that it allows."""
 SECONDS = {EscalationStep.WAIT: 120.0, EscalationStep.SAVE: 45.0, EscalationStep.STOP: 10.0}
 LOADING_SECONDS = 3.0
 SCARCE_PART = 0.3
-"""If more than this part is available, only STOP depends on the rate: programs that start use
-memory fast."""
+"""If more than this fraction of the memory is available, only STOP depends on the rate:
+programs that start use memory fast.
+"""
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
 RECLAIM_SECONDS, RECLAIMS = 3.0, 4
-"""The kernel must have reclaimed memory for so many seconds, before at least so many samples."""
+"""The kernel counts as short of memory if it has reclaimed memory for this many seconds, before
+at least this many samples.
+"""
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
 CALM_SECONDS = 15.0
 PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
-"""Least time in seconds between asking or ending one job and the next."""
+"""Seconds between an action against one job and the next action, at least: below the level
+STOP, and at it.
+"""
 WORTH_PART = 0.02
-"""Part of all memory that a job must hold to be considered."""
+"""Fraction of all memory that a job must hold, at least, to be considered for an action."""
 
 
 def reserve_of(total: int) -> int:
-    """Return the bytes below which the kernel may kill processes at any time."""
+    """Return the amount of free memory, in bytes, below which the kernel may kill processes at
+    any time.
+
+    `total` is all memory in bytes.
+    """
     return max(LEAST_RESERVE, int(RESERVE_PART * total))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHolder:
-    """A running job that holds memory.
+    """A running job and the memory that it holds.
 
-    `held` is its memory in bytes. `unsaved_seconds` is its work since its last save. `saves`: it is
-    known to save. `loads`: it has not taken a step yet. `asked` and `ended` are the monotonic times
-    at which it was asked to save, and ended; None: not yet.
+    `held` is this memory in bytes. `unsaved_seconds` is the working time since the last
+    save. `saves` is True if the job is known to save on request. `loads` is True if it has
+    not done a step yet. `asked` and `ended` are the monotonic times at which the job was
+    asked to save, and was ended; None: not yet.
     """
 
     job_id: int
@@ -103,7 +113,7 @@ class MemoryHolder:
 
 @dataclass(frozen=True)
 class MemoryAction:
-    """An action: ask the job to save and stop, or (`at_once`) end it."""
+    """An action against one job: ask it to save and stop, or end it now (`at_once` is True)."""
 
     job_id: int
     at_once: bool
@@ -111,10 +121,11 @@ class MemoryAction:
 
 @dataclass(frozen=True)
 class Escalation:
-    """The state of the escalation.
+    """The current level of action, and the data from which the next level is decided.
 
-    `wanted` is the rung that the newest sample justifies, with the reason `why`; actions on jobs
-    follow it. `rung` goes down slowly; it decides whether jobs start.
+    `wanted` is the level that the newest sample requires, and `why` is the reason; actions
+    against jobs depend on this level. `rung` is the level that decides whether jobs may
+    start. It decreases only slowly.
     """
 
     rung: EscalationStep = EscalationStep.CALM
@@ -123,11 +134,13 @@ class Escalation:
     calm_since: float | None = None
 
     def after(self, samples: Sequence[MemorySample]) -> Escalation:
-        """Return the state after the newest of `samples`."""
+        """Return the new state after the newest of `samples`."""
         return self.moved(*wanted_rung(samples), samples[-1].clock)
 
     def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
-        """Return the state if `wanted` is justified. `now` is a monotonic time."""
+        """Return the new state if the level `wanted` is required for the reason `why`. `now` is
+        a monotonic time in seconds.
+        """
         if wanted >= self.rung:
             return Escalation(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
@@ -137,7 +150,7 @@ class Escalation:
 
 
 def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
-    """Return the rung that the newest samples justify, and the reason in one sentence."""
+    """Return the level that the newest samples require, and the reason in one sentence."""
     newest = samples[-1]
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
@@ -163,7 +176,9 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
 
 
 def rung_of(left: float, part: float) -> EscalationStep:
-    """Return the rung if the memory is used up in so many seconds, and `part` of it is left."""
+    """Return the level if the memory is used up in `left` seconds and the fraction `part` of it
+    is available.
+    """
     found = max(
         (rung for rung, most in SECONDS.items() if left < most), default=EscalationStep.CALM
     )
@@ -178,7 +193,9 @@ def _amounts(sample: MemorySample) -> str:
 
 
 def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
-    """Return a sentence if the kernel reclaims memory in every sample; else None."""
+    """Return a sentence if the kernel had to reclaim memory before each of the samples; None
+    otherwise.
+    """
     stalled = samples[-1].stalled_percent or 0.0
     if stalled >= STALLED_PERCENT:
         return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
@@ -198,7 +215,11 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 def next_act(
     rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
 ) -> MemoryAction | None:
-    """Return the next action; None if no action is due."""
+    """Return the next action against one of the jobs `holders`; None if no action is due.
+
+    `rung` is the current level, `total` is all memory in bytes, and `now` is a monotonic
+    time in seconds.
+    """
     if rung < EscalationStep.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]
@@ -227,10 +248,11 @@ def _last(holder: MemoryHolder) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
-    """A job of this daemon on a GPU.
+    """A job of this daemon on a GPU. Its promise is the GPU memory that it declared or that it
+    got.
 
-    It holds `over` bytes more than its promise, and may still take `to_come` bytes of its promise.
-    `grows`: its use keeps growing.
+    It holds `over` bytes more than its promise, and may take `to_come` more bytes within its
+    promise. `grows` is True if its memory use keeps growing.
     """
 
     holder: MemoryHolder
@@ -240,16 +262,17 @@ class GpuJob:
 
     @property
     def loads(self) -> bool:
-        """Return whether the job has not taken a step yet."""
+        """Return whether the job has not done a step yet."""
         return self.holder.loads
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuMemoryState:
-    """The memory of one GPU.
+    """The memory of one GPU, and the programs that use it.
 
-    `jobs` are this daemon's jobs that may be asked to yield, `owners` is the number of its attempts
-    there. `strangers`: other programs use the GPU.
+    `jobs` are the jobs of this daemon that may be asked to save and end. `owners` is the
+    number of attempts of this daemon on the GPU. `strangers` is True if other programs use
+    the GPU.
     """
 
     look: GpuOutlook
@@ -259,14 +282,18 @@ class GpuMemoryState:
 
     @property
     def culprits(self) -> list[GpuJob]:
-        """Return the jobs that exceed their promise, if that harms another job of this daemon."""
+        """Return the jobs that hold more memory than was promised to them, if that harms
+        another job of this daemon.
+        """
         worth = WORTH_PART * self.look.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
         return [job for job in over if job.grows] or over
 
 
 def first_rung(look: GpuOutlook) -> EscalationStep:
-    """Return the rung that the memory alone justifies, whoever holds it."""
+    """Return the level that the free memory requires, without regard to the programs that hold
+    the memory.
+    """
     found = max(
         (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
     )
@@ -279,7 +306,9 @@ def _left(look: GpuOutlook, rung: EscalationStep) -> float:
 
 
 def wanted_on(now: GpuMemoryState) -> EscalationStep:
-    """Return the rung that is justified by the memory and by its holders."""
+    """Return the level that the free memory of the GPU and the programs that hold its memory
+    require.
+    """
     found = first_rung(now.look)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
@@ -293,7 +322,11 @@ def wanted_on(now: GpuMemoryState) -> EscalationStep:
 
 
 def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAction | None:
-    """Return the next action, at most the rung `most`; None if no action is due."""
+    """Return the next action against a job on the GPU, of at most the level `most`; None if no
+    action is due.
+
+    `clock` is a monotonic time in seconds.
+    """
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits
@@ -304,12 +337,16 @@ def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAc
 
 
 def _short(now: GpuMemoryState) -> list[GpuJob]:
-    """Return the jobs that do not yet hold a relevant part of their promise."""
+    """Return the jobs that may still take a relevant amount of the memory that was promised to
+    them.
+    """
     return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
 
 
 def why_scarce(look: GpuOutlook) -> str:
-    """Return the sentence on the free memory; it completes "GPU 1 has "."""
+    """Return a phrase on the free memory of a GPU. It completes the sentence that begins with
+    "GPU 1 has ".
+    """
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
     if look.to_come:
         said += f", and its jobs still need {look.to_come / GIB:.1f}"
@@ -319,7 +356,9 @@ def why_scarce(look: GpuOutlook) -> str:
 
 
 def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
-    """Return why the job is asked to yield, without the beginning of the sentence."""
+    """Return the reason why the job is asked to save and end, without the beginning of the
+    sentence. `gpu` is the name of the GPU.
+    """
     head = f"stops because the memory of {gpu} runs out: "
     held = f"it holds {job.holder.held / GIB:.1f} GiB"
     if job.over:

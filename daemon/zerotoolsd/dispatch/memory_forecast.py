@@ -24,21 +24,24 @@ from statistics import median
 
 SHORT_SECONDS, LATELY_SECONDS, LONG_SECONDS = 4.0, 10.0, 60.0
 _FEWEST = 4
-"""Least number of gaps between samples for a valid rate."""
+"""Least number of differences between samples from which a rate is computed."""
 _LEAST_RATE = 1 << 20
-"""Smaller rates, in bytes per second, are ignored: memory use varies on every machine."""
+"""Rates below this number of bytes per second are ignored, because memory use varies on every
+machine.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """The host's memory at the monotonic time `clock`, in bytes.
+    """The memory of the host at the monotonic time `clock`, in bytes.
 
-    It has the total, the available part, and the expected growth of running jobs. `loading`: jobs
-    without a step so far may still grow to their expected maximum. `stalled_percent`: the part of
-    the last 10 s in which all tasks waited for memory at once (PSI, full); None: unknown.
-    `of_limit`: the sample is of the daemon's control group, which has less memory than the host.
-    Since the previous sample, the kernel reclaimed memory at a limit of that group (`reclaimed`),
-    or could not and killed programs (`killed`).
+    It has the total memory, the available memory, and the expected growth of running jobs.
+    `loading` is True if jobs that have done no step yet may still grow to their expected
+    maximum. `stalled_percent` is the percentage of the last 10 s in which all tasks waited
+    for memory at once (PSI, full); None: unknown. `of_limit` is True if the sample is of the
+    daemon's control group, which has less memory than the host. Since the previous sample,
+    the kernel reclaimed memory at a limit of that group (`reclaimed`), or it could not and
+    killed programs (`killed`).
     """
 
     clock: float
@@ -53,14 +56,16 @@ class MemorySample:
 
     @property
     def part(self) -> float:
-        """The available part of the memory, from 0 to 1."""
+        """Return the fraction of the memory that is available, from 0 to 1."""
         return self.available / self.total if self.total else 1.0
 
 
 def seconds_left(samples: Sequence[MemorySample], reserve: int) -> float:
-    """Return the seconds until only `reserve` is available, at the rate of the newest samples.
+    """Return the seconds until only `reserve` bytes are available, if memory is used at the
+    rate of the newest samples.
 
-    The result is inf if memory does not shrink, or shrinks by expected amounts that fit.
+    The result is infinite if the memory does not shrink, or shrinks only by expected growth
+    that fits.
     """
     if not samples:
         return math.inf
@@ -80,8 +85,9 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
 
 
 def _lately(samples: Sequence[MemorySample]) -> float:
-    """Return the rate over the last LATELY_SECONDS, in bytes per second. It excludes a ramp that
-    ended."""
+    """Return the rate at which memory was used in the last LATELY_SECONDS, in bytes per second.
+    It shows whether growth has stopped.
+    """
     newest = samples[-1]
     since = newest.clock - LATELY_SECONDS
     first = next(each for each in samples if each.clock >= since)
@@ -90,7 +96,9 @@ def _lately(samples: Sequence[MemorySample]) -> float:
 
 
 def _rate(samples: Sequence[MemorySample], window: float) -> float:
-    """Return the rate at which memory is used, in bytes per second; 0 if unknown."""
+    """Return the rate at which memory was used in the last `window` seconds, in bytes per
+    second; 0 if unknown.
+    """
     since = samples[-1].clock - window - 1e-6
     within = [each for each in samples if each.clock >= since]
     gaps = [(b.clock - a.clock, a.available - b.available) for a, b in pairwise(within)]
@@ -100,25 +108,30 @@ def _rate(samples: Sequence[MemorySample], window: float) -> float:
 
 
 WINDOWS = (6.0, 60.0, 600.0)
-"""Lengths of the two windows, in seconds."""
+"""Lengths of the two time windows over which growth is measured, in seconds."""
 GAPS, _FEWEST_GPU_POINTS = 10, 4
 _LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
-"""For each window, the length of its last part, which must show growth as well."""
+"""For each window length: the length of the last part of the window, in seconds. Growth counts
+only if it is also found there.
+"""
 _SLACK = 1e-6
 LEAST_RATE = 1 << 16
-"""Smaller rates, in bytes per second, are ignored: a quarter of a gigabyte in an hour."""
+"""Rates below this number of bytes per second are ignored. It corresponds to a quarter of a
+gigabyte in an hour.
+"""
 
 Points = Sequence[tuple[float, int]]
-"""(seconds, bytes), in order."""
+"""Pairs (time in seconds, bytes), in the order of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """The memory of one GPU at the monotonic time `clock`, in bytes.
 
-    It has the total without the driver's reserve, and the free part. `held` is the use by each of
-    this daemon's jobs, and `promised` the limit of each; for a job with the whole GPU, the limit is
-    its use. `known`: the driver reports which process holds how much.
+    It has the total memory without the driver's reserve, and the free memory. `held` maps
+    each job of this daemon to the memory that it uses, and `promised` maps it to the memory
+    that it may use; for a job with the whole GPU, that is the memory that it uses now.
+    `known` is True if the driver reports how much memory each process holds.
     """
 
     clock: float
@@ -130,43 +143,45 @@ class GpuSample:
 
     @property
     def to_come(self) -> int:
-        """The bytes that are promised to jobs and not held by them yet."""
+        """Return the bytes that were promised to jobs but are not held by them yet."""
         return sum(map(self.to_come_of, self.promised))
 
     @property
     def spare(self) -> int:
-        """The free bytes minus `to_come`. A negative number means that the promises do not fit."""
+        """Return the free bytes minus `to_come`. A negative number means that not all promises
+        can be kept.
+        """
         return self.free - self.to_come
 
     @property
     def taken(self) -> int:
-        """The bytes that are held without a promise."""
+        """Return the bytes that are in use without having been promised to a job."""
         used = self.total - self.free
         theirs = (min(size, self.promised.get(job, 0)) for job, size in self.held.items())
         return used - sum(theirs)
 
     @property
     def foreign(self) -> int:
-        """The bytes that are held, but not by jobs of this daemon."""
+        """Return the bytes that are in use by programs that are not jobs of this daemon."""
         return self.total - self.free - sum(self.held.values())
 
     def to_come_of(self, job: int) -> int:
-        """Return the bytes that are promised to this job and not held yet."""
+        """Return the bytes that were promised to the job `job` but are not held by it yet."""
         return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
 
     def over(self, job: int) -> int:
-        """Return the bytes that the job holds beyond its promise."""
+        """Return the bytes that the job `job` holds in addition to its promise."""
         return max(0, self.held.get(job, 0) - self.promised.get(job, 0))
 
 
 @dataclass(frozen=True)
 class GpuOutlook:
-    """Forecasts for one GPU, in seconds.
+    """The forecast for one GPU: the seconds until memory runs out.
 
-    They say when only the reserve is spare, when no memory is spare, and when programs of others
-    have used the memory down to the reserve. The last uses only the longer window, because such
-    programs may load something. `free` of `total` bytes are free, and `to_come` bytes of them are
-    promised.
+    There are three times: until only the reserve is spare, until no memory is spare, and
+    until programs of others have used the memory down to the reserve. The third one uses
+    only the longer window, because such programs may just be loading. `free` of `total`
+    bytes are free; `to_come` of these bytes are promised to jobs.
     """
 
     scarce: float
@@ -178,25 +193,26 @@ class GpuOutlook:
 
     @property
     def spare(self) -> int:
-        """The free bytes minus the promised ones, as in `GpuSample`."""
+        """Return the free bytes minus the bytes that are promised to jobs, as in `GpuSample`."""
         return self.free - self.to_come
 
 
 class GpuCurve:
-    """The samples of one GPU in the order of time, and forecasts from them."""
+    """The samples of one GPU in the order of time, from which forecasts are made."""
 
     def __init__(self) -> None:
         self._samples: deque[GpuSample] = deque()
         self._taken: deque[tuple[float, int]] = deque()
-        """The bytes taken since the first sample, without changes at the start or end of a job.
+        """The memory that was taken since the first sample, in bytes, without the changes when
+        a job starts or ends.
 
-        `_foreign` has only the bytes of other programs.
+        `_foreign` has only the memory of other programs.
         """
         self._used: deque[tuple[float, int]] = deque()
         self._foreign: deque[tuple[float, int]] = deque()
 
     def add(self, sample: GpuSample) -> None:
-        """Add a sample that is newer than all others."""
+        """Add a sample. It must be newer than all samples so far."""
         taken = foreign = 0
         if self._samples:
             before = self._samples[-1]
@@ -214,11 +230,13 @@ class GpuCurve:
 
     @property
     def newest(self) -> GpuSample:
-        """The last sample. Raises IndexError if there is no sample."""
+        """Return the newest sample. Raises IndexError if there is no sample."""
         return self._samples[-1]
 
     def outlook(self, reserve: int) -> GpuOutlook:
-        """Return the forecast from the newest samples. Raises IndexError if there is no sample."""
+        """Return the forecast from the newest samples. `reserve` is in bytes. Raises IndexError
+        if there is no sample.
+        """
         newest = self.newest
         if newest.spare >= 0:
             left, rate = newest.spare, rate_of(self._taken)
@@ -235,7 +253,7 @@ class GpuCurve:
         )
 
     def grows(self, job: int) -> bool:
-        """Return whether the memory use of the job keeps growing."""
+        """Return whether the memory use of the job `job` keeps growing."""
         points = [(each.clock, each.held[job]) for each in self._samples if job in each.held]
         return rate_of(points) >= LEAST_RATE
 
@@ -245,7 +263,11 @@ def _seconds(left: int, rate: float) -> float:
 
 
 def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
-    """Return the growth in bytes per second; 0 if there is none or if it is unknown."""
+    """Return the growth of the memory use in bytes per second; 0 if it does not grow or if the
+    rate is unknown.
+
+    `windows` are lengths of time in seconds over which the growth is measured.
+    """
     return max(_rate_between(points, window) for window in windows)
 
 
@@ -261,13 +283,15 @@ def _rate_between(points: Points, window: float) -> float:
 
 
 def _stair(points: Points) -> float:
-    """Return the bytes per second of all increases except the largest."""
+    """Return the growth in bytes per second if the largest single increase is left out."""
     largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
     return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
 
 
 def _thinned(points: Points, window: float) -> Points:
-    """Return the newest points of the window, at least a tenth of it apart, in order."""
+    """Return the newest points in the last `window` seconds, in order. Two points are at least
+    a tenth of the window apart.
+    """
     found: list[tuple[float, int]] = []
     for point in reversed(points):
         if not found:
@@ -280,7 +304,9 @@ def _thinned(points: Points, window: float) -> Points:
 
 
 def _lately_on_gpu(points: Points, window: float) -> float:
-    """Return the bytes per second over the last part of a window."""
+    """Return the growth in bytes per second over the last part of the window of `window`
+    seconds.
+    """
     newest = oldest = points[-1]
     for point in reversed(points):
         if newest[0] - point[0] > _LATELY[window] + _SLACK:

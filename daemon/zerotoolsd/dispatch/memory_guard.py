@@ -1,6 +1,7 @@
-"""Two loops that sample the memory of the host and of shared GPUs, and act before it is used up.
+"""Two loops that measure the memory of the host and of shared GPUs, and act before it is used
+up.
 
-`memory_escalation` decides the actions, `preempt_for_memory` carries them out.
+`memory_escalation` decides on the actions, and `preempt_for_memory` carries them out.
 """
 
 from __future__ import annotations
@@ -58,19 +59,21 @@ from zerotoolsd.resources.gpu_use import MeasuredUse, measure
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 MOST = 1.5
-"""Factor from the sure part of a memory estimate to its maximum."""
+"""The largest memory that a job may need is this many times the part of its estimate that is
+certain.
+"""
 IDLE_SECONDS = 2.0
-"""Seconds between two checks while no job runs."""
+"""Seconds between two checks while no job is running."""
 
 log = logging.getLogger(__name__)
 
 
 class HostMemoryGuard:
-    """The loop for the host's memory. It acts only on jobs of this daemon.
+    """The loop that watches the memory of the host. It acts only against jobs of this daemon.
 
-    `live` returns the running attempts, `host_now` their use, `expected` their expected use by job.
-    `read` returns the host's memory, and that of the daemon's control group if that has a limit.
-    Each is checked separately.
+    `live` returns the running attempts, `host_now` the memory that they use, and `expected`
+    the memory that each job is expected to use. `read` returns the memory of the host and,
+    if it has a limit, of the daemon's control group. Each of the two is checked separately.
     """
 
     def __init__(
@@ -88,19 +91,19 @@ class HostMemoryGuard:
         self._live, self._host_now, self._expected = live, host_now, expected
         self._wake, self._read, self._clock = wake, read, clock
         self._samples: dict[bool, deque[MemorySample]] = {}
-        """Samples of the host (key False) and of the control group (key True)."""
+        """The samples of the host (key False) and of the control group (key True)."""
         self._readings: dict[bool, HostReading] = {}
         self._ladder = Escalation()
 
     @property
     def why_none_starts(self) -> str | None:
-        """The reason why no job may start now; None if jobs may start."""
+        """Return the reason why no job may start now; None if jobs may start."""
         if min(self._ladder.rung, HIGHEST[self._config.most]) < EscalationStep.WAIT:
             return None
         return f"no job starts while the memory of the host runs out: {self._ladder.why}"
 
     async def keep_up(self) -> None:
-        """Check until cancelled."""
+        """Check the memory again and again, until cancelled."""
         if self._config.most == NOTHING:
             return
         while True:
@@ -114,7 +117,7 @@ class HostMemoryGuard:
             await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
 
     def look(self) -> None:
-        """Run one check, and act on its result."""
+        """Measure the memory once, and act if it is running out."""
         live, now = self._live(), self._clock()
         self._take(now)
         if any(wanted_rung(each)[0] for each in self._samples.values()):
@@ -135,7 +138,9 @@ class HostMemoryGuard:
                 self._asking.do(act, live, why, now)
 
     def _take(self, now: float) -> None:
-        """Take one sample of the host, and one of the control group."""
+        """Take one sample of the host memory and one of the control group. `now` is a monotonic
+        time in seconds.
+        """
         found = {reading.of_limit: reading for reading in self._read()}
         most = int(LONG_SECONDS / self._config.seconds) + 2
         for limit, reading in found.items():
@@ -145,7 +150,9 @@ class HostMemoryGuard:
         self._samples = {limit: self._samples[limit] for limit in found}
 
     def _explain(self, live: Sequence[AttemptRow]) -> None:
-        """Add the expected growth of jobs to the newest samples."""
+        """Add to the newest samples the memory that running jobs are expected to take in
+        addition.
+        """
         expected = {job: size for job, size in self._expected().items() if size}
         if not expected:
             return
@@ -175,7 +182,8 @@ def memory_guards(
     watcher: AttemptWatcher,
     wake: Callable[[], None],
 ) -> tuple[HostMemoryGuard, GpuMemoryGuard]:
-    """Make the guard of the host's memory and that of the GPUs' memory.
+    """Create the object that watches the host memory and the object that watches the memory of
+    GPUs.
 
     `live` returns the running attempts.
     """
@@ -206,26 +214,32 @@ def memory_guards(
 
 
 LOOK_SECONDS, SPARED = 1.0, 50.0
-"""Seconds between two checks, and multiple of a check's duration to wait at least."""
+"""Least time between two checks: this many seconds, and this many times the duration of a
+check.
+"""
 AGE_SECONDS = 0.25
-"""Older samples, in seconds, are not used, because the rate depends on their time."""
+"""Samples that are older than this many seconds are not used, because a rate depends on their
+time.
+"""
 PATIENCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class GpuPromises:
-    """The memory that is promised to jobs on GPUs.
+    """The memory on GPUs that is promised to jobs.
 
-    A job that declares its memory gets `context` bytes in addition. A job that has a GPU for itself
-    gets `expected` bytes (0: unknown).
+    A job that declares its memory is promised `context` bytes more than that. A job that has
+    a GPU for itself is promised `expected` bytes (0: unknown).
     """
 
     context: int
     expected: Callable[[int], int] = lambda job_id: 0
 
     def of(self, lease: Lease, held: int) -> int:
-        """Return the bytes promised to a job. A job with a whole GPU may always hold its current
-        use."""
+        """Return the memory in bytes that is promised to the job with the lease `lease`.
+
+        A job with a whole GPU may always hold the memory that it uses now (`held`).
+        """
         if lease.bytes is not None:
             return lease.bytes + self.context
         return max(held, self.expected(lease.job_id))
@@ -233,17 +247,17 @@ class GpuPromises:
 
 @dataclass
 class _Watched:
-    """The samples and the escalation of one GPU."""
+    """The samples of one GPU, and the current level of action."""
 
     curve: GpuCurve = field(default_factory=GpuCurve)
     ladder: Escalation = field(default_factory=Escalation)
 
 
 class GpuMemoryGuard:
-    """The loop for the memory of GPUs that jobs share with others.
+    """The loop that watches the memory of GPUs that jobs share with others.
 
-    `live` returns the running attempts. Programs of others count if they hold at least `foreign`
-    bytes of a GPU. While the samples are out of date, no job is asked to yield.
+    `live` returns the running attempts. Programs of others count if they hold at least
+    `foreign` bytes of a GPU. If the samples are too old, no job is asked to save and end.
     """
 
     def __init__(
@@ -267,7 +281,9 @@ class GpuMemoryGuard:
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """The GPUs on which no more jobs are placed: UUID to reason, which completes "GPU 0 "."""
+        """Return the GPUs on which no more jobs are started: UUID to reason. The reason
+        completes "GPU 0 ".
+        """
         return {
             uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
             for uuid, each in self._watched.items()
@@ -275,7 +291,7 @@ class GpuMemoryGuard:
         }
 
     async def keep_up(self) -> None:
-        """Check until cancelled, as long as a running job may need it."""
+        """Check the memory again and again while a running job may need it, until cancelled."""
         if self._config.most == NOTHING:
             return
         pause = LOOK_SECONDS
@@ -297,7 +313,9 @@ class GpuMemoryGuard:
                 log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
-        """Return the leases of shared GPUs; all leases, if jobs may be asked to yield."""
+        """Return the leases of GPUs that are shared. If jobs may be asked to save and end,
+        return all leases.
+        """
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease
@@ -306,7 +324,7 @@ class GpuMemoryGuard:
         ]
 
     def look(self, snapshot: Snapshot) -> None:
-        """Run one check, and act on its result."""
+        """Check the GPUs in `snapshot` once, and act if their memory is running out."""
         if snapshot is self._seen or snapshot.gpus_error is not None or snapshot.gpus_silent:
             return
         self._seen = snapshot
@@ -377,7 +395,9 @@ class GpuMemoryGuard:
         return GpuSample(self._clock(), total, free, of_jobs, promised)
 
     def _strangers(self, gpu: Gpu, sample: GpuSample) -> bool:
-        """Return whether programs of others use the GPU, as far as the driver reports it."""
+        """Return whether programs of others use the GPU. Return False if the driver does not
+        report which process holds how much.
+        """
         if not sample.known:
             return False
         listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)

@@ -1,4 +1,6 @@
-"""Asks jobs to save and yield, and ends them if that would come too late."""
+"""Asks jobs to save and end when memory runs out, and ends them at once if saving would take
+too long.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MemoryPreemption:
-    """Asks jobs of this daemon to save and yield, and ends them.
+    """Asks jobs of this daemon to save and end, or ends them at once.
 
-    `give_way` asks a job to save and stop. `end` ends the grace period of that request. `purpose`
-    is the purpose of the yield.
+    `give_way` asks a job to save and stop. `end` ends the grace period of such a request.
+    `purpose` is the purpose of the request, one of PURPOSES.
     """
 
     store: Store
@@ -39,11 +41,14 @@ class MemoryPreemption:
     end: Callable[[AttemptRow, str], None]
     purpose: str
     _asked: dict[str, float] = field(default_factory=dict)
-    """The time of the request to each attempt, by token."""
+    """The time of the request to each attempt, by token of the attempt."""
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
-        """Return the attempts that may be asked to yield. `held` has the bytes of each job."""
+        """Return those of the running attempts `live` that may be asked to save and end.
+
+        `held` maps the number of a job to the memory that it holds, in bytes.
+        """
         found = []
         for attempt in live:
             with self.guard(attempt.job_id, fault_isolation.COUNTING) as reach:
@@ -68,8 +73,10 @@ class MemoryPreemption:
         return found
 
     def do(self, act: MemoryAction, live: Sequence[AttemptRow], why: str, now: float) -> None:
-        """Carry out an action on one of the attempts. `now` is a monotonic time, `why` the job's
-        reason."""
+        """Carry out the action `act` against one of the attempts `live`.
+
+        `why` becomes the reason of the job. `now` is a monotonic time in seconds.
+        """
         attempt = next(each for each in live if each.job_id == act.job_id)
         with self.guard(act.job_id, fault_isolation.STOPPING) as reach:
             reach()
@@ -89,7 +96,7 @@ class MemoryPreemption:
                 self.end(attempt, self.purpose)
 
     def keep(self, live: Sequence[AttemptRow]) -> None:
-        """Forget the requests to all attempts except these."""
+        """Forget the requests to all attempts that are not in `live`."""
         running = {attempt.token for attempt in live}
         for told in (self._asked, self._ended):
             for token in told.keys() - running:
@@ -103,9 +110,10 @@ def _loads(attempt: AttemptRow) -> bool:
 
 
 def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds of work since the attempt's last save, or since its start.
+    """Return the seconds of work since the attempt last saved, or since its start if it has not
+    saved.
 
-    If its steps or their duration are unknown, this is its whole running time.
+    If its steps or their duration are unknown, return the whole running time of the attempt.
     """
     report = last_report.report_so_far(Path(attempt.run_dir))
     step = report.step or {}
@@ -117,9 +125,11 @@ def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
 
 
 def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
-    """Return why the job may not save when it is asked to end, in one sentence; None if it saves.
+    """Return the reason why the job may not save when it is asked to end, in one sentence; None
+    if it saves.
 
-    The built-in trainer always saves. A user's program saves if its checkpoints are known.
+    The built-in trainer always saves. A program of the user counts as saving if its
+    checkpoints are known.
     """
     spec = job.reading.spec
     if spec is None:

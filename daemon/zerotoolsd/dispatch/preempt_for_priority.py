@@ -1,6 +1,7 @@
-"""Asks running jobs to yield to a waiting job of higher priority, if the administrator allows it.
+"""Asks running jobs to save and end so that a waiting job of higher priority can start, if the
+administrator allows it.
 
-It also records when that job took its first step, so that the cost is known.
+It also records the time of that job's first step, from which the cost is computed.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ from zerotoolsd.resources.gpu_use import SharedGpus
 log = logging.getLogger(__name__)
 
 ENDED_SECONDS = 60.0
-"""Seconds after a job's end in which its first step is still looked up."""
+"""Seconds after the end of a job for which its first step is still searched."""
 
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 
 class PriorityPreemption:
-    """Asks jobs to yield, after each scheduler pass that starts nothing."""
+    """Asks running jobs to save and end for jobs of higher priority, after each scheduler pass
+    that starts nothing.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,8 @@ class PriorityPreemption:
         elsewhere: Mapping[str, str],
         own: Mapping[str, int],
     ) -> float:
-        """Run one round, after a pass with these arguments that started nothing.
+        """Choose running jobs and ask them to save and end. The arguments are those of a
+        scheduler pass that started nothing.
 
         Return the seconds until another job may be asked.
         """
@@ -91,7 +95,7 @@ class PriorityPreemption:
         return next_look(running, self._rules)
 
     def _can_help(self) -> bool:
-        """Return whether a waiting job has a higher priority than a running one."""
+        """Return whether any waiting job has a higher priority than any running job."""
         highest = self._placement.line.highest_priority
         running = self._store.jobs([states.RUNNING])
         return highest is not None and any(job.priority < highest for job in running)
@@ -111,7 +115,7 @@ class PriorityPreemption:
             log.info("job %d has already released its resources", each.job_id)
 
     def note_first_steps(self) -> None:
-        """Record the first steps of jobs for which others yielded."""
+        """Record the time of the first step of each job that got the resources of other jobs."""
         for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
             with self._guard(
@@ -135,8 +139,9 @@ MOST_LOOKED_AT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionRequest:
-    """A decision: job `job_id` must save and free its resources for job `for_job`, of
-    `priority`."""
+    """A decision: the job `job_id` must save and free its resources for the job `for_job`,
+    which has the priority `priority`.
+    """
 
     job_id: int
     for_job: int
@@ -145,17 +150,19 @@ class PreemptionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionRules:
-    """The administrator's limits of preemption.
+    """The administrator's limits for preemption.
 
-    Attempts must have run for `after_seconds`. With `own_only`, they must belong to the user of the
-    waiting job.
+    An attempt must have been running for `after_seconds`. With `own_only`, it must belong to
+    the same user as the waiting job.
     """
 
     after_seconds: float
     own_only: bool = False
 
     def allow(self, job: RunningJob, request: Request) -> bool:
-        """Return whether `job` may be preempted for `request`."""
+        """Return whether the running job `job` may be asked to end for the waiting job of
+        `request`.
+        """
         return (
             not job.leaves
             and request.need.world_size > 0  # a watched process needs no resources
@@ -172,10 +179,11 @@ def choose_victims(
     rules: PreemptionRules,
     saves: Callable[[int], bool],
 ) -> list[PreemptionRequest]:
-    """Return the running jobs to preempt so that waiting jobs of higher priority can start.
+    """Return the running jobs that must save and end so that waiting jobs of higher priority
+    can start.
 
-    `saves` returns whether a running job would continue from its state after an end; other jobs are
-    not preempted. No job of `line` can start without a preemption now.
+    `saves` returns whether a running job would continue from its saved state after an end;
+    other jobs are not chosen. Call this only if no job of `line` can start now without it.
     """
     asked: list[PreemptionRequest] = []
     leave = [job for job in running if job.leaves]
@@ -199,7 +207,10 @@ def choose_victims(
 
 
 class _Place:
-    """Tests whether a waiting job would start, after the jobs before it took what they can use."""
+    """Tests whether a waiting job could start after running jobs have freed their resources.
+
+    Waiting jobs before it have already taken the resources that they can use.
+    """
 
     def __init__(self, line: PendingQueue, machine: PassInput) -> None:
         self._machine = machine
@@ -209,29 +220,32 @@ class _Place:
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
 
     def comes_to(self, request: Request) -> bool:
-        """Make `request` the current job. Return whether its need and user are known to be
-        hopeless."""
+        """Make the job of `request` the current job. Return whether jobs with its need and user
+        are known to have no chance.
+        """
         self._now = request
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Record that no jobs can yield for the current one. Return how many needs and users are
-        hopeless."""
+        """Record that no running jobs can be ended for the current job. Return the number of
+        pairs of need and user without a chance.
+        """
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))
         return len(self._hopeless)
 
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
-        """Return whether the current job would start if these jobs freed their resources."""
+        """Return whether the current job could start if the jobs `gone` freed their resources."""
         assert self._now is not None
         decisions = self._machine.without(gone).decide(self._before)
         return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
-        """Return the cheapest subset of `jobs` that suffices together with `leave`.
+        """Return the cheapest part of `jobs` that is enough, together with `leave`, for the
+        current job to start.
 
-        `jobs` are sorted by cost. Returns an empty list if even all of them are not enough.
+        `jobs` are sorted by cost. Return an empty list if all of them are not enough.
         """
         if not jobs or not self.is_free([*leave, *jobs]):
             return []
@@ -248,8 +262,9 @@ class _Place:
 
 
 def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
-    """Return the seconds until the next attempt has run for `after_seconds`; inf if there is
-    none."""
+    """Return the seconds until another attempt has been running for `after_seconds`; infinity
+    if there is none.
+    """
     left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
     return min((seconds for seconds in left if seconds > 0), default=float("inf"))
 
@@ -259,9 +274,9 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 
 
 def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
-    """Yield the requests with a priority above `lowest`, in order.
+    """Yield the requests of waiting jobs with a priority above `lowest`, in their order.
 
-    For each need and user, it yields at most as many as can start.
+    For each need and user, only as many requests are yielded as could start.
     """
     gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)

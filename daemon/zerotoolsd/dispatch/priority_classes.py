@@ -16,9 +16,10 @@ ALL = LEAST_PRIORITY, MOST_PRIORITY
 
 
 class PriorityClasses:
-    """The classes in the configuration, by uid. Root and the daemon's user may use all priorities.
+    """The priority classes in the configuration, by uid. Root and the user of the daemon may
+    use all priorities.
 
-    `find` and `groups` look up a uid.
+    `find` returns the account of a uid, and `groups` returns the groups of a user.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class PriorityClasses:
         self._find, self._groups = find, groups
 
     def range_of(self, uid: int) -> tuple[int, int]:
-        """Return the lowest and the highest priority that `uid` may have."""
+        """Return the lowest and the highest priority that the user `uid` may give to a job."""
         if uid in (0, os.geteuid()) or not self._classes:
             return ALL
         names, groups = {str(uid)}, frozenset[str]()
@@ -51,10 +52,11 @@ class PriorityClasses:
         return min(bounds[0] for bounds in found), max(bounds[1] for bounds in found)
 
     def priority_for(self, uid: int, wanted: int | None) -> int:
-        """Return the priority of a job of `uid` that asks for `wanted`.
+        """Return the priority of a new job of the user `uid`, who asks for the priority
+        `wanted` (None: the default).
 
-        Raises BadRequest if `wanted` is not a priority, and Forbidden if it is outside the user's
-        class.
+        Raises BadRequest if `wanted` is no valid priority, and Forbidden if it is outside of
+        the user's class.
         """
         if wanted is not None and (why := why_not_priority(wanted)) is not None:
             raise BadRequest(f"priority = {wanted}: {why}")

@@ -31,7 +31,7 @@ from zerotoolsd.supervisor.durable_files import read_json, sync_directory, write
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _PATH = re.compile(r"""(?<![\w./-])/[^\s"'`=:,;|&<>(){}\[\]]+""")
-"""An absolute path in a longer text, such as `--from=PATH`."""
+"""Pattern of an absolute path inside of a longer text, such as `--from=PATH`."""
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder|heartbeats)\.json|progress\.jsonl|ledger|family"
@@ -39,15 +39,19 @@ OURS = re.compile(
     r"|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching|exporting)\.log"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
-"""Files that daemon, supervisor and trainer write into the directory of an attempt."""
+"""Names of the files that the daemon, the supervisor and the trainer write into the directory
+of an attempt.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovableFiles:
-    """The files of one job in the state directory. `size_bytes` includes `outputs_bytes`.
+    """The files of one job in the state directory. `size_bytes` is the size of all of them,
+    `outputs_bytes` the size of the outputs alone.
 
-    `places` are the directories of the job, `output_places` the outputs, each by its name and by
-    its path with links resolved: jobs may name them by either.
+    `places` are the directories of the job, and `output_places` the directories of its
+    outputs. Each is listed with its own path and with the path that has symbolic links
+    resolved, because jobs may use either.
     """
 
     own: Path
@@ -60,8 +64,9 @@ class RemovableFiles:
 
 
 class EndedJob(NamedTuple):
-    """An ended job for the selection: number, state, and time of its end in seconds since the
-    epoch."""
+    """An ended job that may be selected for removal: number, state, and time of its end in
+    seconds since the epoch.
+    """
 
     id: int
     state: str
@@ -69,12 +74,15 @@ class EndedJob(NamedTuple):
 
 
 class NotRemovable(Exception):
-    """The job cannot be removed; the message gives the reason."""
+    """The job cannot be removed. The message says why."""
 
 
 def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
-    """Return the selected jobs, the oldest first. The `keep` jobs that ended last are not
-    selected."""
+    """Return those of the ended jobs `jobs` that the request selects, the oldest first. `now`
+    is in seconds since the epoch.
+
+    The `keep` jobs that ended last are not selected.
+    """
     over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))
     meant = over[: -wanted.keep] if wanted.keep else over
@@ -87,9 +95,10 @@ def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list
 
 
 def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
-    """Return the files in the directory of a job.
+    """Return the files in the directory of the job.
 
-    Raises OSError, and NotRemovable if it is not a job directory of this daemon.
+    Raises OSError. Raises NotRemovable if the directory is not a job directory of this
+    daemon.
     """
     own = jobs_dir / str(job.id)
     if own.is_symlink():
@@ -120,9 +129,11 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
 
 
 def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
-    """Return the output of a job that continued in the directory of another job below `jobs_dir`.
+    """Return the output directories of a job that continued in the directory of another job
+    below `jobs_dir`.
 
-    `output` and the state directory may be reached by links, so real paths are compared.
+    `output` and the state directory may be reached by symbolic links, so paths with resolved
+    links are compared.
     """
     if output.is_relative_to(jobs_dir.parent):
         place = output
@@ -147,13 +158,17 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _reported(attempts: Sequence[AttemptRow]) -> list[Path]:
-    """Return the checkpoints that the job's program reported, with links resolved."""
+    """Return the paths of the checkpoints that the program of the job has reported, with
+    symbolic links resolved.
+    """
     paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
     return [Path(_real(path)) for path in paths if path]
 
 
 def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
-    """Return whether a program has kept files in the directory of an attempt."""
+    """Return whether `entry`, the directory of an attempt, contains files that the program
+    wants to keep.
+    """
     place = _real(str(entry))
     if entry.is_symlink() or any(path.is_relative_to(place) for path in reported):
         return True
@@ -166,7 +181,9 @@ def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
 
 
 def _is_empty(entry: Path) -> bool:
-    """Return whether `path` is a directory that contains nothing, or only the lock of a run."""
+    """Return whether `entry` is a directory that is empty, or that contains only the lock of a
+    run.
+    """
     if entry.is_symlink() or not entry.is_dir():
         return False
     return all(each.name == ".lock" for each in entry.iterdir())
@@ -187,19 +204,23 @@ def _size(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Mention:
-    """A path in a job file, or a text that contains one, under `key`. `real` has links resolved."""
+    """A path that a job file contains under the key `key`, alone or inside of a longer text.
+    `real` has symbolic links resolved.
+    """
 
     key: str
     text: str
     real: str
 
     def is_in(self, place: str) -> bool:
-        """Return whether the mention is the path `place`, or is inside of it."""
+        """Return whether this path is `place`, or lies inside of the directory `place`."""
         return any(is_within(text, place) for text in (self.text, self.real))
 
 
 def mentions(spec_text: str, output_dir: str) -> list[Mention]:
-    """Return every path in a job file. It may wait for a file system that hangs."""
+    """Return every path that the job file contains. This may take forever if a file system does
+    not respond.
+    """
     try:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # in any case, the paths in it are protected
@@ -217,7 +238,7 @@ def mentions(spec_text: str, output_dir: str) -> list[Mention]:
 
 
 def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text of a job file that contains a path, with its dotted key."""
+    """Yield (dotted key, text) for every text in the job file that contains a path."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from texts_of(value, f"{key}.{name}" if key else str(name))
@@ -238,9 +259,10 @@ def _real(text: str) -> str:
 
 
 def _followed(path: str, known: dict[str, str]) -> str:
-    """Return `path` with links resolved.
+    """Return `path` with symbolic links resolved.
 
-    `known` caches resolved directories: a command may name thousands of files of one directory.
+    `known` caches the resolved directories, because a command may name thousands of files in
+    one directory.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
@@ -252,13 +274,19 @@ def _followed(path: str, known: dict[str, str]) -> str:
 
 
 def names_of(*paths: str) -> tuple[str, ...]:
-    """Return the names of each path: as given, with links resolved, and below its first mount."""
+    """Return all names of each path: the path itself, the path with symbolic links resolved,
+    and the path below the first mount of its file system.
+    """
     real, mounts = list(map(_real, paths)), Mounts()
     return tuple(dict.fromkeys((*paths, *real, *map(mounts.first_name, real))))
 
 
 def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
-    """Record durably that the job is being removed. Raises OSError."""
+    """Write an intent: a small file that says that the job is being removed. It is flushed to
+    the disk. Raises OSError.
+
+    `outputs` is True if the outputs of the job are removed, too.
+    """
     directory = state_dir / CLEANING
     directory.mkdir(exist_ok=True, mode=0o700)
     sync_directory(state_dir)
@@ -266,8 +294,9 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
 
 
 def intents(state_dir: Path) -> dict[int, bool]:
-    """Return the jobs with an unfinished removal, each with whether its outputs are removed,
-    too."""
+    """Return the jobs with a removal that has not finished: job number to whether the outputs
+    are removed, too.
+    """
     found = {}
     for path in _entries(state_dir / CLEANING):
         if not (path.name.isascii() and path.name.isdecimal()):
@@ -280,19 +309,21 @@ def intents(state_dir: Path) -> dict[int, bool]:
 
 
 def is_noted(state_dir: Path, job_id: int) -> bool:
-    """Return whether the removal of the job was begun and is not finished."""
+    """Return whether the removal of the job has begun and is not finished."""
     return (state_dir / CLEANING / str(job_id)).exists()
 
 
 def forget_intent(state_dir: Path, job_id: int) -> None:
-    """Remove the intent of a removed job. Raises OSError."""
+    """Remove the intent file of a job after its removal has finished. Raises OSError."""
     (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
 
 
 def remove(files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove the files, and the job's directory if that is empty then. Raises OSError.
+    """Remove the files of a job, and the job's directory if it is empty afterwards. Raises
+    OSError.
 
-    In a directory of root, another user removes only the contents of entries.
+    In a directory that belongs to root, a process of another user removes only the contents
+    of the entries.
     """
     for path in _going(files, outputs=outputs):
         _remove(path)
@@ -305,9 +336,11 @@ def remove(files: RemovableFiles, *, outputs: bool) -> None:
 
 
 def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove what `remove` left if the job's user ran it. Raises OSError.
+    """Remove the directories that are left after the user of the job has called `remove`.
+    Raises OSError.
 
-    These are entries of the daemon's directories; a directory must be empty.
+    These are entries in directories of the daemon. A directory is removed only if it is
+    empty.
     """
     for path in _going(files, outputs=outputs):
         if path.parent != files.own:
@@ -346,7 +379,7 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
-    """A mount: the directory `root` of the file system on `device` is mounted at `place`."""
+    """A mount: the directory `root` of the file system on `device` appears at the path `place`."""
 
     device: bytes
     root: str
@@ -354,10 +387,14 @@ class Mount:
 
 
 class Mounts:
-    """The current mounts of this process. They resolve bind mounts."""
+    """The current mounts of this process. They serve to find the other names of files under
+    bind mounts.
+    """
 
     def __init__(self, text: bytes | None = None) -> None:
-        """Read the mounts. `text` replaces the contents of `MOUNTS`."""
+        """Read the mounts from the file `MOUNTS`. With `text`, use this text instead of the
+        contents of the file.
+        """
         try:
             lines = (MOUNTS.read_bytes() if text is None else text).splitlines()
         except OSError:
@@ -365,7 +402,9 @@ class Mounts:
         self._all = [_mount(line.split()) for line in lines if len(line.split()) > 4]
 
     def first_name(self, path: str) -> str:
-        """Return `path`, which has no links, as a path below the first mount of its file system."""
+        """Return the name of `path` below the first mount of its file system. `path` must
+        contain no symbolic links.
+        """
         holds = [each for each in self._all if _is_in(path, each.place)]
         if not holds:
             return path
@@ -393,7 +432,9 @@ def _joined(place: str, below: str) -> str:
 
 
 def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the result of `files_of` as JSON, for `files_in`. Raises OSError."""
+    """Return the result of `files_of` as a JSON object, which `files_in` converts back. Raises
+    OSError.
+    """
     try:
         files = files_of(Path(jobs_dir), job, attempts)
     except NotRemovable as why:
@@ -407,7 +448,9 @@ def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) 
 
 
 def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
-    """Return the result of `removable_files` as an object. Raises NotRemovable."""
+    """Return the RemovableFiles in `answer`, the result of `removable_files`. Raises
+    NotRemovable.
+    """
     if "stays" in answer:
         raise NotRemovable(answer["stays"])
     return RemovableFiles(
@@ -422,17 +465,17 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """Return the result of `mentions` as JSON, for `mentions_in`."""
+    """Return the result of `mentions` as JSON, which `mentions_in` converts back."""
     return [asdict(mention) for mention in mentions(spec_text, output_dir)]
 
 
 def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
-    """Return the result of `mentioned_paths` as objects."""
+    """Return the mentions in `answer`, the result of `mentioned_paths`."""
     return [Mention(**each) for each in answer]
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:
-    """Call `remove` in a child process. Raises OSError."""
+    """Call `remove`. This function is called in a child process. Raises OSError."""
     remove(files, outputs=outputs)
 
 

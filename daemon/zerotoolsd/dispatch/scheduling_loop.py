@@ -21,17 +21,19 @@ from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 POLL_SECONDS = 2.0
-"""Seconds between two reads of the GPUs while a job waits for GPUs."""
+"""Seconds between two readings of the GPUs while a job is waiting for GPUs."""
 GPU_PATIENCE_SECONDS = 0.2
-"""Seconds that a round waits for the driver. A later answer begins another round."""
+"""Longest time, in seconds, for which a round waits for the GPU driver. If the driver answers
+later, another round begins.
+"""
 IDLE_SECONDS = 60.0
 
 
 class SchedulingLoop:
-    """Runs scheduler passes over the pending jobs of `placement`.
+    """Runs scheduler passes over the pending jobs of `placement`, and starts the chosen jobs.
 
-    `drained` is the reason why no job starts (None: jobs start). `waits` has the reason why each
-    job waits, since the last round.
+    `drained` is the reason why no job may start (None: jobs may start). `waits` has the
+    reason why each job waits, from the last round.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class SchedulingLoop:
         room: PriorityPreemption,
         pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Keep the collaborators. `pressed` returns why no job may start because of memory, or
-        None."""
+        """Keep the objects that the loop uses.
+
+        `pressed` returns the reason why no job may start because memory runs out; None if
+        jobs may start.
+        """
         self._pressed = pressed
         self._store = store
         self._placement = placement
@@ -65,7 +70,9 @@ class SchedulingLoop:
         self.waits: Mapping[int, str] = {}
 
     async def go(self) -> float:
-        """Run one round; return the seconds until the next is due."""
+        """Run one scheduler pass and start the chosen jobs. Return the seconds until the next
+        round is due.
+        """
         wishes = GrowthRequests() if self.drained is not None else self._growing.wishes()
         wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._store.leases()}
@@ -120,18 +127,21 @@ class SchedulingLoop:
 
 
 class LeftoverProcesses:
-    """Jobs that do not start because a program of an earlier attempt still runs.
+    """The jobs that cannot start because a program of an earlier attempt is still running.
 
-    The state is kept in memory only: after a restart of the daemon each job is checked when it
-    starts.
+    This is kept only in memory. After a restart of the daemon, each job is checked again
+    when it is about to start.
     """
 
     def __init__(self) -> None:
         self._left: dict[int, Mapping[str, Any]] = {}
 
     def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
-        """Return whether the job with these earlier attempts must wait. Then its reason is in
-        `waits`."""
+        """Return whether the job must wait because a program of one of its earlier attempts is
+        still running.
+
+        If so, the reason is in `waits`.
+        """
         result = (attempts[-1].result if attempts else None) or {}
         if not end_event.may_still_run(result):
             return False
@@ -139,7 +149,7 @@ class LeftoverProcesses:
         return True
 
     def waits(self) -> dict[int, str]:
-        """Return the reason of each job that must still wait, by its id."""
+        """Return the jobs that must still wait: job number to reason."""
         self._left = {
             job: left for job, left in self._left.items() if end_event.may_still_run(left)
         }

@@ -42,9 +42,9 @@ _QUIET_SECONDS = Config().watch.no_progress_seconds
 
 
 def read_job(directory: JobDirectory, number: int) -> JobRow:
-    """Return the job of a submission. Raises BadFile if it cannot be read.
+    """Return the job of a submission, from its directory. Raises BadFile if it cannot be read.
 
-    `number` is the job's number in Slurm, or another number for people.
+    `number` is the number of the job in Slurm, or another number that is shown to users.
     """
     spec, record = spec_of(directory), directory.job() or {}
     row = JobRow(
@@ -64,10 +64,14 @@ def read_job(directory: JobDirectory, number: int) -> JobRow:
 
 
 class JobState:
-    """The state of one job, for one submission to Slurm."""
+    """The state of one job during one submission to Slurm."""
 
     def __init__(self, directory: JobDirectory, submission: int, slurm_id: str) -> None:
-        """Read the job and its state. Raises BadFile if the job cannot be read."""
+        """Read the job and its state from `directory`. Raises BadFile if the job cannot be
+        read.
+
+        `submission` is the number of the submission, and `slurm_id` the job id of Slurm.
+        """
         self._directory, self._submission, self._slurm_id = directory, submission, slurm_id
         self.job = read_job(directory, int(slurm_id))
         kept = read_record(directory.path / STATE) or {}
@@ -81,18 +85,18 @@ class JobState:
 
     @property
     def standing(self) -> JobStatus:
-        """The job's state in the lifecycle."""
+        """Return the state of the job in its lifecycle."""
         return self.job.standing
 
     @property
     def open_attempt(self) -> AttemptRow | None:
-        """The attempt whose end is not recorded, or None."""
+        """Return the attempt without a recorded end; None if there is none."""
         if self.attempts and self.attempts[-1].state != ENDED:
             return self.attempts[-1]
         return None
 
     def advance(self, event: LifecycleEvent) -> None:
-        """Apply an event, and store the result."""
+        """Change the state of the job according to `event`, and store the new state."""
         now = time.time()
         after = lifecycle.advance(self.standing, event, now=now, policy=_POLICY)
         ended = now if after.state in states.TERMINAL else None
@@ -100,21 +104,27 @@ class JobState:
         self._set(after, started=started, ended=ended)
 
     def wait_again(self, reason: str) -> None:
-        """Set the state to queued: Slurm restarts the job, or has done so."""
+        """Change the state of the job to queued for the reason `reason`: Slurm restarts the
+        job, or has already done so.
+        """
         self._set(replace(self.standing, state=states.QUEUED, reason=reason, eligible_at=None))
 
     def halt(self, reason: str) -> None:
-        """Set the state to halted: it saved and ended, and Slurm does not restart it."""
+        """Change the state of the job to halted: the job has saved and ended, and Slurm does
+        not restart it.
+        """
         self._set(replace(self.standing, state=states.HALTED, reason=reason), ended=time.time())
 
     def begin(self, attempt: AttemptRow, nodes: int) -> None:
-        """Record an attempt on so many nodes, before it starts."""
+        """Record a new attempt on `nodes` nodes. Call this before it starts."""
         self.attempts.append(attempt)
         self._nodes.append(nodes)
         self.advance(lifecycle.Admit())
 
     def runs(self, record: Mapping[str, Any]) -> None:
-        """Record that the newest attempt runs, according to the `run.json` of node 0."""
+        """Record that the newest attempt is running. `record` has the contents of `run.json` of
+        node 0.
+        """
         began = began_of(record) or clocks.now()
         self.attempts[-1] = replace(
             self.attempts[-1],
@@ -126,8 +136,10 @@ class JobState:
         self.advance(lifecycle.Started())
 
     def over(self, record: Mapping[str, Any], *, asked: bool) -> None:
-        """Record the end of the newest attempt. `asked`: it was asked to end at the job's time
-        limit."""
+        """Record the end of the newest attempt, from its `record`.
+
+        `asked` is True if the attempt was asked to end at the job's time limit.
+        """
         *before, row = self.attempts
         cause = cause_of(record, on_gpus=bool(row.gpu_uuids))
         record = cause_of_end.explained(record, cause, unshown_values(self.job.reading.spec))
@@ -139,9 +151,10 @@ class JobState:
         self.advance(event)
 
     def settle(self, record: Mapping[str, Any], why: str) -> None:
-        """Record the end of the newest attempt, whose own batch process was killed before it did.
+        """Record the end of the newest attempt after its batch process was killed and could not
+        record it.
 
-        The attempt may be of an earlier submission.
+        The attempt may belong to an earlier submission.
         """
         if self.standing.state in states.ACTIVE:
             asked = states.GIVING_WAY | {states.STOPPING}
@@ -158,12 +171,12 @@ class JobState:
         self._set(replace(self.standing, state=state, best_step=best))
 
     def seconds_left(self) -> float | None:
-        """Return the remaining seconds of the job's time limit; None without one."""
+        """Return the seconds that are left of the job's time limit; None if it has no limit."""
         here = replace(self.job.spec, backend=LOCAL)
         return time_limit.seconds_left(here, self.attempts, clocks.now())
 
     def finish(self) -> None:
-        """Record the final state of the submission."""
+        """Record that the submission has ended, with its final state."""
         standing = self.standing
         self.show()
         write_record(
@@ -172,7 +185,9 @@ class JobState:
         )
 
     def show(self, reason: str | None = None) -> None:
-        """Write the file that users' commands read. `reason` replaces the reason of the state."""
+        """Write the file with the state of the job, which the commands of users read. `reason`
+        replaces the reason of the state.
+        """
         view = views.job_view(self.job, self.attempts, reason, quiet_seconds=_QUIET_SECONDS)
         tree = view.to_json()
         nodes = self._nodes[-1] if self._nodes else self.job.spec.fewest_nodes

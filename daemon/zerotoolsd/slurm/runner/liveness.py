@@ -29,12 +29,14 @@ from zerotoolsd.supervisor.procfs import boot_id, read_process
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 45.0
 MASTER = "master"
-"""File name for the process in the batch script; nodes use their numbers."""
+"""Name of the file of the process in the batch script. The files of nodes are named by the
+numbers of the nodes.
+"""
 _BEAT = "beat-"
 
 
 class LivenessFile:
-    """The file of this process, named `name`, in an attempt's directory."""
+    """The file `name` in the directory of an attempt, which shows that this process is alive."""
 
     def __init__(self, attempt: Path, name: str) -> None:
         own = read_process(os.getpid())
@@ -49,16 +51,16 @@ class LivenessFile:
         }
 
     def again(self) -> None:
-        """Rewrite the file, to show that this process lives. A failed write is ignored."""
+        """Write the file again, to show that this process is still alive. Errors are ignored."""
         self._count += 1
         with suppress(OSError):
             write_record(self._path, {**self._who, "count": self._count})
 
 
 class LivenessReader:
-    """Reads the files of one attempt's processes.
+    """Reads the files with which the processes of one attempt show that they are alive.
 
-    `probe` is a directory for a file that shows the file server's clock.
+    In the directory `probe`, a file is created to read the clock of the file server.
     """
 
     def __init__(self, attempt: Path, probe: Path) -> None:
@@ -66,7 +68,9 @@ class LivenessReader:
         self._probe = probe
 
     def alive(self) -> list[str]:
-        """Return the names of the other processes of the attempt that may live: `n2` and so on."""
+        """Return the names of the other processes of the attempt that may be alive, such as
+        `n2`.
+        """
         now = self._server_time()
         found = []
         for path in sorted(self._attempt.glob(f"{_BEAT}*")):
@@ -79,8 +83,9 @@ class LivenessReader:
         return found
 
     def _supervised(self, path: Path, now: float) -> bool:
-        """Return whether the node's supervisor lives. It may outlive its `NodeRunner` while ranks
-        save."""
+        """Return whether the supervisor of a node is alive. It may live longer than its
+        `NodeRunner`, while ranks save.
+        """
         record = read_record(path) or {}
         node = path.parent.name.removeprefix("node-")
         beside = read_record(self._attempt / f"{_BEAT}{node}") or {}
@@ -111,7 +116,7 @@ class LivenessReader:
 
 
 def _pid_namespace() -> str:
-    """Return the PID namespace of this process: Slurm may give each job its own."""
+    """Return the PID namespace of this process. Slurm may give each job a separate namespace."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # "pid:[4026531836]"
     except OSError:
@@ -119,7 +124,7 @@ def _pid_namespace() -> str:
 
 
 def _is_process(record: object) -> bool:
-    """Return whether the process in a record, of this boot, lives."""
+    """Return whether the process in `record` was started in the current boot and is alive."""
     if not isinstance(record, dict) or type(record.get("pid")) is not int:
         return False
     process = read_process(record["pid"])
@@ -133,9 +138,9 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class AttemptTurns:
-    """Decides which of several batch processes of a job runs the next attempt.
+    """Decides which of several batch processes of one job runs the next attempt.
 
-    `say` reports to people. `asked` returns whether this process must end.
+    `say` prints a message for users. `asked` returns whether this process was asked to end.
     """
 
     directory: JobDirectory
@@ -144,9 +149,10 @@ class AttemptTurns:
     asked: Callable[[], bool]
 
     def take(self) -> int | None:
-        """Return the number of this process's attempt; None if it has nothing to do.
+        """Return the number of the attempt that this process must run; None if it has nothing
+        to do.
 
-        Raises OSError if the directory cannot be written.
+        Raises OSError if the directory of the job cannot be written.
         """
         told: object = None
         (self.directory.path / ATTEMPTS).mkdir(exist_ok=True)
@@ -168,8 +174,9 @@ class AttemptTurns:
             time.sleep(LOOK_SECONDS)
 
     def _begin(self, number: int) -> bool:
-        """Try to create the attempt's directory. Return whether this process now has the
-        attempt."""
+        """Try to create the directory of the attempt `number`. Return whether this process has
+        created it and so runs the attempt.
+        """
         path = self.directory.attempt_path(number)
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
@@ -185,7 +192,9 @@ class AttemptTurns:
         return True
 
     def why_none(self) -> str | None:
-        """Return why this process has nothing to do; None if it has."""
+        """Return the reason why this process has nothing to do; None if it has to run an
+        attempt.
+        """
         newest = max(self.directory.submissions(), default=0)
         if newest != self.submission:
             return f"the job was submitted again since (submission {newest}); this copy ends"
@@ -196,11 +205,11 @@ class AttemptTurns:
         return None
 
     def others(self) -> list[str]:
-        """Return the other living processes of the newest attempt."""
+        """Return the names of the other processes of the newest attempt that are alive."""
         return self._alive(max(self.directory.attempts(), default=0))
 
     def is_superseded(self, attempt: int) -> bool:
-        """Return whether a newer attempt has begun."""
+        """Return whether an attempt with a higher number than `attempt` has begun."""
         return max(self.directory.attempts(), default=0) > attempt
 
     def _alive(self, attempt: int) -> list[str]:

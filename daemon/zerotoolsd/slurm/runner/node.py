@@ -47,20 +47,27 @@ from zerotoolsd.supervisor.stop.reaper import kill_all
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
 
 SETTINGS = "attempt.json"
-"""File in the attempt's directory: the settings of all of its nodes."""
+"""Name of the file in the attempt's directory with the settings that are the same for all
+nodes.
+"""
 STOP = "stop.json"
-"""File in the attempt's directory: `reason` and `grace_seconds`, or `kill` to end at once."""
+"""Name of the file in the attempt's directory that asks the nodes to stop. It has `reason` and
+`grace_seconds`, or `kill` to end them at once.
+"""
 SETTINGS_SECONDS = 60.0
-"""Seconds that a shared directory may take to show a file that another node has written."""
+"""Longest time, in seconds, until a shared directory shows a file that another node has
+written.
+"""
 LOOK_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `JOB_DIRECTORY ATTEMPT` on this node. Return 0 if the end of the attempt is recorded.
+    """Run an attempt on this node. `arguments` are JOB_DIRECTORY and ATTEMPT. Return 0 if the
+    end of the attempt is recorded.
 
-    srun's variables name the node.
+    The number of the node is in the environment variables of srun.
     """
     directory, attempt = JobDirectory(Path(arguments[0])), int(arguments[1])
     node = int(os.environ["SLURM_NODEID"])
@@ -82,7 +89,9 @@ def main(arguments: Sequence[str]) -> int:
 def prepare(
     directory: JobDirectory, attempt: int, node: int, settings: Mapping[str, Any], umask: int
 ) -> None:
-    """Make the run directory of a node. Raises ZerotoolsError and OSError."""
+    """Create the run directory of the node `node`, with all files that its processes need.
+    Raises ZerotoolsError and OSError.
+    """
     job = read_job(directory, int(settings["submission"]))
     nodes = int(settings["nodes"])
     spec = of_node(job.spec, nodes, str(settings["address"]), node)
@@ -115,16 +124,17 @@ def _row_of(job: JobRow, spec: JobSpec) -> JobRow:
 
 
 def _config() -> Config:
-    """Return the default configuration, without control groups: Slurm groups the processes
-    itself."""
+    """Return the default configuration of the daemon, but without control groups, because Slurm
+    has its own.
+    """
     config = Config()
     return replace(config, limits=replace(config.limits, cgroups=False))
 
 
 def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that Slurm gave this node, as CUDA names them.
+    """Return the GPUs that Slurm has given to this node, by the names that CUDA accepts.
 
-    Raises BadRequest if these are fewer than the job needs.
+    Raises BadRequest if these are fewer GPUs than the job needs.
     """
     if spec.device == "cpu":
         return ()
@@ -160,7 +170,7 @@ def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
 
 
 class NodeRunner:
-    """Runs next to a node's supervisor until that has ended."""
+    """Starts the supervisor on a node, and waits next to it until it has ended."""
 
     def __init__(
         self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LivenessFile
@@ -172,7 +182,7 @@ class NodeRunner:
         self._signalled = False
 
     def run(self) -> int:
-        """Start the supervisor, and wait for it."""
+        """Start the supervisor and wait until it has ended. Return the exit status."""
         become_subreaper()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)

@@ -1,4 +1,6 @@
-"""Runs one attempt on all nodes, by one srun: start, stop, and the record of each node."""
+"""Runs one attempt on all nodes with one srun: starts and stops it, and reads the record of
+each node.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 STEP_LOG = "srun.log"
 PEER_SECONDS = 10.0
-"""Seconds that the nodes of an attempt may take to end after one of them has failed."""
+"""Seconds that the other nodes of an attempt have to end after one node has failed."""
 KILL_SECONDS = 30.0
-"""Seconds that nodes may take to end after that, before srun is killed."""
+"""Seconds that the nodes have to end after that. Then srun is killed."""
 
 
 class NodeStep:
-    """One attempt on the nodes `names`, in the order of their numbers."""
+    """One attempt that runs on the nodes `names`, in the order of the node numbers."""
 
     def __init__(self, directory: JobDirectory, attempt: int, names: Sequence[str]) -> None:
         self._directory, self._attempt, self._names = directory, attempt, names
@@ -41,7 +43,9 @@ class NodeStep:
         return len(self._names)
 
     def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Write the settings of all nodes, and start the nodes. Raises OSError."""
+        """Write the settings for all nodes, and start srun, which starts the attempt on each
+        node. Raises OSError.
+        """
         write_record(self._place / SETTINGS, {**settings, "nodes": self.nodes})
         with (self._place / STEP_LOG).open("wb") as log:
             self._srun = subprocess.Popen(
@@ -56,7 +60,7 @@ class NodeStep:
             )
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the srun command of this attempt."""
+        """Return the srun command that starts this attempt on all nodes."""
         processors = environment.get("SLURM_CPUS_PER_TASK")
         return [
             "srun",
@@ -71,11 +75,13 @@ class NodeStep:
         ]
 
     def began(self) -> dict[str, Any] | None:
-        """Return the `run.json` of node 0; None if it does not exist yet."""
+        """Return the contents of `run.json` of node 0; None if the file does not exist yet."""
         return read_record(self._run_dir(0) / RUN)
 
     def is_over(self) -> bool:
-        """Return whether srun has ended. If a node has ended by itself, end the other nodes."""
+        """Return whether srun has ended. If one node has ended by itself, ask the other nodes
+        to end.
+        """
         assert self._srun is not None
         if self._srun.poll() is not None:
             return True
@@ -95,7 +101,9 @@ class NodeStep:
             self._srun.kill()
 
     def ask(self, reason: str, grace_seconds: float | None = None) -> None:
-        """Ask all nodes to save and end. Raises OSError."""
+        """Ask all nodes to save and end, within `grace_seconds`. `reason` is the reason of the
+        stop. Raises OSError.
+        """
         wanted: dict[str, Any] = {"reason": reason}
         if grace_seconds is not None:
             wanted["grace_seconds"] = grace_seconds
@@ -104,12 +112,14 @@ class NodeStep:
             self._asked = wanted
 
     def kill(self) -> None:
-        """End all nodes at once."""
+        """End the attempt on all nodes at once, without saving."""
         self._killed_at = time.monotonic()
         write_record(self._place / STOP, {"reason": "killed", "kill": True})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the record of each node, by its number, after the end of srun."""
+        """Return the record of each node, in the order of the node numbers. Call this after
+        srun has ended.
+        """
         return [self._record(node) or self._lost(node) for node in range(self.nodes)]
 
     def _record(self, node: int) -> dict[str, Any] | None:
@@ -139,7 +149,7 @@ class NodeStep:
 
 
 def settled_record(directory: JobDirectory, attempt: int, nodes: int) -> list[dict[str, Any]]:
-    """Return the combined record of an attempt that an earlier batch process started."""
+    """Return the records of the nodes of an attempt that an earlier batch process has started."""
     return NodeStep(directory, attempt, [f"node {node}" for node in range(nodes)]).records()
 
 
@@ -149,8 +159,9 @@ def _ended_badly(record: Mapping[str, Any] | None) -> bool:
 
 
 def step_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of srun, without variables of sbatch that only concern the batch
-    script."""
+    """Return the environment of srun: without those variables of sbatch that concern only the
+    batch script.
+    """
     dropped = ("SLURM_EXPORT_ENV", "SLURM_CPU_BIND", "SLURM_MEM_PER_NODE_FOR_STEP")
     return {name: value for name, value in environment.items() if name not in dropped}
 
@@ -171,9 +182,10 @@ Record = Mapping[str, Any]
 
 
 def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-    """Return one record for the end of an attempt, from the records of its nodes by number.
+    """Return one record for the end of an attempt on several nodes. `records` are the records
+    of its nodes, by node number.
 
-    `names` are the nodes' names for people.
+    `names` are the names of the nodes that users see.
     """
     by_weight = sorted(range(len(records)), key=lambda node: _weight(records[node]))
     first, several = records[by_weight[0]], len(records) > 1

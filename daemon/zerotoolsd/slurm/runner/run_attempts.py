@@ -48,21 +48,22 @@ FORGOTTEN = (
 )
 LAST_SECONDS = 20.0
 IN_VAIN = 3
-"""Starts in a row without a new saved step after which the job is halted."""
+"""After this many starts in a row without a new saved step, the job is halted."""
 _REQUEUE_TRIES = 6
 _REQUEUE_SECONDS = 5.0
 _KILLED_SECONDS = 120.0
-"""Seconds that Slurm may take to end a job that it queues again."""
+"""Longest time, in seconds, until Slurm has ended a job that it queues again."""
 
 
 _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
-"""Outcomes of ranks that Slurm's signal ended: they have not failed."""
+"""Outcomes of ranks that were ended by a signal of Slurm. These ranks have not failed."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """An allocation of Slurm: its `job_id`, and the `names` of its nodes, beginning with this
-    node."""
+    """An allocation of Slurm: its `job_id`, and the `names` of its nodes. The first one is this
+    node.
+    """
 
     job_id: str
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class Allocation:
 
 
 class AttemptRunner:
-    """Runs the attempts of a job within one allocation."""
+    """Runs the attempts of one job inside of one allocation of Slurm."""
 
     def __init__(
         self,
@@ -90,8 +91,9 @@ class AttemptRunner:
         )
 
     def run(self) -> int:
-        """Run attempts until the job has no more work in this allocation. Return the exit
-        status."""
+        """Run attempts until there is nothing left to do for the job in this allocation. Return
+        the exit status.
+        """
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
         self._directory.note_number(self._submission, self._allocation.job_id)
@@ -152,7 +154,9 @@ class AttemptRunner:
     # -- one attempt
 
     def _settle_left_over(self) -> None:
-        """Record the end of an attempt whose batch process was killed before it did."""
+        """Record the end of an attempt if its batch process was killed before it could record
+        the end.
+        """
         row = self._state.open_attempt
         if row is None:
             return
@@ -227,7 +231,9 @@ class AttemptRunner:
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LivenessFile) -> bool:
-        """Wait until the nodes have ended. Return whether they were asked to at the time limit."""
+        """Wait until all nodes have ended. Return whether they were asked to end because of the
+        job's time limit.
+        """
         due, expired = 0.0, False
         while not step.is_over():
             now = time.monotonic()
@@ -270,10 +276,10 @@ class AttemptRunner:
     # -- between attempts
 
     def _is_forgotten(self) -> bool:
-        """Return whether Slurm's controller responds and does not know this job.
+        """Return whether the controller of Slurm responds but does not know this job.
 
-        The controller was killed before it stored the job. It can start nothing under the job's
-        number any more.
+        This happens if the controller was killed before it stored the job. It can then never
+        start anything under the number of the job.
         """
         try:
             found = self._commands.described(self._allocation.job_id)
@@ -290,7 +296,9 @@ class AttemptRunner:
         self._state.advance(lifecycle.Retry())
 
     def _give_back(self) -> int:
-        """Queue the job again, after it has saved for Slurm to take back its nodes."""
+        """Queue the job again after it has saved because Slurm wants its nodes. Return the exit
+        status.
+        """
         reason = self._state.standing.reason or BY_SLURM
         try:
             found = self._commands.described(self._allocation.job_id)
@@ -318,16 +326,19 @@ class AttemptRunner:
         return self._ended()
 
     def _is_in_vain(self) -> bool:
-        """Return whether restarts save no progress, so that the job would restart forever.
+        """Return whether the job has been restarted several times without saving anything new,
+        so that it would restart forever.
 
-        The saved steps of a user's program are not always known.
+        The saved steps of a program of the user are not always known.
         """
         if self._state.job.spec.engine == "script":
             return False
         return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
-        """Ask Slurm to queue the job again. Return why Slurm does not, or None."""
+        """Ask Slurm to queue the job again. Return the reason why Slurm does not do it; None if
+        it does.
+        """
         why = ""
         for again in range(_REQUEUE_TRIES):
             if again:
@@ -348,14 +359,16 @@ class AttemptRunner:
 def is_in_vain(steps: Sequence[int]) -> bool:
     """Return whether the last IN_VAIN starts have saved nothing new.
 
-    `steps` has the newest saved step at the end of each start.
+    `steps` has, for each start, the newest saved step at its end.
     """
     before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
     return len(last) == IN_VAIN and max(last) <= max(before, default=0)
 
 
 def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Allocation:
-    """Return the allocation that Slurm's variables name. Raises KeyError outside a batch script."""
+    """Return the allocation that the environment variables of Slurm describe. Raises KeyError
+    outside of a batch script.
+    """
     listed = environment["SLURM_JOB_NODELIST"]
     own = environment.get("SLURMD_NODENAME") or socket.gethostname()
     try:
@@ -378,7 +391,7 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
 
 
 def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
-    """Return whether the nodes ended because Slurm sent its signal to all of their processes."""
+    """Return whether the nodes ended because Slurm sent a signal to all of their processes."""
     return record.get("stop_reason") in ("Slurm", OUTSIDE)
 
 

@@ -1,4 +1,6 @@
-"""Starts the process that watches a job under Slurm: it imports the daemon next to it."""
+"""Starts the process that watches a job under Slurm. This script imports the daemon from its
+own location.
+"""
 
 from __future__ import annotations
 

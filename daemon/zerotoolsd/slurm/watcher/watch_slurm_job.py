@@ -43,7 +43,7 @@ SPEC = "spec.json"
 
 
 def main() -> int:
-    """Watch the job whose run directory the environment names. Return the exit status."""
+    """Watch the job of the run directory in the environment. Return the exit status."""
     run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     stored = read_stored(json.loads((run_dir / SPEC).read_text("utf-8")))
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 class SlurmWatcher:
-    """Submits and watches one job under Slurm."""
+    """Submits one job to Slurm, and watches it there until it has ended."""
 
     def __init__(
         self, run_dir: Path, sender: Sender, spec: JobSpec, commands: SlurmCommands | None = None
@@ -72,9 +72,9 @@ class SlurmWatcher:
         self._said: object = None
 
     def run(self) -> int:
-        """Run until the job has ended. Return the exit status.
+        """Submit the job and watch it until it has ended. Return the exit status.
 
-        Raises ZerotoolsError if the job was not submitted.
+        Raises ZerotoolsError if the job could not be submitted.
         """
         signals = SignalWaker()
         key = key_of(self._run_dir.parent, self._spec.name)
@@ -108,7 +108,9 @@ class SlurmWatcher:
             pass  # it has ended meanwhile
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
-        """Let Slurm restart a job now. By default it waits for two minutes."""
+        """Let Slurm restart the job at once. Without this, Slurm waits for two minutes before a
+        restart.
+        """
         again = view["attempts"] and view["slurm"]["state"] == "PENDING"
         if again and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable, Unsupported):
@@ -144,7 +146,7 @@ class SlurmWatcher:
         return status
 
     def complain(self, why: str, kind: str | None = None) -> None:
-        """Report in one sentence why this process ends."""
+        """Report in one sentence the reason why this process ends."""
         self._say(why)
         told: dict[str, Any] = {"event": "error", "rank": 0, "message": why, "time": time.time()}
         self._sender.send(told | ({} if kind is None else {"kind": kind}), wait=True)
@@ -155,8 +157,9 @@ class SlurmWatcher:
 
 _PART = 1 << 18
 MOST_LOG_BYTES = 64 << 20
-"""Limit of each rank's log, for one attempt here; the complete log is in the job's own
-directory."""
+"""Largest size, in bytes, of each rank's log for one attempt here. The complete log is in the
+directory of the job.
+"""
 TOLD = frozenset(
     {
         *("step", "checkpoint", "eval", "phase", "resumed", "skipped_checkpoint", "error"),
@@ -168,7 +171,7 @@ TOLD = frozenset(
 class ReportRelay:
     """Copies the reports and logs of the job `name` to the files that the daemon reads.
 
-    Rank 0's lines go to standard output, those of other ranks into files next to it.
+    The log of rank 0 is written to the standard output, the logs of other ranks to files.
     """
 
     def __init__(self, jobs: SlurmJobs, name: str, sender: Sender, run_dir: Path) -> None:
@@ -179,7 +182,9 @@ class ReportRelay:
         self._written: dict[int, int] = {}
 
     def catch_up(self, view: dict[str, Any]) -> None:
-        """Copy all new reports and log lines of the newest attempt."""
+        """Copy all reports and log lines of the newest attempt that were not copied yet. `view`
+        is the current state of the job.
+        """
         numbers = [each["number"] for each in view["attempts"]]
         while numbers:
             current = self._attempt or numbers[-1]
@@ -232,13 +237,16 @@ class ReportRelay:
 
 WORD = "slurm.json"
 TOLD_FILE = "told.json"
-"""File in a submission's directory: the process that reported its end to the daemon."""
+"""Name of the file in a submission's directory that says which process has reported the end to
+the daemon.
+"""
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """Return a unique name by which a job of this daemon is found in Slurm. Raises BadRequest.
+    """Return a unique name by which a job of this daemon can be found in Slurm. Raises
+    BadRequest.
 
-    It stays unique even if a daemon has lost its state and reuses job numbers.
+    The name stays unique even if a daemon has lost its state and uses job numbers again.
     """
     try:
         own = _word_of(job_dir)
@@ -249,7 +257,9 @@ def key_of(job_dir: Path, name: str | None) -> str:
 
 
 def _word_of(job_dir: Path) -> str:
-    """Return the random word in the job's directory, which exists from its first attempt on."""
+    """Return the random word in the directory of the job. It is created at the first attempt of
+    the job and never changes.
+    """
     path = job_dir / WORD
     if (known := read_record(path)) is None:
         known = {"word": secrets.token_hex(16)}
@@ -260,11 +270,12 @@ def _word_of(job_dir: Path) -> str:
 def submit_once(
     commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
 ) -> JobDirectory:
-    """Submit the job to Slurm, unless that was done before. Return the directory of the job.
+    """Submit the job to Slurm if that was not done before. Return the directory of the job.
 
-    A job whose end was reported is submitted again, for its next attempt.
+    If the end of the last submission was already reported, the job is submitted again, for
+    its next attempt.
 
-    Raises BadRequest, SlurmUnreachable and Unsupported if it was not submitted.
+    Raises BadRequest, SlurmUnreachable and Unsupported if it could not be submitted.
     """
     claim = partial(jobs.claim_output, spec)
     directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
@@ -277,7 +288,7 @@ def submit_once(
 def is_end_reported(directory: JobDirectory) -> bool:
     """Return whether a watcher has reported the end of the newest submission to the daemon.
 
-    Its recorded exit status must be the one in its supervisor's record.
+    The exit status that it has recorded must be the same as in the record of its supervisor.
     """
     told = read_record(_told_path(directory))
     if told is None:
@@ -288,8 +299,9 @@ def is_end_reported(directory: JobDirectory) -> bool:
 
 
 def note_end_reported(directory: JobDirectory, run_dir: Path, status: int) -> None:
-    """Record that the watcher in `run_dir` reports the end of the job, and exits with `status`
-    now."""
+    """Record that the watcher with the run directory `run_dir` now reports the end of the job
+    and exits with `status`.
+    """
     write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
 
 
