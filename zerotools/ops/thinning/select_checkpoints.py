@@ -34,7 +34,9 @@ class DatedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The checkpoints to thin, oldest first, and those that stay, each with the reason."""
+    """The checkpoints to thin, the oldest first, and those that stay unchanged, each with the
+    reason.
+    """
 
     chosen: tuple[DatedCheckpoint, ...]
     stays: tuple[tuple[Path, str], ...]
@@ -66,9 +68,11 @@ def select(
     now: float,
     table: FormatTable = FORMATS,
 ) -> Selected:
-    """Return the checkpoints in `path` that no rule keeps. `keep_last` of them stay, by default the
-    newest; those with a number that `keep_every` divides; those written in the last `older_than`
-    seconds; and those that `latest` and `best` name.
+    """Return the checkpoints in `path` to thin: those that no rule keeps.
+
+    These are kept: the newest `keep_last` (None: only the newest); those with a number that
+    `keep_every` divides; those written in the last `older_than` seconds; and those that `latest`
+    and `best` name.
 
     Raises:
         BadRequest: it is not a directory of checkpoints.

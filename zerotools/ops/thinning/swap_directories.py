@@ -33,13 +33,17 @@ _PROBES = (".probe-1", ".probe-2")
 
 
 class Workspace:
-    """The locked directory next to a checkpoint. Use as a context manager. `cleared` is the number
-    of bytes that an earlier run had left there.
+    """The locked directory next to a checkpoint, in which its thinned copy is made.
+
+    Use as a context manager.
+
+    `cleared` is the number of bytes that an earlier run had left there.
     """
 
     def __init__(self, subject: Path, exchange: Exchange = exchange) -> None:
-        """Prepare for `subject`, the checkpoint's directory or file; `exchange` is the system
-        call.
+        """Prepare the directory for `subject`, the checkpoint's directory or file.
+
+        `exchange` is the system call that exchanges two names.
         """
         self._subject = subject
         self._path = workspace_of(subject)
@@ -119,13 +123,14 @@ class Workspace:
         return True
 
     def commit(self, check: Callable[[Path], None]) -> None:
-        """Flush the directories of the copy, exchange it, and remove the old one.
+        """Flush the directories of the copy, exchange the copy with the checkpoint, and remove the
+        old one.
 
         `check` raises if the checkpoint under a path has changed: it is called before and after the
         exchange. If it raises after the exchange, the exchange is undone.
 
         Raises:
-            BadFile: see above; the checkpoint is unchanged.
+            BadFile: the checkpoint has changed; the exchange is not made, or is undone.
             OSError: the same; or the old copy cannot be removed, and the exchange is made.
         """
         if self.copy.is_dir():
@@ -194,8 +199,11 @@ def _open_up(path: Path) -> None:
 
 
 def size_left(subject: Path) -> int:
-    """Return the bytes of files that an interrupted run left next to a checkpoint, without shared
-    ones; 0 if it left none."""
+    """Return the size of files that an interrupted run left next to a checkpoint, in bytes.
+
+    Files that are hard links to the checkpoint's are not counted. The size is 0 if nothing was
+    left.
+    """
     return _size_of(workspace_of(subject))
 
 

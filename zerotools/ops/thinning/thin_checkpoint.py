@@ -26,9 +26,10 @@ _SLACK = 2**20
 
 @dataclass(frozen=True)
 class Thinned:
-    """The result. `cleared` is the number of bytes that an interrupted run had left, `notes` are
-    sentences on problems next to the checkpoint. `checked` is None if the checkpoint was not
-    changed.
+    """The result of thinning a checkpoint.
+
+    `cleared` is the number of bytes that an interrupted run had left. `notes` are sentences on
+    problems next to the checkpoint. `checked` is None if the checkpoint was not changed.
     """
 
     plan: ThinPlan
@@ -97,7 +98,7 @@ def _make(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None],
 ) -> CheckedCopy:
-    """Make the copy and check it."""
+    """Make the thinned copy of the checkpoint and check it; return the result of the check."""
     copy, links, workers = workspace.copy, workspace.links, budget.workers
     flush = flushing.add
     written = build(plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes)
@@ -105,8 +106,9 @@ def _make(
 
 
 class _Flushing:
-    """Flushes files in a thread while others are written and checked; at its end all are
-    flushed.
+    """Flushes files to the disk in a separate thread while other files are written and checked.
+
+    When the context ends, all files are flushed.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome for one checkpoint. `error` is the reason of a refusal."""
+    """The outcome of thinning one checkpoint. `error` is the reason if it was refused."""
 
     path: Path
     status: Status
@@ -173,7 +175,9 @@ class Outcome:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the tensors that are removed, by role; masters have their own role here."""
+        """The number of bytes of the removed tensors, by role; fp32 masters have their own role
+        here.
+        """
         return {} if self.plan is None else self.plan.dropped
 
     @property

@@ -70,7 +70,9 @@ class ThinPlan:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the tensors that are removed, by role; masters have their own role here."""
+        """The number of bytes of the removed tensors, by role; fp32 masters have their own role
+        here.
+        """
         stays = set(self.thinning.kept.values())
         found: dict[str, int] = {}
         for key, tensor in self.source.tensors.items() if self.has_work else ():
@@ -81,12 +83,14 @@ class ThinPlan:
 
     @property
     def bytes_before(self) -> int:
-        """Size of all files."""
+        """Size of all files of the checkpoint, in bytes."""
         return sum(self.entries.size_of(name) for name in self.entries.files())
 
     @property
     def bytes_after(self) -> int:
-        """The size of all files of the result, without the records that describe it."""
+        """Size of all files of the result in bytes, without the records that describe the
+        thinning.
+        """
         stays = (n for n in self.entries.files() if n not in self.removed | self.rewritten.keys())
         return sum(map(self.entries.size_of, stays)) + self.bytes_to_write
 
@@ -97,8 +101,10 @@ class ThinPlan:
 
     @property
     def freed(self) -> int:
-        """Bytes that become free, counted as in `bytes_before`. It is less if removed files have
-        other names elsewhere, and negative if all of them have.
+        """The number of bytes that become free, counted as in `bytes_before`.
+
+        It is less if removed files have other hard links elsewhere, and negative if all of them
+        have.
         """
         if not self.has_work:
             return 0
@@ -107,8 +113,9 @@ class ThinPlan:
 
     @property
     def shared(self) -> int:
-        """The bytes of removed files that stay on the disk, because they have other names
-        elsewhere."""
+        """The number of bytes of removed files that stay on the disk, because they have other hard
+        links.
+        """
         return sum(
             self.entries.size_of(name)
             for name in (*self.removed, *self.rewritten)
@@ -194,7 +201,7 @@ def _subject(source: Checkpoint) -> Path:
 
 
 def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
-    """Return the findings of `verify` on the structure."""
+    """Return the problems that `verify` finds in the checkpoint's structure, not in its values."""
     given = ToVerify(source, files_of(source, table), sources, table)
     return tuple(finding.message for finding in verify(given, fast=True).findings)
 
@@ -202,7 +209,9 @@ def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple
 def _below(
     subject: Path, source: Checkpoint, thinning: Thinning
 ) -> tuple[frozenset[str], dict[str, FilePlan]]:
-    """Return the files of a thinning by their names in `subject`."""
+    """Return the removed files, and the plans of the files to write, by their names relative to
+    `subject`.
+    """
     if not subject.is_dir():
         if thinning.removed:
             raise BadFile(f"{subject} holds nothing but the state of an optimizer; remove it")
@@ -262,7 +271,7 @@ def _notes(
 
 
 def _names(hint: Path, name: str) -> bool:
-    """Return whether the file `latest` contains `name`."""
+    """Return whether the file `hint`, such as `latest`, contains the name `name`."""
     try:
         text = read_regular(hint, _LONGEST_HINT, is_source=False)
         return text.decode("utf-8", "replace").strip() == name

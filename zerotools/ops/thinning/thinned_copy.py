@@ -81,7 +81,7 @@ def build(
 
 
 class _Written:
-    """Makes the files in several threads; `names` are the files that were written."""
+    """Makes the files of the copy in several threads; `names` are the files that were written."""
 
     def __init__(
         self,
@@ -195,9 +195,11 @@ NOTHING_CHANGED = "nothing was changed"
 
 @dataclass(frozen=True)
 class CheckedCopy:
-    """The result of the check. `compared` tensors lie in files that were written again, and have
-    the digests of the checkpoint's tensors. `soundness` is the verdict of `verify`, and `findings`
-    are its problems, if they were accepted.
+    """The result of checking a thinned copy.
+
+    `compared` is the number of tensors in files that were written again; their digests equal those
+    of the checkpoint's tensors. `soundness` is the verdict of `verify`, and `findings` are its
+    problems, if they were accepted.
     """
 
     tensors: int
@@ -242,12 +244,16 @@ def check_copy(
 
 
 def _named(plan: ThinPlan, copy: Path, message: str) -> str:
-    """Return a message on the copy, with the names of files in the checkpoint."""
+    """Return `message`, which is about the copy, with the names of the checkpoint's files in place
+    of the copy's.
+    """
     return message.replace(str(copy), str(plan.subject))
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """Return the manifest next to the checkpoint, which also has digests of the kept data."""
+    """Return the manifest next to the checkpoint, which has digests of the kept data; None if it
+    does not exist.
+    """
     try:
         return beside(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):

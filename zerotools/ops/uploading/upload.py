@@ -51,7 +51,7 @@ _LAST = ("latest", "latest_universal")
 
 
 class _Stopped(Exception):
-    """Another file failed."""
+    """The upload of this file was stopped because the upload of another file failed."""
 
 
 def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
@@ -86,8 +86,9 @@ def perform_upload(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """Do the same as `perform`, to a store. `overwrite` clears unfinished output of another run,
-    and replaces no checkpoint.
+    """Carry out the conversion as `perform` does, with its output in an object store.
+
+    `overwrite` removes the unfinished output of another run, but replaces no checkpoint.
 
     Raises:
         As `perform`; and HostUnreachable: the store does not answer.
@@ -223,7 +224,7 @@ class _Upload:
         self._staging.add(name, written, {"losses": losses, **more})
 
     def put_manifest(self) -> None:
-        """Put a job's manifest, with the digests of all files as they were sent."""
+        """Send a job's manifest, with the digests of all files as they were sent."""
         if not self._conversion.target.with_manifest:
             return
         entries = {
@@ -287,8 +288,9 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """Return the range of the records that are held together, and the number of the record after
-    them.
+    """Return the range of the records that are held in memory together, from number `first` on.
+
+    Also return the number of the record after them.
     """
     begin = end = min(ordered[first].start, *ordered[first].target_offset)
     number = first

@@ -10,7 +10,7 @@ from zerotools.ops.execution.workers import MemoryBudget
 LEAST_MEMORY = 64 * 2**20
 LEAST_PART, USUAL_PART = 5 * 2**20, 8 * 2**20
 _MOST_PARTS = 9_000
-"""Stores take 10,000 parts of one object."""
+"""The largest number of parts of one object that object stores accept."""
 _FILES, _PARTS = 4, 12
 _MIB = 2**20
 
@@ -29,7 +29,7 @@ class UploadMemory:
 
     @classmethod
     def of(cls, budget: MemoryBudget, count: int) -> UploadMemory:
-        """Make the memory for an output of `count` files.
+        """Divide `budget` for an output of `count` files.
 
         Raises:
             BadRequest: it is too small for one part.

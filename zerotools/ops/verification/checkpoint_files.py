@@ -33,9 +33,12 @@ _NO_STATE_NAMES = ("LICENSE", "NOTICE", ".gitattributes", ".gitignore")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """`subject` is the directory or the file that is the checkpoint; `names` are its files with
-    their sizes in bytes, relative to `base`. Damage to one of `essential` changes a tensor or the
-    state of the run: they are all but what describes the model or only loads it."""
+    """The files of one checkpoint.
+
+    `subject` is the directory or the file that is the checkpoint. `names` maps its files, relative
+    to `base`, to their sizes in bytes. `essential` are the files with tensors or training state:
+    all but those that only describe or load the model.
+    """
 
     subject: Path
     base: Path
@@ -131,8 +134,10 @@ NO_CHECKSUMS = "no checksums"
 
 @dataclass
 class FilesToScan:
-    """The files to read. `faults` are (file, sentence); `unchecked` are files without checksums,
-    with the reason.
+    """The files to read.
+
+    `faults` are pairs of a file and a sentence. `unchecked` are files without checksums, with the
+    reason.
     """
 
     files: list[ScannedFile] = field(default_factory=list)
@@ -161,8 +166,8 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
 
 def claimed_as(checkpoint: Checkpoint, path: Path) -> str | None:
-    """Return the name that the checkpoint's tensors use for a file, or None if no tensor is in
-    it.
+    """Return the name by which the checkpoint's tensors refer to the file `path`; None if no tensor
+    is in it.
     """
     for root in (checkpoint.root, checkpoint.root.absolute()):
         if path.is_relative_to(root):

@@ -41,8 +41,10 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """`equal` tensors have the bytes of the manifest, `cast` tensors those of a cast of them, or
-    the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
+    """The result of comparing tensors with a manifest.
+
+    `equal` tensors have the bytes that the manifest records. `cast` tensors equal a cast of those,
+    or the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
     tensors that only one of the two has, if that is not a fault. `narrower` are tensors of `cast`
     with bits that the manifest does not cover, with the manifest's type. `is_complete`: the
     manifest has all tensors.
@@ -90,7 +92,7 @@ def compare_files(
 
 
 def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) -> None:
-    """Refuse a manifest of another model.
+    """Raise an error if the manifest is of another model than the tensors `keys`.
 
     Raises:
         BadRequest: the two have no name of a tensor in common.
@@ -202,7 +204,11 @@ def _counterpart(
 
 
 def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
-    """Return None for the same bytes, "" for the same after a cast, else the difference."""
+    """Return how two tensors differ, by their digests.
+
+    None: their bytes are equal; "": they are equal after a cast; otherwise a phrase with the
+    difference.
+    """
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, but {theirs.shape} in the manifest"
     if ours.dtype == theirs.dtype:
@@ -257,8 +263,9 @@ _FEWEST_TO_TELL = 2
 
 @dataclass(frozen=True)
 class Against:
-    """The manifest to compare with. Its name is its path, or the path of the checkpoint that it was
-    made from.
+    """The manifest that a checkpoint is compared with.
+
+    Its name is its path, or the path of the checkpoint that it was made from.
     """
 
     manifest: DigestManifest
@@ -322,8 +329,10 @@ def beside(files: CheckpointFiles) -> Against | None:
 
 
 class Comparing:
-    """Compares one checkpoint with its reference. `keys` are its sound tensors that have digests;
-    only those of `portion` are compared. Computed digests are kept in `digests`.
+    """Compares one checkpoint with a manifest.
+
+    `keys` are its undamaged tensors that have digests; only those of `portion` are compared.
+    Computed digests are kept in `digests`.
     """
 
     def __init__(

@@ -33,8 +33,10 @@ _PART_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A weight that is not the cast of its master: `elements` of `numel` elements differ, the first
-    at index `first` of the flattened tensor.
+    """A weight that is not the cast of its master.
+
+    Of its `numel` elements, `elements` differ. The first one has index `first` in the flattened
+    tensor.
     """
 
     name: str
@@ -104,7 +106,7 @@ def _blocks(
 def _compare(
     opened: OpenFiles, pair: _Pair, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Return how many elements differ, and the index of the first."""
+    """Return the number of elements that differ in [begin, end), and the index of the first."""
     wide, narrow = pair.master.tensor.dtype, pair.weight.tensor.dtype
     room = min(_PART_BYTES, scratch.tile.nbytes // 4) // 16 * 16
     step = room // max(wide.itemsize, narrow.itemsize)

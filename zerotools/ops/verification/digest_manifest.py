@@ -41,7 +41,7 @@ _HEX = 32
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """`size` in bytes, and the digest of the bytes in hexadecimal."""
+    """The size of a file in bytes, and the digest of its bytes in hexadecimal."""
 
     size: int
     digest: str
@@ -49,8 +49,11 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class DigestManifest:
-    """`name` is the name of the checkpoint; `scalars` are the numbers of optimizer state, such as
-    `step`, by parameter. `files` may be empty."""
+    """The digests of a checkpoint's tensors and files.
+
+    `name` is the name of the checkpoint; `scalars` are the numbers of optimizer state, such as
+    `step`, by parameter. `files` may be empty.
+    """
 
     name: str
     format: str
@@ -168,7 +171,9 @@ def remove_digest_manifest(path: Path) -> None:
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:
-    """Return the documented form, without the digest of the manifest itself."""
+    """Return the manifest in its documented JSON form, without the digest of the manifest
+    itself.
+    """
     return {
         "schema": SCHEMA,
         "zerotools": version(),
@@ -308,8 +313,10 @@ def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
 
 @dataclass(frozen=True)
 class WrittenRecord:
-    """The record inside an output: `command` is the zerotools command that wrote the files, `files`
-    have their digests.
+    """The record inside an output of zerotools.
+
+    `command` is the zerotools command that wrote the files; `files` have the digests of the files,
+    by name.
     """
 
     path: Path

@@ -40,7 +40,9 @@ _PART_BYTES = 2**19
 
 @dataclass(frozen=True, slots=True)
 class TensorDigest:
-    """Digests in hexadecimal; `casts` by the name of the type."""
+    """The digest of a tensor's bytes, and those of its casts by the name of the type, all in
+    hexadecimal.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -71,8 +73,10 @@ def digests_of(
     cast: Cast = numpy_cast,
     casts: bool = True,
 ) -> dict[Key, TensorDigest]:
-    """Return the digests of tensors, with those of their casts if `casts`; `on_bytes` gets the
-    bytes of tensors that are done. `cast` equals numpy's for every value except NaN.
+    """Return the digests of the tensors `keys`, and with `casts`, those of their casts.
+
+    `on_bytes` is called with the number of bytes of tensors that are done. `cast` equals numpy's
+    for every value except NaN.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
@@ -141,7 +145,7 @@ class FlatValues:
             self._index = BoxIndex([chunk.box for chunk in self._chunks])
 
     def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
-        """Fill the bytes `raw` with elements [begin, end); `buffer` is for reading."""
+        """Read elements [begin, end) into the bytes `raw`; `buffer` is for reading."""
         dtype = self.tensor.dtype
         if self._ranges is not None:
             gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
@@ -203,7 +207,7 @@ class _Hashers:
         self._casts = {target: None if target == dtype else block_hasher() for target in types}
 
     def update(self, raw: Array) -> None:
-        """Take the next bytes."""
+        """Add the next bytes of the block to the digests."""
         values = raw.view(numpy_dtype(self._dtype))
         for target, hasher in self._casts.items():
             if hasher is None and count_values(values).nans:
@@ -214,7 +218,7 @@ class _Hashers:
         self._own.update(raw.data)
 
     def digests(self) -> tuple[bytes, ...]:
-        """Return the digest of its bytes, and of each cast."""
+        """Return the digest of the block's bytes, and the digest of each cast."""
         return tuple((each or self._own).digest() for each in (self._own, *self._casts.values()))
 
 

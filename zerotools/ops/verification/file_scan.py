@@ -42,7 +42,7 @@ _SLACK = 16
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`length` bytes of a file from `begin`, with the expected CRC-32 `crc`."""
+    """`length` bytes of a file from `begin` on, with their expected CRC-32 `crc`."""
 
     begin: int
     length: int
@@ -64,8 +64,10 @@ class ScannedFile:
 
 @dataclass
 class FileScan:
-    """The result for one file. `error` is why the file could not be read to its end; `digest` is
-    that of all its bytes, if requested.
+    """The result of reading one file.
+
+    `error` is the reason why the file could not be read to its end. `digest` is that of all its
+    bytes, if requested.
     """
 
     file: ScannedFile
@@ -101,10 +103,11 @@ def scan(
     records_only: bool = False,
     sources: Sources | None = None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
-    """Read `files` below `base`; count odd values by tensor, if there are any.
+    """Read all `files` below `base`: check records, and count NaN, infinite and negative values by
+    tensor.
 
     With `digests`, each file gets its digest. With `records_only`, blocks without a part of a
-    record are not read. With `sources`, a changed file has that as its error.
+    record are not read. With `sources`, an error is recorded for each file that has changed.
     """
     assert not (digests and records_only), "a digest is of all bytes"
     scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
@@ -177,7 +180,7 @@ def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: 
 
 
 def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
-    """Yield the records with a wrong CRC-32, each with the one that was computed."""
+    """Yield each record with a wrong CRC-32, and the CRC-32 that was computed."""
     found = [0] * len(records)
     for part in parts:
         for number, (crc, length) in part.crcs.items():
@@ -274,10 +277,11 @@ class _Reader:
 
 @dataclass(frozen=True)
 class ClaimedBytes:
-    """The bytes of files that are elements of tensors. `keys` are the tensors of floating-point
-    numbers, by number. `places` has rows for each file: (first byte, end, number of the tensor,
-    largest end so far), in order. `elsewhere` are tensors with elements that are not contiguous in
-    their files; one pass cannot separate them.
+    """The bytes of files that are elements of tensors.
+
+    `keys` are the tensors of floating-point numbers, by number. `places` has rows for each file:
+    (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are tensors
+    with elements that are not contiguous in their files; one pass cannot separate them.
     """
 
     keys: list[Key] = field(default_factory=list)

@@ -28,7 +28,7 @@ class Soundness(StrEnum):
 
     @property
     def conclusion(self) -> str:
-        """The last words of `zerotools verify`."""
+        """The last words of the output of `zerotools verify`."""
         return _CONCLUSIONS[self]
 
 
@@ -40,8 +40,11 @@ _CONCLUSIONS = {
 
 
 class Check(StrEnum):
-    """The kind of a finding. `MANIFEST`: something differs from the manifest, `CHANGED`: a file
-    changed while it was verified."""
+    """The kind of check that a finding comes from.
+
+    `MANIFEST`: something differs from the manifest. `CHANGED`: a file changed while it was
+    verified.
+    """
 
     STRUCTURE = "structure"
     BYTES = "bytes"
@@ -52,8 +55,11 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault: a sentence, with the file and the tensor if it is about one. `file` is relative to
-    the checkpoint's directory."""
+    """A fault that a check found: a sentence, with the file and the tensor that it is about, if
+    any.
+
+    `file` is relative to the checkpoint's directory.
+    """
 
     check: Check
     message: str
@@ -63,8 +69,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The reference of a comparison, and the number of tensors with its values. `by_files`: the
-    files were compared, byte by byte, and `vouched` are the equal ones. `notes` are sentences on
+    """The result of comparing a checkpoint with a manifest or another checkpoint.
+
+    It has the name of that reference, and the number of tensors with equal values. `by_files`: the
+    files were compared byte by byte, and `vouched` are the equal ones. `notes` are sentences on
     values that only one of the two has. `is_exact`: every bit of all tensors was compared.
     """
 

@@ -79,7 +79,7 @@ def meaningless_scales(
 def _with_odd_scales(
     checkpoint: Checkpoint, weights: Iterable[tuple[Key, QuantisedWeight]], budget: MemoryBudget
 ) -> list[Key]:
-    """Return the weights with unusual scales, in the order of the checkpoint."""
+    """Return the quantised weights with unusual scales, in the order of the checkpoint."""
     ordered = list(weights)
     with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
 

@@ -57,7 +57,9 @@ DEFAULT_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint with its metadata, its files at that time, and the portion to verify."""
+    """A checkpoint with its metadata, its files when the metadata was read, and the portion to
+    verify.
+    """
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -116,9 +118,11 @@ def verify(
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Verification:
-    """Make all checks; `on_bytes` gets the number of bytes read. With `fast` no data is read. It is
-    compared with the record inside it, if it is an output with one, and with `other`, or else with
-    the manifest next to it. With `digests`, the result has a new manifest.
+    """Make all checks of the checkpoint, and return the findings.
+
+    `on_bytes` is called with the number of bytes read. With `fast` no tensor data is read. The
+    checkpoint is compared with the record inside it, if it is an output with one, and with `other`,
+    or otherwise with the manifest next to it. With `digests`, the result has a new manifest.
 
     Raises:
         BadRequest: the manifest is of another model.
@@ -265,7 +269,9 @@ class AllChecks:
             self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
 
     def meaning(self) -> None:
-        """Check that the numbers are possible, and that weights are casts of their masters."""
+        """Check that all numbers are possible values, and that weights are casts of their
+        masters.
+        """
         elsewhere = {
             key: key.role in NEVER_NEGATIVE
             for key in self._claims.elsewhere

@@ -22,8 +22,10 @@ _ALL = OutputPart(1, 1)
 
 @dataclass(frozen=True)
 class Portion:
-    """`file_parts` and `name_parts` give the part of each file, and of all tensors of each name.
-    `roles` are the roles of all tensors of the checkpoint.
+    """The files and tensors that one of several runs checks.
+
+    `file_parts` and `name_parts` give the number of the run for each file, and for all tensors of
+    each name. `roles` are the roles of all tensors of the checkpoint.
     """
 
     part: OutputPart = _ALL

@@ -40,8 +40,12 @@ _OUTPUTS_FIRST = (0, 19)
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """`weights` are those without the adapter, `changes` its effect on some of them; `halves` holds
-    the tensors that changes name. `is_mapped`: the base was put into another layout."""
+    """A model, and the changes that one adapter makes to it.
+
+    `weights` are the weights without the adapter, `changes` has the adapter's change of some of
+    them, and `halves` holds the tensors of the adapter that `changes` refers to. `is_mapped`: the
+    base model was put into another layout.
+    """
 
     weights: Checkpoint
     changes: Mapping[Key, tuple[Change, ...]]
@@ -156,7 +160,9 @@ class _Model:
         self._of_leaves: dict[str, bool] | None = None
 
     def changes(self, parts: Sequence[AdapterTensor]) -> list[tuple[Key, Change]]:
-        """Return the changes of one layer's parts."""
+        """Return the changes that the adapter tensors of one layer make, each with the key of its
+        weight.
+        """
         module = parts[0].module
         matrices = {each.part: each.key for each in parts if not each.saved.endswith(".bias")}
         offset = next((each.key for each in parts if each.saved.endswith(".bias")), None)

@@ -27,7 +27,7 @@ BLOCK_BYTES = 16 * 1024 * 1024
 
 
 class Layout(Enum):
-    """How the product of the two halves lies in its weight."""
+    """The order of dimensions of a weight that the product of an adapter's matrices is added to."""
 
     ROWS = "rows"
     """(out, in): `nn.Linear`, and convolutions with all that is behind the first dimension."""
@@ -41,8 +41,10 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`scale` times the product of two halves is added; with a `magnitude` the sum gets that
-    norm."""
+    """A change: `scale` times the product of two matrices is added.
+
+    With a `magnitude` (DoRA), the sum is then scaled to that norm.
+    """
 
     down: Key
     up: Key
@@ -53,7 +55,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows `indices` are those of another tensor."""
+    """A change: the rows `indices` of the weight are replaced by those of another tensor."""
 
     values: Key
     indices: tuple[int, ...]
@@ -61,7 +63,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """`scale` times another tensor of the same shape is added."""
+    """A change: `scale` times another tensor of the same shape is added."""
 
     values: Key
     scale: float
@@ -140,7 +142,9 @@ def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> App
 
 
 def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the factors (out, rank) and (rank, in) in the order of the weight."""
+    """Return the two matrices of the adapter, (out, rank) and (rank, in), in the order of the
+    weight.
+    """
     down, up = _loaded(halves, change.down), _loaded(halves, change.up)
     if change.layout in (Layout.ROWS, Layout.TRANSPOSED):
         up, down = up.reshape(len(up), -1), down.reshape(len(down), -1)

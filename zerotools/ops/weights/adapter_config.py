@@ -136,8 +136,9 @@ def _of_verl(file: Path) -> Mapping[str, Any]:
 
 
 def _of_bridge(file: Path) -> Mapping[str, Any] | None:
-    """Return the adapter's numbers in the configuration of a Megatron-Bridge run; None: it trained
-    no adapter."""
+    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None if it trained no
+    adapter.
+    """
     found = section_of(file, "peft")
     kind = str(found.get("_target_", "")).rpartition(".")[2]
     if not found:
@@ -151,7 +152,9 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
 
 
 def _of_swift(file: Path) -> Mapping[str, Any] | None:
-    """Return the numbers in ms-swift's arguments; None: they are of another program."""
+    """Return the LoRA numbers in the arguments of ms-swift; None if the file is of another
+    program.
+    """
     tree = _record(file)
     if not {"lora_rank", "lora_alpha"} <= tree.keys():
         return None
@@ -195,7 +198,9 @@ def _of_numbers(
 
 
 def _modules(tensors: Sequence[AdapterTensor], *, whole: bool) -> list[str]:
-    """Return the modules that have an adapter, or those that it holds `whole`."""
+    """Return the modules that have LoRA matrices; with `whole`, the modules that the adapter
+    replaces.
+    """
     found = (each.module for each in tensors if (each.part == SAVED_WHOLE) == whole)
     return list(dict.fromkeys(found))
 
@@ -357,8 +362,10 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """Return the value of the first pattern in the config that matches the end of a layer's
-    name.
+    """Return the value for a layer in a table of patterns: that of the first pattern that matches
+    the end of its name.
+
+    If no pattern matches, return `otherwise`.
     """
     given = config.get(patterns) or {}
     if not isinstance(given, dict):

@@ -229,7 +229,9 @@ def _layout_of(
 
 
 def _named(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the two matrices of each weight, under its name with which of them it is."""
+    """Return the two LoRA matrices of each weight, under the weight's name and a suffix for each
+    matrix.
+    """
     parts = adapter_tensors(checkpoint.tensors, None, checkpoint.origin.path)
     tensors = {
         _half(each.module + _WEIGHT, each.part): checkpoint.tensors[each.key] for each in parts
@@ -307,7 +309,9 @@ def _spelled(name: str, layout: str) -> str:
 
 
 def _full_leaves(target: ModelLayout, layers: Iterable[str]) -> frozenset[str]:
-    """Return the last words of the names of layers that all have an adapter."""
+    """Return the last parts of layer names, such as q_proj, for which all layers have an
+    adapter.
+    """
     adapted = {*layers}
     others = {_leaf(_module(name)) for name in target.tensors if name not in adapted
               and name.endswith(_WEIGHT)}  # fmt: skip

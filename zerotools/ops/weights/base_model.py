@@ -148,7 +148,9 @@ def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
 
 
 def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
-    """Return the common root of the files of both, and the prefix of the names of each."""
+    """Return the common root directory of the two checkpoints, and the prefix of the file names of
+    each.
+    """
     if not isinstance(base, RemotePath):
         return run, ("", f"{base.absolute()}/")
     if not isinstance(run, RemotePath):
@@ -167,7 +169,7 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _moved(tensor: Tensor, prefix: str) -> Tensor:
-    """Return the tensor with its files named from another root."""
+    """Return the tensor with `prefix` before its file names."""
     if not prefix:
         return tensor
     chunks = tensor.chunks

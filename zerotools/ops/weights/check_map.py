@@ -1,4 +1,4 @@
-"""Check the layouts of a map for one model, and find those that a checkpoint has."""
+"""Check the layouts that a weight map lists for one model, and find those that a checkpoint has."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from zerotools.ops.weights.layout_search import shapes_of
 
 @dataclass(frozen=True)
 class LayoutCheck:
-    """The check of one layout of a map.
+    """The check of one layout of a weight map.
 
     `refusal` is the reason why the layout does not apply to the model. If a checkpoint is compared,
-    `missing` are names that it lacks, `unknown` names that the layout does not have, and `ignored`
-    names of values that are not weights. `wrong` has the names with another shape, each with the
-    shape in the checkpoint and the shape from config.json.
+    `missing` are names that it lacks, `unknown` are names that the layout does not have, and
+    `ignored` are names of values that are not weights. `wrong` has the names with another shape,
+    each with the shape in the checkpoint and the shape from config.json.
     """
 
     name: str
@@ -58,7 +58,8 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """Return the map with the name or the file `name`, or for None the map for the model.
+    """Return the weight map with the name or in the file `name`; None: the map for the model of
+    `config`.
 
     Raises:
         BadRequest: the map does not exist, or neither a map nor a model is given.
@@ -85,7 +86,7 @@ def is_no_map(name: str) -> bool:
 
 
 def made_tensors(layout: ModelLayout) -> list[MadeTensor]:
-    """Return every tensor of the layout as it is written."""
+    """Return each tensor of the layout in the form in which it is saved to a file."""
     found = []
     for name, view in written_views(layout).items():
         parts = dict.fromkeys(
@@ -104,8 +105,11 @@ def check_layouts(
     given: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> list[LayoutCheck]:
-    """Check every layout of the map for one model: that it is total and invertible, and how much of
-    it the checkpoint has."""
+    """Check every layout of the weight map for one model.
+
+    A layout must be total and invertible. With a `checkpoint`, also find how much of the layout it
+    has.
+    """
     return [_check(family, name, config, given, checkpoint) for name in (HUB, *family.layouts)]
 
 

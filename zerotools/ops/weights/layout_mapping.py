@@ -42,8 +42,11 @@ _UNKNOWN = TrainingState()
 
 @dataclass(frozen=True, kw_only=True)
 class MapRequest:
-    """The requested layout `to`. `source` is that of the checkpoint, None: it is detected; `file`
-    has a map, None: one that zerotools has; `arguments` override config.json."""
+    """The user's request to put a checkpoint into the layout `to`.
+
+    `source` is the layout of the checkpoint, None: it is detected. `file` has a weight map, None:
+    one that zerotools has is used. `arguments` override config.json.
+    """
 
     to: str
     source: str | None = None
@@ -59,8 +62,11 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class MappedCheckpoint:
-    """A checkpoint in another layout. `origins` has the tensors that each name is made from;
-    `adapter` is the movement of a LoRA adapter, if the checkpoint is only an adapter."""
+    """A checkpoint that was put into another layout.
+
+    `origins` has the earlier tensors that each name is made from. `adapter` describes the change of
+    a LoRA adapter, if the checkpoint is only an adapter.
+    """
 
     checkpoint: Checkpoint
     notes: tuple[str, ...]

@@ -27,8 +27,10 @@ _WEIGHTS = ("param16", "buffer", "param")
 
 @dataclass(frozen=True)
 class LaidOutCheckpoint:
-    """A checkpoint under the names of its layout, and notes on them. `own` has the tensors' names
-    in the file, if these differ."""
+    """A checkpoint with its tensors under the names of its layout, and notes on these names.
+
+    `own` has the names of the tensors in the file, if these differ.
+    """
 
     checkpoint: Checkpoint
     found: FoundLayout
@@ -142,7 +144,10 @@ _MOST_LEADING = 3
 
 @dataclass(frozen=True)
 class Unwrapping:
-    """One scheme of tensor names. `removed` are the parts that it removes, as text."""
+    """One scheme of tensor names.
+
+    `removed` is a text with the parts that it removes from names, such as `module.`.
+    """
 
     new_name: Callable[[str], str]
     removed: tuple[str, ...] = ()
@@ -179,7 +184,9 @@ def _without(leading: str) -> Callable[[str], str]:
 
 
 def _shared(names: list[str]) -> list[str]:
-    """Return the parts that all names begin with, without the last part of any."""
+    """Return the name parts with which all names begin; the last part of a name is never
+    included.
+    """
     columns = zip(*(_parts(name)[:-1][:_MOST_LEADING] for name in names), strict=False)
     found: list[str] = []
     for column in columns:

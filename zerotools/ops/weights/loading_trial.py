@@ -136,9 +136,10 @@ class Unbuildable(BadRequest):
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one trial: missing, unexpected and mismatched names, the names that
-    transformers ties with the tensor that each gets, and tied names that were renamed to the name
-    of the tensor.
+    """The result of one attempt to load tensors into a model.
+
+    It has the missing, unexpected and mismatched names; the names that transformers ties, each with
+    the tensor that it gets; and tied names that were renamed to the name of the tensor.
     """
 
     faults: NameFaults

@@ -61,9 +61,10 @@ _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 
 @dataclass(frozen=True)
 class AdapterRequest:
-    """The options of the user for the adapter: its `base` model, its `config`, and its `name` if
-    there are several. `weights` is the value of `--weights-from`. `model_config` is the config.json
-    of the run.
+    """The user's options for the adapter of a LoRA run.
+
+    These are its `base` model, its `config`, and its `name` if there are several. `weights` is the
+    value of `--weights-from`. `model_config` is the config.json of the run.
     """
 
     base: Path | None = None
@@ -73,7 +74,7 @@ class AdapterRequest:
     model_config: Path | None = None
 
     def options(self) -> list[str]:
-        """Return the options that have no effect without an adapter."""
+        """Return the given options that have no effect if the run has no adapter."""
         given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
         return [option for option, value in given.items() if value is not None]
 
@@ -165,7 +166,9 @@ def _model_of(
     request: AdapterRequest,
     table: FormatTable,
 ) -> AdaptedModel:
-    """Return the model, with the base from the run or from `request.base`."""
+    """Return the model of an adapter run, with the base weights from the run or from
+    `request.base`.
+    """
     path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):

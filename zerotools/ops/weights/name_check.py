@@ -40,9 +40,11 @@ _OF_ADAPTERS = (".lora_", ".base_layer.")
 
 @dataclass(frozen=True)
 class Fits:
-    """The names fit the model, after they are changed by `naming` and then by `renamed`. `ties`
-    maps the names that the model ties to the name of the tensor that each takes. `lost` are the
-    names of weights that the model needs and the user left out.
+    """The result if the names fit the model, after they are changed by `naming` and then by
+    `renamed`.
+
+    `ties` maps the names that the model ties to the name of the tensor that each takes. `lost` are
+    the names of weights that the model needs and the user left out.
     """
 
     naming: Unwrapping
@@ -76,8 +78,10 @@ class Fits:
 
 @dataclass(frozen=True)
 class Misses:
-    """The names do not fit the model: transformers would fill missing tensors with random numbers,
-    and ignore unexpected ones. `advice` names the option that corrects it.
+    """The result if the names do not fit the model.
+
+    transformers would fill missing tensors with random numbers, and ignore unexpected ones.
+    `advice` names the option that corrects it.
     """
 
     faults: NameFaults
@@ -99,7 +103,9 @@ class Misses:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """The names could not be compared; `why` is the reason, as a part of a sentence."""
+    """The result if the names could not be compared; `why` is the reason, as a part of a
+    sentence.
+    """
 
     why: str
 
@@ -110,7 +116,7 @@ class NotChecked:
 
 
 class Knowledge(Protocol):
-    """The names and shapes that a model has."""
+    """The names and shapes of the tensors that a model is known to have."""
 
     @property
     def ties(self) -> Mapping[str, str]:
@@ -241,7 +247,7 @@ def _lost(
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
-    """Return the tree of config.json; None: it is not an object, or cannot be read."""
+    """Return the JSON object in config.json; None if it is not an object, or cannot be read."""
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -319,7 +325,9 @@ def _wrapped(names: Iterable[str]) -> str:
 
 
 def _is_turned(faults: NameFaults, weights: Checkpoint) -> bool:
-    """Return whether only the order of dimensions of quantised weights is wrong, as in gpt-oss."""
+    """Return whether quantised weights only have their dimensions in another order, as in
+    gpt-oss.
+    """
     if faults.missing or faults.unexpected:
         return False
     packed = {key.name for key in recognise(weights).weights}
@@ -404,7 +412,10 @@ def fitted(
 
 @dataclass(frozen=True)
 class _LikeNames:
-    """The names of another model; `check_against` makes the other comparisons."""
+    """The names of another model that an export must match.
+
+    Only missing names count as faults here; `check_against` makes the other comparisons.
+    """
 
     like: Reference
     ties: Mapping[str, str] = field(default_factory=dict)
@@ -417,7 +428,7 @@ class _LikeNames:
 def _advice(
     faults: NameFaults, held: Mapping[str, Shape], config: Mapping[str, Any], command: str
 ) -> str:
-    """Return the option that mends the faults."""
+    """Return the option that corrects the faults, as text for a message."""
     if any(mark in name for name in faults.unexpected for mark in _OF_ADAPTERS):
         return _adapter_advice(held)
     other = _other_layout(held, config)
@@ -457,7 +468,11 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
 
 
 def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
-    """Return the `--exclude` options that leave exactly these names out."""
+    """Return a phrase with the `--exclude` options that match all `unexpected` names, and no others
+    of `held`.
+
+    `by` is put before the options.
+    """
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)
     patterns = exclusions(unexpected, [name for name in held if name not in spare])

@@ -118,7 +118,7 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
 
 
 class _Source:
-    """A tensor of the job, and its chunks by their position in it."""
+    """A tensor of the job, with its chunks ordered by their position in it."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self._name = name
@@ -142,7 +142,7 @@ class _Source:
 
 
 def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
-    """Return `piece`, which is in `chunk`."""
+    """Return the part of `chunk` that `piece` describes, at its position in the Hub's tensor."""
     steps = chunk.strides or row_major_strides(chunk.box.shape)
     inside = piece.source.relative_to(chunk.box).start
     offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))
@@ -153,7 +153,7 @@ def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
 
 @dataclass
 class _Restored:
-    """A tensor of the Hub of `shape`, made of blocks of the job's tensors."""
+    """A tensor of `shape`, as the Hub has it, that is built from blocks of the job's tensors."""
 
     first: Key
     example: Tensor

@@ -32,7 +32,9 @@ _SAME = {
     "moe_router_group_topk": ("topk_group",),
     "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
-"""Arguments of Megatron-LM and Megatron-Bridge, and the keys of config.json that say the same."""
+"""Arguments of Megatron-LM and Megatron-Bridge, each with the key of config.json of the same
+meaning.
+"""
 
 _TIES = "it has no tie_word_embeddings, so the head of {} would be its embedding"
 
@@ -57,7 +59,7 @@ def with_run_arguments(
 
 
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the multiple that the run has padded its vocabulary to."""
+    """Return the argument by name that says to which multiple the run has padded its vocabulary."""
     multiple = arguments.get("make_vocab_size_divisible_by")
     ranks = arguments.get("tensor_model_parallel_size", 1)
     is_said = type(multiple) is int and type(ranks) is int and multiple > 0 and ranks > 0

@@ -106,8 +106,7 @@ def _group(weights: Checkpoint, alias: str) -> set[str]:
 def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
     """Return whether the model itself ties `alias` to the tensor, according to `ties`.
 
-    The names in `ties` may begin with other parts, because those of a model in memory differ from
-    those of its files.
+    The names in `ties` may have another prefix, because names in memory differ from names in files.
     """
     if ties.get(alias) in _group(weights, alias) or _are_one(alias, weights.aliases[alias]):
         return True
@@ -115,7 +114,7 @@ def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
 
 
 def _are_one(one: str, other: str) -> bool:
-    """Return whether two names differ only by their first parts."""
+    """Return whether two names are equal except for their prefix."""
     return one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
