@@ -69,7 +69,7 @@ def make_importable() -> None:
 
 
 def main() -> NoReturn:
-    """Run a rank with the options of the command line."""
+    """Run a rank with the options of the command line, and end the process."""
     parser = argparse.ArgumentParser(description="One rank of a zerotools training job.")
     parser.add_argument("--run-dir", type=Path, required=True, help="the attempt's directory")
     run_dir: Path = parser.parse_args().run_dir

@@ -125,7 +125,9 @@ def _digest(value: Any) -> str:
 
 
 LOOK_SECONDS = 3.0
-"""Seconds to wait for a note. The failing node writes it before its connections close."""
+"""Time in seconds to wait for the note of a failing node, which is written before its
+connections close.
+"""
 _PAUSE_SECONDS = 0.1
 _LARGEST = 1 << 16
 

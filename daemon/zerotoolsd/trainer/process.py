@@ -60,8 +60,10 @@ def main(run_dir: Path, started: float) -> NoReturn:
 
 
 def set_library_defaults() -> None:
-    """Set the variables of `OF_LIBRARIES` that are not set. Call it before the libraries are
-    imported."""
+    """Set the environment variables of `OF_LIBRARIES` that are not set.
+
+    Call this before the libraries are imported.
+    """
     for name, value in OF_LIBRARIES.items():
         os.environ.setdefault(name, value)
 

@@ -236,7 +236,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _OverThreads:
-    """Implements `Exchange` between threads."""
+    """Implements `Exchange` between threads: thread `index` of `ranks`."""
 
     table: _Table
     index: int

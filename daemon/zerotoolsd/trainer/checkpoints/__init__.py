@@ -1,4 +1,4 @@
-"""Checkpoints of a run.
+"""Saves, keeps and chooses the checkpoints of a run.
 
 save_checkpoint    all ranks write one checkpoint together
 commit             rank 0 renames the complete directory to its name

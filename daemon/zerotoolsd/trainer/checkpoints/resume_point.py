@@ -28,9 +28,9 @@ Value = TypeVar("Value")
 class ResumePoint:
     """The checkpoint from which the run continues, at `path`, with its `record`.
 
-    `skipped` are the newer checkpoints that cannot be used. `foreign` is set if another program
-    saved the checkpoint. `verified` says how the bytes of the checkpoint were checked: a constant
-    of `checkpoint_dirs`.
+    `skipped` are the damaged or missing checkpoints that could not be used. `foreign` is set if
+    another program saved the checkpoint. `verified` says how the bytes of the checkpoint were
+    checked: a constant of `checkpoint_dirs`.
     """
 
     path: Path

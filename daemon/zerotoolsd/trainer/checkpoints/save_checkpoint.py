@@ -1,14 +1,15 @@
-"""All ranks save one checkpoint together. It is complete, or it does not exist.
+"""All ranks save one checkpoint together.
 
-1. Rank 0 makes a staging directory and sends its name to the other ranks. 2. Every rank writes its
-shards and its random number state, and flushes them. 3. Rank 0 adds the record, the config and last
-the manifest, and flushes the directories. 4. Rank 0 renames the directory, and updates the hints
-`latest` and `best`. 5. Rank 0 deletes old checkpoints.
+The checkpoint is complete, or it does not exist. 1. Rank 0 makes a staging directory and sends its
+name to the other ranks. 2. Every rank writes its shards and its random number state, and flushes
+them. 3. Rank 0 adds the record, the config and, as the last file, the manifest, and flushes the
+directories. 4. Rank 0 renames the directory, and updates the hint files `latest` and `best`. 5.
+Rank 0 deletes old checkpoints.
 
-If a process is killed meanwhile, older checkpoints are unchanged. The next attempt removes the
-staging directory. Ranks wait for each other in the control group of `Saver.group`, which has a long
-timeout. A saver that runs in the background has its own group. Otherwise two threads would receive
-each other's messages.
+If a process is killed during the save, older checkpoints are unchanged. The next attempt removes
+the staging directory. Ranks wait for each other in the control group of `Saver.group`, which has a
+long timeout. A saver that runs in the background has its own control group. Otherwise two threads
+would receive each other's messages.
 """
 
 from __future__ import annotations

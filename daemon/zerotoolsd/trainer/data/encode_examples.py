@@ -173,7 +173,7 @@ def encode(
 
 
 def make_record_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """Return a function that encodes a batch of records."""
+    """Return a function that encodes a batch of records to a list of `Encoded`."""
     encoder = make_encoder(
         tokenizer,
         data,
@@ -184,7 +184,7 @@ def make_record_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> B
 
 
 def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """Load the tokenizer in `directory`, and return a function that encodes a batch of records."""
+    """Load the tokenizer in `directory`, and return the result of `make_record_encoder` for it."""
     return make_record_encoder(load_tokenizer(directory), data, reader)
 
 

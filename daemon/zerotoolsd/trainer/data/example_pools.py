@@ -112,7 +112,9 @@ class TokenWindows:
         return self.length
 
     def size(self, number: int) -> int:
-        """Return the same number as `predicted`."""
+        """Return the number of tokens of a window that are read or predicted; the same as
+        `predicted`.
+        """
         return self.length
 
 

@@ -127,7 +127,7 @@ class Preference(Example):
         return any(number != IGNORED for number in self.targets)
 
     def without_targets(self) -> Preference:
-        """Return the same pair without learned tokens."""
+        """Return a copy of the pair in which no token of either answer is learned."""
         targets = np.full(len(self.targets), IGNORED)
         return replace(self, targets=targets, rejected=self.rejected.without_targets())
 

@@ -366,9 +366,9 @@ MOST_LETTERS = 1 << 20
 def sample_text(
     spec: JobSpec, paths: Sequence[Path], positions: int | None, show: int
 ) -> Mapping[str, Any] | None:
-    """Return a preview of the first `show` sequences of a text, and the estimated epoch.
+    """Return a preview of text files: the first `show` sequences, and an estimate of the epoch.
 
-    Returns None if there is no text, or no sequence length.
+    Returns None if the files have no text, or neither the job nor the model sets a sequence length.
     """
     length = fixed_length(spec.data, positions)
     if not paths or length is None:

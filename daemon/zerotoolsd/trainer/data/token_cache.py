@@ -35,8 +35,11 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.exclusive_directory import OwnDirectory
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
-"""Environment variables of ranks: the directory of the cache, and its largest size. Without them
-there is no cache."""
+"""Environment variables of a rank: the directory of the token cache, and its largest size in
+bytes.
+
+Without them there is no cache.
+"""
 META = "entry.json"
 _LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]

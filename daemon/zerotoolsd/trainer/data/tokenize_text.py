@@ -132,7 +132,10 @@ def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 Maker = Callable[..., Callable[[Any], Any]]
-"""Makes a function that processes batches. A process imports the maker by its name."""
+"""A function that makes the function that processes batches.
+
+Another process imports it by its name.
+"""
 
 LAST_SECONDS = 1.0
 """Time in seconds that a process which is no longer used gets to end, before it is killed."""

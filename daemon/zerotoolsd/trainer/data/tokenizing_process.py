@@ -21,7 +21,9 @@ from typing import Any
 
 
 def main() -> None:
-    """Process batches until the input ends."""
+    """Read batches from standard input, process them and write the results, until the input
+    ends.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):  # the rank ends this process
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

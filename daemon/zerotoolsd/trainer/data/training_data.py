@@ -94,7 +94,9 @@ class DataReading:
     _found: Future[list[ReadSource]] | None = field(default=None, init=False)
 
     def start(self) -> DataReading:
-        """Start to read the data.
+        """Start to read the data in the background.
+
+        Return this object.
 
         Raises:
             BadRequest: the model cannot be trained on data of this kind.

@@ -83,7 +83,7 @@ class Engine(Protocol):
     """
 
     spec: JobSpec
-    """The job. If it sets epochs, it is replaced by one that sets steps before the first step."""
+    """The job. If the job file sets epochs, this job has the computed number of steps instead."""
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Do optimizer step `step`, counted from 0.

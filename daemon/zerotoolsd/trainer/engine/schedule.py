@@ -40,7 +40,9 @@ def learning_rate(train: TrainSpec, step: int) -> float:
 
 
 def decay_steps(train: TrainSpec) -> int:
-    """Return how many of the last steps of a wsd schedule have a rate below the peak."""
+    """Return the number of steps at the end of a wsd schedule that have a lower rate than the
+    peak.
+    """
     if train.decay_steps is not None:
         return train.decay_steps
     return min(max(1, train.total_steps // 10), max(1, train.total_steps - train.warmup_steps))
@@ -76,12 +78,11 @@ def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
-    """Return `spec` with `train.steps` instead of `train.epochs`, and `train.warmup_steps` instead
-    of `train.warmup_ratio`.
+    """Return `spec` with numbers of steps in place of `train.epochs` and `train.warmup_ratio`.
 
-    `sequences` is the number of sequences in an epoch. Steps take their sequences one after the
-    other through all epochs. So every step has `train.batch_size` sequences, and the last one may
-    continue into the next epoch.
+    They are in `train.steps` and `train.warmup_steps`. `sequences` is the number of sequences in an
+    epoch. Steps take their sequences one after the other through all epochs. So every step has
+    `train.batch_size` sequences, and the last step may continue into the next epoch.
 
     Raises:
         BadRequest: the warm-up or the decay has more steps than the run.

@@ -221,7 +221,7 @@ class Baton:
         return _in_words(self._clock() - self.lock.stat().st_mtime)
 
     def wait(self) -> None:
-        """Do nothing, because `try_acquire` has waited."""
+        """Do nothing, because `try_acquire` has already waited for the lock."""
 
     def release(self) -> None:
         """Release both locks after the operator was compiled, or after compiling failed."""

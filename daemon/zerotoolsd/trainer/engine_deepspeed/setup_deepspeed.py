@@ -186,7 +186,7 @@ def _ask_for_the_processor_once() -> None:
 
 
 def with_torch_adam(config: dict[str, Any]) -> None:
-    """Set torch's Adam in `config`, with the defaults of DeepSpeed's Adam."""
+    """Change `config` so that torch's Adam is used, with the default values of DeepSpeed's Adam."""
     parameters = config["optimizer"].setdefault("params", {})
     parameters["torch_adam"] = True
     parameters.setdefault("weight_decay", 0.0)  # torch's own default differs

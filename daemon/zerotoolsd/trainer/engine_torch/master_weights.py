@@ -157,7 +157,9 @@ class MasterWeights:
                 self._copies.to_device(buffer, rows)
 
     def finish(self) -> None:
-        """Complete the update; see `UpdatePath.finish`."""
+        """Wait until all updated weights are in the model of every rank; see
+        `UpdatePath.finish`.
+        """
         self._copies.wait_on_device()
         if self._cut is not None:
             self._cut.share()

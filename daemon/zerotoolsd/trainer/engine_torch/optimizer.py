@@ -93,7 +93,9 @@ class ShardedOptimizer:
         }
 
     def describe(self) -> OptimizerRecord:
-        """Return the param groups with their parameter names, for the record of a checkpoint."""
+        """Return the settings and parameter names of each param group, for the record of a
+        checkpoint.
+        """
         names = {weight: name for name, weight in self.update_path.weights.items()}
         found: dict[tuple[bool, bool], tuple[dict[str, Any], list[str]]] = {}
         for bucket in self.buckets:

@@ -54,10 +54,10 @@ _TRIED = (5, 2, 6)
 
 
 def check_attention(spec: JobSpec, model: Any) -> None:
-    """Check that `model.attention` of the job is available for `model` in this interpreter.
+    """Check that the job's attention implementation (`model.attention`) is available for `model`.
 
     Raises:
-        BadRequest: a package is missing.
+        BadRequest: this interpreter lacks a package that the implementation needs.
         Unsupported: transformers does not have this implementation for the model.
     """
     wanted = spec.model.attention

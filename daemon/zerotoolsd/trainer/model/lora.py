@@ -19,8 +19,7 @@ from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
 GATHERS_TWO_TYPES = (2, 9)
-"""The first release of torch whose FSDP2 can gather frozen weights of another type, as far as is
-known."""
+"""The first known release of torch with an FSDP2 that can gather frozen weights of another type."""
 _A, _B = ".lora_A.", ".lora_B."
 
 

@@ -192,8 +192,9 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
 def _refuse_untied(
     loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
 ) -> None:
-    """Raise BadRequest if the directory has two different tensors for weights that its config
-    ties."""
+    """Raise BadRequest if two weights are tied by the config but have different values in the
+    directory.
+    """
     for alias, name in aliases.items():
         one, other = loaded.get(alias, ()), loaded.get(name, ())
         if len(one) == len(other) == 1 and not same_values(stored, one[0], other[0]):

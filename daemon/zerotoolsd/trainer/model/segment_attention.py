@@ -24,10 +24,13 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import is_flash_attention_requested
 
 SEGMENTED = "sdpa_by_segment"
-"""The name of this implementation in transformers."""
+"""The name of this attention implementation in transformers."""
 
 Lengths = Sequence[Sequence[int]]
-"""The lengths of the segments of each sequence in a batch. The rest of a sequence is padding."""
+"""For each sequence in a batch, the lengths of its segments.
+
+The rest of the sequence is padding.
+"""
 _now: ContextVar[Lengths | None] = ContextVar("lengths of segments", default=None)
 _one_each: ContextVar[bool] = ContextVar("each sequence is one segment", default=False)
 

@@ -55,10 +55,11 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
-    """Return the mesh of all ranks. A single rank has a mesh of itself.
+    """Return the device mesh of all ranks.
 
-    The mesh has one dimension for sharding. If the layout replicates weights, it also has one for
-    the groups of ranks that share a copy. Tensor ranks have a dimension of their own.
+    A single rank has a mesh of itself. The mesh has one dimension for sharding. If the layout
+    replicates weights, it also has a dimension for the groups of ranks that share a copy. Tensor
+    ranks have a dimension of their own.
     """
     world_size, size = layout.world_size, layout.weight_ranks
     if not layout.is_sharded:
@@ -238,8 +239,9 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
 
 
 def _placements() -> Any:
-    """Return torch's module with the types that tell FSDP2 among which ranks a parameter is
-    sharded."""
+    """Return torch's module with the types that tell FSDP2 over which ranks a parameter is
+    sharded.
+    """
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_common
 

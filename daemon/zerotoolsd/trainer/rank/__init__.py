@@ -1,4 +1,4 @@
-"""One rank of a job, and the other ranks.
+"""This rank of a job, and its communication with the other ranks.
 
 rank_settings         the number of this rank, its job, and stop requests
 process_group         the process group, and decisions of rank 0 for all

@@ -291,7 +291,10 @@ def _say(rank: Rank) -> Callable[[str], None]:
 
 
 def control_group() -> dist.ProcessGroup:
-    """Return a new group of all ranks for decisions and checkpoints. All ranks call it together."""
+    """Make a new gloo group of all ranks for decisions and checkpoints.
+
+    All ranks call it together.
+    """
     return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
 
 
@@ -306,7 +309,7 @@ def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
 
 
 _SIOCGIFADDR = 0x8915
-"""A request number of Linux, netdevice(7)."""
+"""Number of the Linux request for the address of a network interface, netdevice(7)."""
 
 
 def interface_to(host: str, port: int) -> str | None:

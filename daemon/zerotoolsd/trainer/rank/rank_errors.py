@@ -45,8 +45,10 @@ class Diverged(ZerotoolsError):
 
 
 class OutOfGpuMemory(ZerotoolsError):
-    """An allocation on the GPU failed. It may succeed later, because other programs use the GPU
-    too."""
+    """An allocation on the GPU failed.
+
+    Another try may succeed later, because other programs use the GPU too.
+    """
 
 
 class TooLargeForGpu(ZerotoolsError):

@@ -119,9 +119,10 @@ def read_spec(run_dir: Path) -> JobSpec:
 
 
 def needed_by_others(run_dir: Path) -> Path:
-    """Return the directory with the daemon's list of checkpoints that other jobs need.
+    """Return the directory in which the daemon lists the checkpoints that other jobs need.
 
-    If the daemon runs jobs of several users, it is the directory of this user.
+    If the daemon runs jobs of several users, each user has a directory, and it is that of this
+    user.
     """
     needed = run_dir / ".." / ".." / ".." / DIRECTORY
     own = needed / directory_of_user(os.geteuid())

@@ -318,10 +318,11 @@ class _Meeting:
         return own_card(place.token, self._rank.node_ranks, place.job)
 
     def _pause(self, seconds: float, why: Callable[[], str] | None = None) -> None:
-        """Wait for `seconds`.
+        """Wait for `seconds`. `why` returns the reason for the message if the time is over.
 
         Raises:
-            StoppedBefore, MachineNotReady: a stop was requested, or the time is over.
+            StoppedBeforeStart: a stop was requested.
+            MachineNotReady: the time for the rendezvous is over.
         """
         self._place.waits()
         if self._place.is_stopped():
@@ -405,7 +406,9 @@ def card_of(text: str) -> NodeCard:
 
 
 def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
-    """Return the card of this node for the attempt with token `token`."""
+    """Return the card of this node, for the attempt with the token `token` and `ranks` ranks on
+    this node.
+    """
     versions = (zerotools.__version__, str(torch.__version__))
     return NodeCard(
         token, socket.gethostname(), boot_id(), ranks, *versions, time.time(), dict(job)

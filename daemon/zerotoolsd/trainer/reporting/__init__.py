@@ -1,4 +1,4 @@
-"""Reports of a rank.
+"""Reports the events of a rank.
 
 reporter         log lines for people, and datagrams to the supervisor
 mfu              model FLOPs utilization
