@@ -86,8 +86,8 @@ class HistoryCurve:
     """One row of the history.
 
     `owner` is the GPU, host or job, and `what` is the measured value. `columns` has the averages
-    and maxima over time. `show` converts a value to text. `top` is the value of the highest mark;
-    None: the largest value.
+    and maxima over time. `show` converts a value to text. `top` is the value of the highest mark,
+    and the lowest mark is 0; None: the marks go from the smallest to the largest average.
     """
 
     owner: str

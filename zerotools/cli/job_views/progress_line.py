@@ -248,7 +248,7 @@ def event_text(record: ProgressRecord) -> str:
 def _cost(record: ProgressRecord) -> str:
     """Return the size of a checkpoint and the time to save it, in parentheses.
 
-    The text is empty if both are unknown, for example for checkpoints of users' programs.
+    The text is empty if one of the two is unknown, for example for checkpoints of users' programs.
     """
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"

@@ -1,6 +1,6 @@
 """The full screen of `zerotools top`, the only command that needs textual (the extra `top`).
 
-reading   one refresh: the machine, the jobs, the details of one job; with deadlines
-drawing   the lines for a size of the terminal: pure
+reading   reads the machine, the jobs and the details of one job for each refresh; with deadlines
+drawing   makes the lines for a size of the terminal, without input or output
 screen    keys, mouse and terminal, by textual; it imports the two others
 """

@@ -1,5 +1,7 @@
-"""The lines of the screen for a size of the terminal, as pieces of text with a meaning each. These
-functions are pure, so they are tested without a terminal.
+"""Makes the lines of the screen for a size of the terminal. A line consists of pieces of text, each
+with a meaning that decides its style.
+
+These functions do no input or output, so they are tested without a terminal.
 
 whole_screen        the rows and columns of each part
 view_state          the user's choices: a job, an order, a filter, a page
@@ -9,5 +11,5 @@ job_rows            the table of jobs
 job_detail_rows     the chosen job, with its curves
 help_and_log_pages  the keys, and a whole log
 short_numbers       numbers in few columns
-styled_lines        lines: measured, cut, padded, joined side by side, in ASCII; bars
+styled_lines        measures, cuts, pads and joins lines, converts lines to ASCII; bars
 """

@@ -34,9 +34,9 @@ from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 ROOMY = 100
-"""The least number of columns to show the names of GPUs and their usual states."""
+"""The least number of columns of a screen that shows the names of GPUs and their usual states."""
 CALM = ("power limit", "clocks set by hand", "display clocks")
-"""Reasons for slow clocks that are usual, such as the power limit of a busy GPU."""
+"""Reasons for slow clocks that are not problems, such as the power limit of a busy GPU."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",
@@ -53,7 +53,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class GpuColumns:
-    """The widths of the columns. A column of width 0 is left out."""
+    """The widths of the columns of the GPU rows. A column of width 0 is left out."""
 
     name: int
     bar: int
@@ -64,8 +64,10 @@ class GpuColumns:
 
     @classmethod
     def of(cls, columns: int) -> GpuColumns:
-        """Return the widths for a screen of so many columns. A wider screen shows more; the bar and
-        the owner share the rest.
+        """Return the widths for a screen of `columns` columns.
+
+        A wider screen has more columns of the table. The memory bar and the owner share the
+        remaining space.
         """
         name = 16 if columns >= ROOMY else 0
         busy_bar = 12 if columns >= 150 else 0
@@ -77,7 +79,7 @@ class GpuColumns:
 
 
 def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
-    """Return the rows of the GPUs, at most `rows`; without GPUs, the reason."""
+    """Return at most `rows` rows for the GPUs. Without GPUs, return the reason."""
     snapshot = look.snapshot
     if not snapshot.gpus:
         said = plain(snapshot.gpus_error or "NVML answers, and reports none")
@@ -171,8 +173,8 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """Return the problems of a GPU, which precede the owner. With `roomy`, usual states are
-    included.
+    """Return the problems of a GPU, which are written before its owner. With `roomy`, usual states
+    are included.
     """
     notes: Line = []
     if gpu.xids:
@@ -216,7 +218,7 @@ def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
 
 
 def _in_short(gpus: Sequence[Gpu]) -> str:
-    """Return one line for several GPUs that have no row of their own."""
+    """Return one line that summarises several GPUs that have no row of their own."""
     used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)
@@ -226,8 +228,8 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
 
 
 def process_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return a header and a row for each process on GPUs, at most `rows` lines; empty without
-    processes.
+    """Return a header and a row for each process on GPUs, at most `rows` lines in total; empty
+    without processes.
     """
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}

@@ -37,7 +37,7 @@ NOTES = (
 
 
 def help_lines(columns: int) -> list[Line]:
-    """Return the help page: the keys, and the meaning of marks."""
+    """Return the lines of the help page: the keys, and the meaning of marks."""
     lines: list[Line] = [ruled([("keys", "strong")], columns)]
     lines += [[(f"  {key:<10}", "key"), (words, "")] for key, words in KEYS]
     lines += [[], ruled([("marks", "strong")], columns)]
@@ -49,7 +49,9 @@ def help_lines(columns: int) -> list[Line]:
 def log_page(
     title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
 ) -> list[Line]:
-    """Return a page of a log that begins with line `top`, or for None the end of the log."""
+    """Return the lines of a page of a log. The page begins with line `top` of the log, or, for
+    None, shows its end.
+    """
     room = max(1, rows - 1)
     where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
     head = ruled([(plain(title), "strong")], columns, [(where, "quiet")])
@@ -72,13 +74,15 @@ def log_page(
 
 
 def log_meaning(text: str) -> str:
-    """Return the style of a log line: `warning` or `bad` if it reports a warning or an error."""
+    """Return the style of a log line: `warning` or `bad` if the line reports a warning or an
+    error.
+    """
     found = _WRONG.search(text)
     return "" if found is None else "warning" if found[0].lower().startswith("warn") else "bad"
 
 
 def fold(text: str, columns: int) -> list[str]:
-    """Return a line of a log, cut into lines of `columns` columns."""
+    """Cut a line of a log into lines of `columns` columns."""
     rest, found = plain(text), []
     while cell_len(rest) > columns:
         part = set_cell_size(rest, columns)

@@ -1,4 +1,4 @@
-"""The rows of the host: processors, memory, pressure, network and disks, in cells of equal
+"""Makes the rows of the host: processors, memory, pressure, network and disks, in cells of equal
 width.
 """
 
@@ -28,25 +28,25 @@ from zerotools.sensors.snapshot import Host, Stall
 NARROWEST, WIDEST = 26, 50
 """The least and the greatest width of a cell in columns, if the number of cells allows them."""
 BAR, LONG_BAR, PAST_FROM = 8, 16, 44
-"""The least and the greatest length of a bar, and the least width of a cell with a sparkline, in
-columns.
+"""The least and the greatest length of a bar, and the least width of a cell that has a sparkline,
+in columns.
 """
 ROOMY = 34
-"""The least width of a cell that also shows the number of processors, and a swap that is not in
-use.
+"""The least width of a cell, in columns, that also shows the number of processors, and a swap that
+is not in use.
 """
 STALLED, VERY_STALLED = 5.0, 20.0
-"""Percentages of the time that tasks waited: for a warning, and for an alarm."""
+"""The percentages of time in which tasks waited that cause a warning, and an alarm."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
-"""The free share of a disk: for a warning, and for an alarm."""
+"""The free parts of a disk, from 0 to 1, that cause a warning, and an alarm."""
 FULL_SHARE = 0.95
-"""The used share of the memory for an alarm."""
+"""The used part of the memory, from 0 to 1, that causes an alarm."""
 _Cell = Callable[[ScreenData, int], Line]
 
 
 def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return at most `rows` rows. Disks get the cells that remain; the disks with the least free
-    space come first.
+    """Return at most `rows` rows. Disks get the cells that other values leave free; the disks with
+    the least free space come first.
     """
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
     if look.snapshot.host.pressure is None:
@@ -69,7 +69,7 @@ def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """Return a cell with a name, a bar in the remaining space, and the words `said`."""
+    """Return a cell with a name, the words `said`, and a bar in the space that is left."""
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
@@ -106,7 +106,7 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:
-    """Return the cell of pressure: the share of the last 10 s that tasks waited, in per cent."""
+    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited."""
     pressure = look.snapshot.host.pressure
     assert pressure is not None
     line: Line = [("PSI%", "strong")]

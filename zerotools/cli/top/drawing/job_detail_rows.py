@@ -1,4 +1,6 @@
-"""The rows of the chosen job: phase, speed, checkpoints, curves (as a line or a chart), log."""
+"""Makes the rows of the chosen job: phase, speed, checkpoints, curves (as a line or a chart),
+log.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,16 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
 CHART_FROM, TALLEST = 13, 18
-"""The least number of rows to draw the loss as a chart, and the greatest number of rows of that
-chart.
+"""The least number of free rows for which the loss is drawn as a chart, and the greatest number of
+rows of that chart.
 """
 
 
 def detail_lines(
     look: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
 ) -> list[Line]:
-    """Return the details of the job in at most `rows` rows. With `logged`, the end of its log is
-    included.
+    """Return the details of the job in at most `rows` rows. With `logged`, the end of the job's log
+    is included.
     """
     found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
     name = plain(title(job))
@@ -52,7 +54,7 @@ def detail_lines(
 
 
 def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
-    """Return checkpoints, curves and log, which share `room` rows."""
+    """Return the rows of checkpoints, curves and log, which share `room` rows."""
     reported = found.reported
     lines: list[Line] = []
     if found.trouble:
@@ -77,7 +79,7 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return the charts of the loss and, if there is space, of the speed, in all of the rows."""
+    """Return charts in all of the given rows: the loss, and the speed if there is enough space."""
     least = LOWEST + FRAME
     if rows < 2 * least + 4:
         return loss_chart(reported, columns, max(least, rows))
@@ -115,7 +117,7 @@ def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
 
 
 def _gpus(job: Job, look: ScreenData) -> str:
-    """Return the numbers of the GPUs that the newest attempt has, as `GPU 0-3`; empty without
+    """Return the numbers of the GPUs on which the newest attempt runs, as `GPU 0-3`; empty without
     GPUs.
     """
     if job["state"] not in ACTIVE or not job["attempt"]:
@@ -126,7 +128,9 @@ def _gpus(job: Job, look: ScreenData) -> str:
 
 
 def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
-    """Return the phase of the job with its duration, or why the job waits, or how it ended."""
+    """Return the phase of the job with its duration. For other jobs, return the reason why the job
+    waits, or how it ended.
+    """
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
     said = reason_of(job, now)
@@ -140,7 +144,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step. Each has a number: the figure with the highest number is
+    """Return figures of the last step, each with a number. The figure with the highest number is
     left out first.
     """
     record = job["progress"] or {}
@@ -203,7 +207,7 @@ def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
 EVALUATION = "●"
 LONGEST, ROOMY = 100, 90
 KEPT = 4
-"""The number of drawn charts that are kept for as long as their values do not change."""
+"""The number of drawn charts that are cached. A chart is drawn again if its values change."""
 LOWEST = 4
 """The number of rows of the lowest chart."""
 
@@ -237,8 +241,11 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss and of evaluations in `rows` rows, two of them for the title and
-    the steps. The chart itself has at least `LOWEST` rows."""
+    """Return a chart of the loss and of evaluations in `rows` rows. Two of these are for the title
+    and the steps.
+
+    The chart itself has at least `LOWEST` rows.
+    """
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
     if loss.least_step is not None:

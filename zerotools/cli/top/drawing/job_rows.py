@@ -31,19 +31,21 @@ from zerotools.jobs.step_curves import finite
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
-"""The columns that names get before the less important figures get space, and after all figures
-have space.
+"""The width of the names, in columns, before the less important figures get space, and after all
+figures have space.
 """
 IN_STEPS = ("step", "first step")
-"""The names of training phases."""
+"""The names of those phases in which a job makes training steps."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
-"""The columns after the bar with their widths. The first gets its space first."""
+"""The columns after the bar, with their widths. If the screen is narrow, the first columns get
+space first.
+"""
 
 
 @dataclass(frozen=True)
 class JobColumns:
-    """The widths of the columns. A column of width 0 is left out."""
+    """The widths of the columns of the table of jobs. A column of width 0 is left out."""
 
     id: int
     name: int
@@ -54,8 +56,8 @@ class JobColumns:
 
     @classmethod
     def of(cls, columns: int, jobs: Sequence[Job]) -> JobColumns:
-        """Return the widths for these jobs on a screen of so many columns. The remaining space goes
-        to the names, and then to the bars.
+        """Return the widths for these jobs on a screen of `columns` columns. The remaining space is
+        given first to the names, and then to the bars.
         """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
@@ -77,7 +79,7 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """Return the header of the table. `part` says which jobs are shown, if not all are."""
+    """Return the header of the table. If only some jobs are shown, `part` says which."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
     head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
     head += filled(part or "progress", widths.bar + 5)
@@ -86,7 +88,9 @@ def job_header(widths: JobColumns, columns: int, part: str) -> Line:
 
 
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
-    """Return the row of one job. `mark` precedes it, and is `MARK` for the chosen job."""
+    """Return the row of one job. `mark` is written before it; the chosen job has the mark
+    `MARK`.
+    """
     chosen = mark == MARK
     state = shown_state(job)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
@@ -111,15 +115,15 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
 
 
 def reason_of(job: Job, now: float) -> str:
-    """Return why the job waits, its phase, or how it ended."""
+    """Return why the job waits, its phase if it runs, or how it ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
     return plain(reason_text(job, now)) or phase_words(job, now)
 
 
 def phase_words(job: Job, now: float) -> str:
-    """Return the phase of the ranks and the time since their last step; empty if they do not report
-    it.
+    """Return the phase of the ranks and the time since their last step; empty if the ranks do not
+    report it.
     """
     name = (job.get("phase") or {}).get("name")
     if not name:
@@ -174,10 +178,10 @@ def progress_of(job: Job) -> tuple[int, int]:
 
 
 def seconds_left(job: Job) -> float | None:
-    """Return the seconds until the last step: the estimate of the ranks, or else by the time of the
-    last step.
+    """Return the number of seconds until the last step, from the estimate of the ranks, or else
+    from the duration of the last step.
 
-    None: it is unknown, or the last step was too long ago.
+    None: the number is unknown, or the last step was too long ago.
     """
     done, total = progress_of(job)
     if job["state"] != RUNNING or not total or has_old_step(job):

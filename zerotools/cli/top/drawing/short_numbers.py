@@ -36,7 +36,9 @@ def ago(seconds: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Return a size in at most five columns: `980B`, `1.2G`, `812G`, binary units; `-` for None."""
+    """Return a size in at most five columns, in binary units: `980B`, `1.2G`, `812G`; `-` for
+    None.
+    """
     if count is None:
         return render.UNKNOWN
     value, unit = float(count), 0
@@ -68,7 +70,7 @@ def unit(value: float | None, name: str) -> str:
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: `0-3,5`."""
+    """Return numbers as text with ranges: `0-3,5`."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:

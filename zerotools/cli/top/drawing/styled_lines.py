@@ -1,7 +1,7 @@
-"""Lines of text in pieces, each with a meaning that decides its style.
+"""Lines of text that consist of pieces. Each piece has a meaning, which decides its style.
 
-A meaning is a key of `screen.terminal_colours`, or empty. The text is complete without colours.
-Widths are measured as in textual.
+A meaning is a key of `screen.terminal_colours`, or empty. The text can be understood without
+colours. Widths are measured as textual measures them.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER, GpuSha
 from zerotools.sensors.snapshot import Gpu
 
 Piece = tuple[str, str]
-"""A text and its meaning."""
+"""A text, and its meaning."""
 Line = list[Piece]
 GAP = 2
 CURSOR = "cursor "
-"""The prefix of meanings for the text under the cursor."""
+"""The prefix of the meaning of text under the cursor."""
 _JOINING = re.compile("[\u200c\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
-"""Characters that change the one before them, or join two. Terminals differ in the width of the
-result.
+"""Characters that change the character before them, or join two. Terminals differ in the width of
+the result.
 """
 _PILED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]{2})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]+"
 )
-"""More than two accents on one letter, which would reach into other lines."""
+"""A regular expression for more than two accents on one letter. They would reach into other
+lines.
+"""
 
 
 def plain(text: object) -> str:
-    """Return a text of any origin on one line, without characters that terminals show with
-    different widths.
+    """Return a text on one line. Characters are removed that terminals show with different
+    widths.
     """
     return _PILED.sub(r"\1", _JOINING.sub("", render.clean(str(text))))
 
@@ -60,8 +62,8 @@ def filled(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def cut(line: Iterable[Piece], columns: int) -> Line:
-    """Return a line in at most `columns` columns. A piece that does not fit is shortened, and the
-    pieces after it are dropped.
+    """Cut a line to at most `columns` columns. A piece that does not fit is shortened, and all
+    later pieces are dropped.
     """
     left, kept = columns, []
     for text, meaning in line:
@@ -75,15 +77,15 @@ def cut(line: Iterable[Piece], columns: int) -> Line:
 
 
 def padded(line: Iterable[Piece], columns: int) -> Line:
-    """Return a line in exactly `columns` columns."""
+    """Cut or pad a line to exactly `columns` columns."""
     kept = cut(line, columns)
     blank = columns - width(kept)
     return [*kept, (" " * blank, "")] if blank > 0 else kept
 
 
 def ends(left: Line, right: Line, columns: int) -> Line:
-    """Return one line with `left` at its beginning and `right` at its end. `right` is dropped if
-    both do not fit.
+    """Return a line with `left` at its beginning and `right` at its end. If both do not fit,
+    `right` is dropped.
     """
     room = columns - width(right) - GAP
     if width(left) > room and (not right or room < columns // 2):
@@ -92,7 +94,7 @@ def ends(left: Line, right: Line, columns: int) -> Line:
 
 
 def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
-    """Return a title on a thin line across the screen, with `right` at its end."""
+    """Return a line with a title, a thin rule across the screen, and `right` at its end."""
     head: Line = [("── ", "rule"), *title, (" ", "")]
     tail: Line = [] if not right else [(" ", ""), *right, (" ─", "rule")]
     if width(head) + width(tail) > columns - 4:
@@ -119,8 +121,8 @@ def side_by_side(
 
 
 def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
-    """Return parts one after another in at most `rows` rows. Each part has a number: the part with
-    the highest number is left out first.
+    """Put parts one after another into at most `rows` rows. Each part has a number, and the part
+    with the highest number is left out first.
     """
     kept = [part for part in parts if part[1]]
     while True:
@@ -143,8 +145,8 @@ _MARKS = str.maketrans(
 
 
 def in_ascii(line: Line) -> Line:
-    """Return the line in ASCII, for terminals that show only letters. Each mark becomes a letter of
-    the same width.
+    """Convert a line to ASCII, for terminals that show only letters. Each mark becomes a character
+    of the same width.
     """
     return [(_ascii(text), meaning) for text, meaning in line]
 
@@ -163,11 +165,13 @@ def _letter(character: str) -> str:
 
 FREE = "free"
 OWNER_MARKS = {JOB: "▇", STRANGER: "▓", RESIDUE: "▚", FREE: "╌"}
-"""The marks differ in shape as well as in colour, because some users do not see colours."""
+"""The marks for each kind of owner. They differ in shape as well as in colour, because some users
+do not see colours.
+"""
 
 
 def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
-    """Return the memory of a GPU as a bar with a part for each kind of owner."""
+    """Return a bar for the memory of a GPU. It has a part for each kind of owner."""
     total = gpu.memory_total_bytes or 0
     if total <= 0:
         return [("?" * columns, "quiet")]
@@ -186,7 +190,7 @@ def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
 
 
 def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
-    """Return a thin bar for a share from 0 to 1; None: it is unknown."""
+    """Return a thin bar for a value from 0 to 1. None means that the value is unknown."""
     if columns <= 0:
         return []
     if share is None:
@@ -199,15 +203,15 @@ def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
 
 
 def level(share: float | None) -> Piece:
-    """Return one cell with a block as high as the share, from 0 to 1."""
+    """Return one cell with a block. The height of the block shows a value from 0 to 1."""
     if share is None:
         return " ", ""
     return BLOCKS[min(len(BLOCKS) - 1, max(0, int(share * len(BLOCKS))))], "meter"
 
 
 def strip(values: Sequence[float | None] | None, columns: int, top: float | None = None) -> Line:
-    """Return a sparkline of the newest values in at most `columns` cells, on a scale from 0 to
-    `top`.
+    """Return a sparkline of `values` in at most `columns` cells. The scale is from 0 to `top`;
+    None: from the smallest to the largest value.
     """
     if not values:
         return []
@@ -215,8 +219,8 @@ def strip(values: Sequence[float | None] | None, columns: int, top: float | None
 
 
 def warmth(value: float | None, warm: float, hot: float) -> str:
-    """Return the style of a value that should be low: `warning` from `warm` on, `bad` from `hot`
-    on.
+    """Return the style of a value that should be low: `warning` from the value `warm` on, `bad`
+    from `hot` on.
     """
     if value is None or value < warm:
         return ""

@@ -36,10 +36,11 @@ def _left(job: Job) -> float:
 class ViewState:
     """The choices of the user.
 
-    `chosen` is the number of a job, and `first` the row at the top of the table. Only jobs with the
-    text `only` in their name or owner are listed; `typed` is True while the user types it. `asks`
-    is a question that waits for yes or no, about the job `asked`. `said` is the daemon's response
-    with its meaning. The log page shows the log of `rank` from line `top` on, or its end for None.
+    `chosen` is the number of a job, and `first` is the row at the top of the table. Only jobs with
+    the text `only` in their name or owner are listed; `typed` is True while the user types this
+    text. `asks` is a question about the job `asked` that waits for yes or no. `said` is the
+    daemon's last response, with its meaning. The log page shows the log of rank `rank`, from line
+    `top` on; if `top` is None, it shows the end of the log.
     """
 
     chosen: int | None = None
@@ -65,8 +66,8 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """Return the state with a chosen job that is in `listed`: the same job, or if it is not
-        listed any more, the job at its position.
+        """Return the state with a chosen job that is in `listed`. It is the same job, or, if that
+        is not listed any more, the job at its position.
         """
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:
@@ -78,7 +79,7 @@ class ViewState:
         return replace(self, chosen=numbers[min(place, len(numbers) - 1)])
 
     def moved(self, listed: Sequence[Job], by: int) -> ViewState:
-        """Return the state with another job chosen, `by` rows further down."""
+        """Return the state in which the job `by` rows further down is chosen."""
         if not listed:
             return self
         numbers = [job["id"] for job in listed]

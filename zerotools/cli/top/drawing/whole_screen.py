@@ -35,7 +35,9 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""The least numbers of rows to show the name of the machine, and the names of columns."""
+"""The least number of rows of a screen that shows the name of the machine, and of a screen that
+shows the names of columns.
+"""
 WIDE = 150
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
@@ -44,8 +46,10 @@ FEWEST_JOBS, DETAILS = 5, 7
 
 @dataclass(frozen=True)
 class DrawnScreen:
-    """The `lines` of the screen from the top, the `state` with the table scrolled as it is drawn,
-    the number of each job in `jobs` by its row, and the number of rows of the table, `job_rows`.
+    """A drawn screen: its `lines` from the top, and the positions of the jobs on it.
+
+    `state` is the user's state, with the table scrolled as it is drawn. `jobs` has the number of
+    the job in each row. `job_rows` is the number of rows of the table.
     """
 
     lines: list[Line]
@@ -118,8 +122,8 @@ Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
 def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
-    """Return the rows of the jobs and of the chosen one. The rows of jobs are counted from the top
-    of this part.
+    """Return the rows of the jobs and of the chosen job. The positions of jobs are counted from the
+    top of this part.
     """
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
@@ -226,8 +230,8 @@ _HELP_KEYS = (("q", "back"),)
 
 
 def _foot(state: ViewState, columns: int) -> list[Line]:
-    """Return the last lines: a question, a response, the filter that is being typed, or the
-    keys.
+    """Return the last lines of the screen: a question, a response, the filter that is being typed,
+    or the keys.
     """
     if state.asks:
         answers: Line = [("y", "key"), (" yes  ", ""), ("n", "key"), (" no", "")]

@@ -1,7 +1,7 @@
 """Reads the values of the screen repeatedly, at little cost.
 
 refresh              one reading of all values
-job_list             the jobs, complete only after a change
+job_list             the jobs; all of them are listed only after a change
 job_details          one job: its checkpoints, and its log
 job_reports          the curves and checkpoints that a job reported, each time only new reports
 gpu_holders          the owners of processes on GPUs, and the memory of a GPU by owner

@@ -7,12 +7,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 SPARED = 50.0
-"""A reading that took t seconds is repeated after 50 t at the earliest: 2 % of the time at most."""
+"""If reading took t seconds, the value is not read again for 50 t. So reading takes at most 2 % of
+the time.
+"""
 
 
 class CachedValue(Generic[T]):
-    """A value that is read again after `seconds`, or later if reading takes long. `clock` returns
-    monotonic seconds."""
+    """A value that is read again after `seconds` seconds. If reading takes long, it is read again
+    later. `clock` returns monotonic seconds.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -21,8 +24,8 @@ class CachedValue(Generic[T]):
         self._until = 0.0
 
     def get(self, read: Callable[[], T], about: object = None) -> T:
-        """Return the value. It is read with `read` if it is too old, or was read for another
-        `about`.
+        """Return the value. Call `read` if the known value is too old, or if it belongs to another
+        `about`, such as another job.
         """
         begun = self._clock()
         if self._known is None or self._known[0] != about or begun >= self._until:

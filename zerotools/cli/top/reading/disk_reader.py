@@ -23,8 +23,8 @@ from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 
 DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
 PAUSE_SECONDS = 30.0
-"""After a timeout, the mount is not read for so long, and not before the hanging child has
-ended.
+"""After a timeout, the mount is not read for this time in seconds, and not before the hanging child
+has ended.
 """
 MOST_HANGING = 4
 LONGEST_ANSWER = 1 << 20
@@ -33,8 +33,8 @@ COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("disk_reader_proce
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """A file system: its mount point `at`, its size and its free space. `why` is the reason if
-    these are unknown.
+    """A file system: its mount point `at`, its size and its free space. If size and space are
+    unknown, `why` is the reason.
     """
 
     at: str
@@ -53,8 +53,8 @@ class CheckpointDirectory:
 
 
 class DiskNotAnswering(Exception):
-    """The child process did not answer in time, or could not be asked. The message has the
-    cause.
+    """The error that the child process did not answer in time, or could not get the request. The
+    message has the cause.
     """
 
 
@@ -81,7 +81,9 @@ class DiskReader:
         self._hanging: list[_Hanging] = []
 
     def disk(self, path: str) -> DiskSpace:
-        """Return the file system of `path`. If it cannot be read, the result has the reason."""
+        """Return the file system of `path`. If it cannot be read, the result contains the
+        reason.
+        """
         try:
             found = self._ask({"disk": path}, path)
         except DiskNotAnswering as silent:
@@ -92,8 +94,8 @@ class DiskReader:
         return DiskSpace(**found)
 
     def saved(self, paths: Sequence[str]) -> list[CheckpointDirectory | None] | None:
-        """Return the directory of each path, or None for a path that does not exist. The result is
-        None if the paths cannot be read.
+        """Return the checkpoint directory at each path, with None for a path that does not exist.
+        If the paths cannot be read, return None.
         """
         if not paths:
             return []
@@ -111,7 +113,7 @@ class DiskReader:
         return [each.child.pid for each in self._hanging]
 
     def close(self) -> None:
-        """End the child processes. One that hangs ends when its file system answers."""
+        """End the child processes. A child that hangs ends when its file system answers."""
         for child in (self._child, *(each.child for each in self._hanging)):
             if child is not None:
                 _end(child)
@@ -193,7 +195,7 @@ def _exchange(
 
 
 def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """Return the next response of the child. Raises as `_exchange`."""
+    """Return the next response of the child. Raises the errors of `_exchange`."""
     assert child.stdout is not None
     until = time.monotonic() + seconds
     waiting = select.poll()

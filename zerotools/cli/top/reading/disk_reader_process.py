@@ -24,7 +24,9 @@ from zerotools.runs.thinning_record import is_thinned
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response to one request. After an error of the system, `why` has the reason."""
+    """Return the response to one request. If the system reports an error, the response has the
+    reason under `why`.
+    """
     try:
         if "disk" in question:
             return disk_at(Path(question["disk"]))
@@ -49,8 +51,8 @@ def disk_at(path: Path) -> dict[str, Any]:
 
 
 def saved_at(path: Path) -> dict[str, Any] | None:
-    """Return when the directory was last written, in seconds since 1970, and if it was thinned;
-    None if it does not exist.
+    """Return when the directory was last written, in seconds since 1970, and whether it was
+    thinned. Return None if it does not exist.
     """
     try:
         return {"time": path.stat().st_mtime, "is_thinned": is_thinned(path)}

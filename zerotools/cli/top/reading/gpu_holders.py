@@ -20,8 +20,10 @@ WATCHED_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class GpuHolder:
-    """A process on a GPU. `owner` is a text, `kind` is `job` or `stranger` (any other process).
-    `held_bytes` may be unknown (None).
+    """A process that holds memory of a GPU.
+
+    `owner` is a text. `kind` is `job`, or `stranger` for any other process. `held_bytes` is None if
+    it is unknown.
     """
 
     pid: int
@@ -32,8 +34,9 @@ class GpuHolder:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """The bytes of a GPU that one owner holds. `kind` is `job`, `stranger` (another process) or
-    `residue` (memory without a process).
+    """The number of bytes of a GPU's memory that one owner holds.
+
+    `kind` is `job`, `stranger` (another process) or `residue` (memory without a process).
     """
 
     owner: str
@@ -48,8 +51,8 @@ Leases = Mapping[str, Job]
 class GpuHolders:
     """Finds the owners of processes on GPUs. Each process is examined once.
 
-    If the GPUs are on another machine (not `is_here`), the owner is the job that the GPU is leased
-    to.
+    If the GPUs are on another machine (`is_here` is False), the owner is the job that the daemon
+    has leased the GPU to.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class GpuHolders:
         self, gpus: Iterable[Gpu], jobs: Sequence[Job], leases: Leases
     ) -> dict[int, tuple[GpuHolder, ...]]:
         """Return the processes on each GPU, by the index of the GPU. The process with the most
-        memory is first.
+        memory comes first.
         """
         adopted = [job["id"] for job in jobs if job["attempt"] and watched_process(job)]
         below = {}
@@ -141,9 +144,10 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def memory_by_owner(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """Return the memory of a GPU by owner, the largest first.
+    """Return the memory of a GPU by owner. The owner with the most memory comes first.
 
-    Memory that no process holds is residue, apart from the amount that the driver needs itself.
+    Memory that no process holds is counted as residue, except for the amount that the driver itself
+    needs.
     """
     held: dict[tuple[str, str], int] = {}
     for each in holders:

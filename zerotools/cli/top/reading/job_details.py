@@ -22,23 +22,24 @@ PLACES_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A checkpoint as the job reported it, and its directory. Without `seen`, the directory could
-    not be read, or the job is on another machine."""
+    """A checkpoint as the job reported it, and its directory. `seen` is None if the directory could
+    not be read, or if the job is on another machine.
+    """
 
     reported: ReportedCheckpoint
     seen: CheckpointDirectory | None
 
     @property
     def time(self) -> float | None:
-        """The time at which it was saved, in seconds since 1970."""
+        """The time at which the checkpoint was saved, in seconds since 1970."""
         said = self.reported.time
         return said if said is not None else self.seen.time if self.seen else None
 
 
 @dataclass(frozen=True)
 class JobDetails:
-    """The details of one job. `checkpoints` are those that exist, the newest first. `trouble` is
-    the reason why something could not be read.
+    """The details of one job. `checkpoints` are the checkpoints that exist, the newest first. If
+    something could not be read, `trouble` is the reason.
     """
 
     job_id: int
@@ -141,7 +142,9 @@ class LogLines:
 
 
 class LogFollower:
-    """Follows the log of one rank of a job. When another attempt begins, its log is followed."""
+    """Reads the log of one rank of a job as it grows. When another attempt begins, the log of that
+    attempt is read.
+    """
 
     def __init__(self, client: DaemonClient, job: Job, rank: int) -> None:
         self._client = client
@@ -173,8 +176,8 @@ class LogFollower:
                 return self._seen()
 
     def _take(self, text: str) -> None:
-        """Add new text. Each redraw of a progress bar becomes a line. A line that has no end yet is
-        shown too.
+        """Add new text to the lines. Each redraw of a progress bar becomes a line. A last line
+        without a line break is included.
         """
         *whole, self._rest = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split(
             "\n"

@@ -1,6 +1,7 @@
-"""Lists the daemon's jobs: running and waiting jobs, and those that ended during the last hour.
+"""Lists the daemon's jobs: running and waiting jobs, and jobs that ended during the last hour.
 
-All jobs are listed only after an event, or after a while. In between, only running jobs are.
+All jobs are listed only after an event, or after some time. In between, only running jobs are
+listed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 
 MOST = 200
-"""The greatest number of jobs of each state that are shown. Finished jobs are searched among so
-many of the newest.
+"""The greatest number of jobs of each state that are shown. The last finished jobs are searched
+among this number of the newest jobs.
 """
 ENDED_SECONDS = 3600.0
 WHOLE_SECONDS = 30.0
@@ -50,8 +51,8 @@ BLANK: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ListedJobs:
-    """The jobs in the order of their numbers. `is_cut` is True if there are more jobs of a state
-    than are shown.
+    """The jobs in the order of their numbers. `is_cut` is True if some state has more jobs than are
+    shown.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -79,7 +80,7 @@ class JobList:
         self._spared_until = self._whole_at = 0.0
 
     def read(self) -> ListedJobs:
-        """Return the current jobs.
+        """Return the current list of jobs.
 
         Raises:
             ZerotoolsError: the daemon does not answer. The next call lists all jobs, because
@@ -104,7 +105,7 @@ class JobList:
         return ListedJobs(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
 
     def _note_events(self) -> bool:
-        """Return whether there was an event since the last call, or if that is unknown."""
+        """Return True if there was an event since the last call, or if this is unknown."""
         if self._event is None:
             last = self._client.health().get("last_event")
             self._event = last if isinstance(last, int) else None
@@ -143,7 +144,9 @@ class JobList:
 
 
 def completed(jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
-    """Return the jobs with all fields that this version needs."""
+    """Return the jobs with all fields that this version needs. A missing field gets its value from
+    `BLANK`.
+    """
     return [{**BLANK, **job} for job in jobs]
 
 

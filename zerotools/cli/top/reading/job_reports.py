@@ -15,13 +15,13 @@ from zerotools.jobs.step_curves import finite, step_of
 
 MOST_PARTS = 600
 STEADY = 300
-"""A curve is drawn again only after it has grown by 1/300."""
+"""A curve is drawn again only after its number of points has grown by 1/300."""
 
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The values of a curve to draw: `points` for a chart, and the `means` of parts for a
-    sparkline.
+    """The values from which a curve is drawn: `points` by step for a chart, and the averages
+    `means` of equal parts for a sparkline.
     """
 
     points: SeriesPoints = field(default_factory=dict)
@@ -36,8 +36,8 @@ class CurveSummary:
     """A curve at one moment.
 
     `first`, `last` and `least` are current values, None if there is no point. `last_step` and
-    `least_step` are the steps of the last and of the least value. `shape` may be slightly older. It
-    is the same object until it changes, so its drawing can be kept.
+    `least_step` are the steps of the last and of the least value. `shape` may be slightly older.
+    The same `shape` object is kept until it changes, so its drawing can be cached.
     """
 
     shape: CurveShape = NO_SHAPE
@@ -70,12 +70,12 @@ class _Part:
 
 
 class LongCurve:
-    """A curve of any number of points, kept in a bounded number of parts.
+    """A curve with any number of points, kept in a limited number of parts.
 
     A job of a million steps reports a million losses, and a screen has a few hundred columns. So
     the steps are kept in parts of equal length, each with its minimum, its maximum and the sum of
-    its values. If there are too many parts, each two become one. Points are added in the order of
-    their steps. Not for use by several threads at once.
+    its values. If there are too many parts, every two neighbours are joined to one part. Points are
+    added in the order of their steps. Not for use by several threads at once.
     """
 
     def __init__(self, most: int = MOST_PARTS) -> None:
@@ -87,7 +87,9 @@ class LongCurve:
         self._shaped_at = 0
 
     def put(self, step: int, value: float) -> None:
-        """Add a point. A step that is not later than the last one is ignored; see `cut`."""
+        """Add a point. A point is ignored if its step is not later than the last one; `cut` removes
+        later points first.
+        """
         new = _Part(step, value, step, value, value, step, value, value, 1)
         old = self._parts.setdefault(step // self._length, new)
         if old is not new:
@@ -146,18 +148,22 @@ def _shape_of(parts: list[_Part]) -> CurveShape:
 
 
 PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
-"""An answer with fewer records and fewer bytes is the last one for now: the daemon sends at most a
-thousand records or 1 MiB.
+"""An answer with fewer records and fewer bytes than these has the last existing records. The daemon
+sends at most a thousand records or 1 MiB in one answer.
 """
 PAGES_AT_ONCE = 8
-"""The number of answers that are read before the screen is drawn again."""
+"""The number of answers of the daemon that are read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
-"""Of reports longer than `WHOLE_BYTES`, `PARTS` parts at equal distances are read, and the end."""
+"""If reports are longer than `WHOLE_BYTES` bytes, only `PARTS` parts of them, at equal distances,
+and the end are read.
+"""
 BEHIND_THE_END = 2**62
-"""An offset beyond any end: the answer to it has the offset of the end."""
+"""An offset after the end of any log. The answer to a request with it contains the offset of the
+end.
+"""
 MOST_CHECKPOINTS = 64
 OLDER_PAGES = 1
-"""The number of pages, of a thousand jobs each, that are searched for the job that this one
+"""The number of pages, of a thousand jobs each, in which the job is searched that this job
 resumes.
 """
 
@@ -166,8 +172,8 @@ resumes.
 class ReportedCheckpoint:
     """A checkpoint as the job reported it.
 
-    `time` is in seconds since 1970. `verified` describes how it was verified; without it,
-    `not_verified` may have the reason.
+    `time` is in seconds since 1970. `verified` describes how the checkpoint was verified. If it is
+    empty, `not_verified` may have the reason.
     """
 
     step: int
@@ -182,20 +188,22 @@ class ReportedCheckpoint:
 @dataclass(frozen=True)
 class JobReports:
     """The curves of a job by step, and its newest checkpoints, the newest first. `is_whole` is True
-    if all reports were read.
+    if all reports that exist were read.
     """
 
     loss: CurveSummary = field(default_factory=CurveSummary)
     eval_loss: CurveSummary = field(default_factory=CurveSummary)
     speed: CurveSummary = field(default_factory=CurveSummary)
-    """Tokens per second."""
+    """The curve of tokens per second."""
     checkpoints: tuple[ReportedCheckpoint, ...] = ()
     is_whole: bool = True
 
 
 class ReportReader:
-    """Reads the reports of one job, after those of the jobs that it resumes. If the reports of an
-    attempt are longer than `whole_bytes`, only `parts` parts of them are read.
+    """Reads the reports of one job, after the reports of the jobs that it resumes.
+
+    If the reports of an attempt are longer than `whole_bytes` bytes, only `parts` parts of them are
+    read.
     """
 
     def __init__(
@@ -210,8 +218,8 @@ class ReportReader:
         self._id = job_id
         self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
-        """The attempts of older jobs that are not read yet: the numbers of the job and of the
-        attempt.
+        """The attempts of older jobs that are not read yet: the number of the job, and the
+        number of the attempt.
         """
         self._done = 0
         self._reading: _AttemptLog | None = None
@@ -219,7 +227,9 @@ class ReportReader:
         self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
     def read(self, job: Job) -> JobReports:
-        """Read new reports, and return all so far. Raises ZerotoolsError."""
+        """Read the new reports, and return the curves and checkpoints from all reports so far.
+        Raises ZerotoolsError.
+        """
         is_whole = False
         for _ in range(PAGES_AT_ONCE):
             log = self._next_log(job)
@@ -235,8 +245,9 @@ class ReportReader:
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
-        """Return the attempt to read next: first the older ones, then the newest until it ends.
-        None: no attempt is left."""
+        """Return the attempt to read next: first attempts of older jobs, then each attempt of this
+        job until it ends. None: no attempt is left.
+        """
         if self._older is None:
             chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
             self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
@@ -253,7 +264,7 @@ class ReportReader:
         return None
 
     def _read_page(self, log: _AttemptLog) -> bool:
-        """Read the next records. Return False if all records that were written so far are read."""
+        """Read the next records. Return False if all records that exist so far are read."""
         records, is_end = log.page()
         for record in records:
             self._take(record, log)
@@ -311,7 +322,7 @@ class _AttemptLog:
         self.begins = True
 
     def page(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the next records, and whether they are the last for now."""
+        """Return the next records, and True if no further records exist so far."""
         if not self._offset:
             self._plan()
         before = self._offset
@@ -332,7 +343,7 @@ class _AttemptLog:
         return records, is_end
 
     def _plan(self) -> None:
-        """If the reports are too long to be read whole, choose the parts to read."""
+        """Choose the parts to read if the reports are too long to be read whole."""
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
         except (BadRequest, DaemonRefused):  # the first page reports it again
@@ -344,7 +355,9 @@ class _AttemptLog:
 
 
 def _count(value: object) -> int | None:
-    """Return `value` if it is a count, else None. A user's program may report any JSON value."""
+    """Return `value` if it is a whole number from 0 to 2^63, else None. A user's program may report
+    any JSON value.
+    """
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 

@@ -45,11 +45,12 @@ PastSeries = Mapping[str, Sequence[float | None]]
 
 @dataclass(frozen=True)
 class ScreenData:
-    """The values of one screen.
+    """The values that one screen shows.
 
-    If the daemon does not answer, `trouble` has the reason, and `jobs` are those of
-    `jobs_age_seconds` ago. `holders` are the processes on each GPU and `shares` the owners of its
-    memory, both by the index of the GPU. `chosen` has the details of the job under the cursor.
+    If the daemon does not answer, `trouble` is the reason, and `jobs` are the jobs as they were
+    `jobs_age_seconds` seconds ago. `holders` has the processes on each GPU, and `shares` the owners
+    of its memory, both by the index of the GPU. `chosen` has the details of the job under the
+    cursor.
     """
 
     snapshot: Snapshot
@@ -64,8 +65,8 @@ class ScreenData:
     disks: tuple[DiskSpace, ...] = ()
     chosen: JobDetails | None = None
     past: PastSeries = field(default_factory=dict)
-    """Means of each series over the last hour if a daemon has them, else values of the last
-    minutes.
+    """The averages of each series over the last hour if the daemon has them, otherwise the values
+    of the last minutes.
     """
     is_hour: bool = False
 
@@ -102,8 +103,8 @@ class ScreenReader:
         self._disks: CachedValue[tuple[DiskSpace, ...]] = CachedValue(OFTEN_SECONDS, clock)
 
     def look(self, chosen: int | None) -> ScreenData:
-        """Read all values, with the details of the job `chosen`. Values that cannot be read have an
-        error instead.
+        """Read all values for a screen, with the details of the job `chosen`. A value that cannot
+        be read is replaced by an error.
 
         Raises:
             ZerotoolsError: the daemon is on another machine and has never answered.
@@ -164,8 +165,8 @@ class ScreenReader:
         }
 
     def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSpace, ...]:
-        """Return the file systems of the jobs' output directories, those with the least free space
-        first.
+        """Return the file systems of the jobs' output directories. The file system with the least
+        free space comes first.
         """
         places = self._places
         if places is None:
@@ -182,14 +183,14 @@ class ScreenReader:
         return self._log[1].read()
 
     def close(self) -> None:
-        """End the child processes."""
+        """End the child processes that read disks."""
         if self._places is not None:
             self._places.close()
 
 
 def _directories(jobs: Sequence[Job]) -> list[str]:
-    """Return the output directories of the jobs: first those of unfinished jobs, then of the newest
-    finished ones.
+    """Return the output directories of unfinished jobs, followed by those of the newest finished
+    jobs.
     """
     ordered = sorted(jobs, key=lambda job: (job["state"] in TERMINAL, -job["id"]))
     named = dict.fromkeys(str(job["output_dir"]) for job in ordered if job["output_dir"])
@@ -206,8 +207,8 @@ SAMPLES = 60
 
 
 class RecentSamples:
-    """Values of the last minutes while the screen was open, for sparklines if no daemon keeps a
-    history.
+    """Values of the last minutes in which the screen was open. They are shown as sparklines if no
+    daemon keeps a history.
 
     The names are those of the daemon's series (`GET /v1/history`), and two more for the network.
     """
@@ -230,7 +231,7 @@ class RecentSamples:
                 del self._series[name]
 
     def series(self) -> dict[str, tuple[float | None, ...]]:
-        """Return the values of each series, the oldest first. None is a gap."""
+        """Return the values of each series by name, the oldest first. None is a missing value."""
         missing = (None,) * (self._most - self._count)
         return {name: (*missing, *values) for name, values in self._series.items()}
 

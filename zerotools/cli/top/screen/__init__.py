@@ -1,4 +1,4 @@
-"""The terminal: textual, keys, colours.
+"""The screen in the terminal: textual, keys, colours.
 
 top_app           the application: reads in the background, draws, sends requests
 keys              the effect of a key on the view; keys that are responses of the terminal

@@ -1,5 +1,5 @@
-"""The effect of a key on the view, as pure functions; and which keys are no keys, but late
-responses of the terminal.
+"""The effect of a key on the view, as functions without input or output. Also recognises late
+responses of the terminal, which look like keys.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NO_JOB = ("no job is chosen", "warning")
 
 @dataclass(frozen=True)
 class UserAction:
-    """An action that the user requests for a job, or to quit. `change` is the change of the
-    priority.
+    """An action that the user requests: for a job, or to quit. `change` is the requested change of
+    the job's priority.
     """
 
     what: str
@@ -28,8 +28,8 @@ class UserAction:
 
 @dataclass(frozen=True)
 class KeyContext:
-    """What is on the screen: the listed jobs, the rows of their table, the lines of the log and the
-    rows of its page. The effect of a key may depend on it.
+    """The contents of the screen on which the effect of a key may depend: the listed jobs, the rows
+    of their table, the lines of the log, and the rows of its page.
     """
 
     listed: Sequence[Job] = ()
@@ -42,8 +42,9 @@ Pressed = tuple[ViewState, UserAction | None]
 
 
 def press(state: ViewState, key: str, character: str | None, shown: KeyContext) -> Pressed:
-    """Return the state after a key was pressed, and the action that it requests. `key` is textual's
-    name of the key, and `character` the typed character.
+    """Return the state after a key was pressed, and the requested action or None.
+
+    `key` is textual's name of the key, and `character` is the typed character.
     """
     if state.typed:
         return _typing(state, key, character), None
@@ -59,13 +60,13 @@ def press(state: ViewState, key: str, character: str | None, shown: KeyContext) 
 
 
 def typed(state: ViewState, text: str) -> ViewState:
-    """Return the state with `text` added to the filter, if the user is typing it."""
+    """Return the state with `text` added to the filter, if the user is typing the filter now."""
     new = "".join(each for each in text if each.isprintable())
     return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
 
 
 def chosen_of(state: ViewState, shown: KeyContext) -> Job | None:
-    """Return the job under the cursor."""
+    """Return the job under the cursor, or None."""
     return next((job for job in shown.listed if job["id"] == state.chosen), None)
 
 
@@ -83,7 +84,7 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
 
 
 def _answered(state: ViewState, key: str, shown: KeyContext) -> Pressed:
-    """Return the state after a question was answered: only `y` means yes."""
+    """Return the state after the user has answered a question. Only the key `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
     wish = UserAction(CANCEL, job) if key in ("y", "Y") and job is not None else None
     return replace(state, asks="", asked=None), wish
@@ -113,7 +114,9 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
 
 
 def _or_end(top: int, last: int) -> int | None:
-    """Return None if the user has scrolled to the end; the page then follows the end of the log."""
+    """Return `top`, the first line of a log page. Return None if the page is at the end of the log;
+    it then stays at the end as the log grows.
+    """
     return None if top >= last else top
 
 
@@ -151,7 +154,7 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
 
 
 def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
-    """Return the effect of a key that is about the chosen job."""
+    """Return the effect of a key that is for the chosen job."""
     if key not in ("l", "enter", "c", "r", "plus", "minus"):
         return state, None
     if job is None:
@@ -171,8 +174,8 @@ BEGINS = ("right_square_bracket", "1", "1", "semicolon")
 """The first keys of a response. They have no effect by themselves."""
 ENDS = ("backslash", "ctrl+g")
 LONGEST = 40
-"""The greatest number of keys that are taken for a response. A response has at most 28, so after a
-response without its end, only few of the user's keys are lost.
+"""The greatest number of keys that are taken for a response. A response has at most 28 keys. So if
+a response has no end, only few keys of the user are lost.
 """
 
 
@@ -180,8 +183,8 @@ class LateResponses:
     r"""Distinguishes pressed keys from a response of the terminal that comes late, over a slow line
     or from a busy machine.
 
-    textual has stopped waiting for the response then, and takes it for keys, with or without ^ for
-    ESC:
+    textual then does not wait for the response any more, and takes it for keys, with or without ^
+    for ESC:
 
         ESC ] 11;rgb:0000/0000/0000 ESC \   a response (xterm, "Operating System Commands")
         ^ ] 1 1 ; r g b : 0 0 0 0 / ... \   the keys: r would resume a job, / begin a filter

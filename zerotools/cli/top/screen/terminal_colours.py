@@ -66,8 +66,8 @@ _ON_LIGHT = {
 """
 
 _BEHIND = {DARK: "bold on color(237)", LIGHT: "bold on color(254)"}
-"""The style of the row under the cursor, by background. If the background is unknown, the row is
-reversed.
+"""The style of the row under the cursor, by background. If the background is unknown, the colours
+of the row are reversed.
 """
 
 Styles = Mapping[str, Style]
@@ -91,7 +91,7 @@ def styles_of(background: str | None, *, colours: bool) -> Styles:
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 SECONDS = 0.6
 SILENT = ("dumb", "linux", "unknown", "")
-"""Values of TERM for terminals that would print the request as text."""
+"""Values of the variable TERM for terminals that would print the request as text."""
 _ANSWER = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})")
 _END = re.compile(rb"\x1b\[\?[0-9;]*c")
 
@@ -100,7 +100,7 @@ def background_of(
     environment: Mapping[str, str], ask: Callable[[], bytes] | None = None
 ) -> str | None:
     """Return the background of the terminal, `light` or `dark`, or None if it is unknown. `ask`
-    returns the terminal's response.
+    requests it from the terminal and returns the response.
     """
     if environment.get("TERM", "") not in SILENT and ask is not None:
         found = background_in(ask())
@@ -114,7 +114,7 @@ def background_of(
 
 
 def background_in(answer: bytes) -> str | None:
-    """Return the background that a response to OSC 11 names, or None."""
+    """Return the background in a response to OSC 11, `light` or `dark`, or None."""
     found = _ANSWER.search(answer)
     if found is None:
         return None

@@ -70,8 +70,8 @@ class BackgroundThread:
     def do(
         self, task: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Run `task` in the thread. The event loop then calls `then` with its value, or `failed`
-        with its error.
+        """Run `task` in the thread. Later the event loop calls `then` with the result, or `failed`
+        with the error.
         """
         self._count += 1
 
@@ -123,7 +123,7 @@ class Canvas(Widget, can_focus=True):
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show these lines instead of the old ones."""
+        """Show these lines instead of the lines before."""
         before, self._lines = self._lines, [list(line) for line in lines]
         columns = self.size.width
         for y in range(max(len(before), len(self._lines))):
@@ -150,7 +150,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Reads(Protocol):
-    """What the application reads the screen from: a `ScreenReader`, or a fake in tests."""
+    """The interface through which the application reads the screen's values: a `ScreenReader`, or a
+    fake in tests.
+    """
 
     def look(self, chosen: int | None) -> ScreenData:
         """Return the values of the screen, with the details of the job `chosen`."""
@@ -162,8 +164,8 @@ class Reads(Protocol):
 
 
 class Top(App[int]):
-    """The application. With `letters`, the screen is drawn in ASCII. `now` returns seconds since
-    1970.
+    """The application of `zerotools top`. With `letters`, the screen is drawn in ASCII. `now`
+    returns seconds since 1970.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -235,8 +237,8 @@ class Top(App[int]):
         return self._reading.is_idle and self._asking.is_idle
 
     def refresh_now(self) -> None:
-        """Start to read all values, unless they are being read already or the page of a log is
-        shown.
+        """Start to read all values. Nothing is started while they are being read, or while the page
+        of a log is shown.
         """
         if self._reading.is_idle and self.state.page != LOG:
             chosen = self.state.chosen
@@ -244,7 +246,7 @@ class Top(App[int]):
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: ScreenData) -> None:
-        """Draw new values, which have the details of the job `chosen`."""
+        """Draw new values. `chosen` is the job with details in them."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.held(self.state.listed(look.jobs), before)
@@ -253,7 +255,7 @@ class Top(App[int]):
             self.refresh_now()
 
     def draw(self) -> None:
-        """Draw the last values in the size of the terminal."""
+        """Draw the values that were read last, in the size of the terminal."""
         if self.state.said[0] and time.monotonic() > self._said_until:
             self.state = replace(self.state, said=("", ""))
         columns, rows = self._canvas.size
@@ -263,7 +265,7 @@ class Top(App[int]):
         self._canvas.show([in_ascii(line) for line in lines] if self._letters else lines)
 
     def on_key(self, event: events.Key) -> None:
-        """Handle a key."""
+        """Carry out the effect of a key."""
         event.stop()
         if self._late_answers.takes(event.key):
             return
@@ -285,11 +287,11 @@ class Top(App[int]):
             self._after(before, None)
 
     def on_mouse_scroll_down(self) -> None:
-        """Do what the key `down` does."""
+        """Choose the next job, or scroll down, as the key `down` does."""
         self._scroll("down")
 
     def on_mouse_scroll_up(self) -> None:
-        """Do what the key `up` does."""
+        """Choose the job before, or scroll up, as the key `up` does."""
         self._scroll("up")
 
     def _scroll(self, key: str) -> None:
@@ -299,7 +301,7 @@ class Top(App[int]):
             self._after(before, None)
 
     def _after(self, before: ViewState, wish: UserAction | None) -> None:
-        """Draw the screen after an event of the user, and carry out the requested action."""
+        """Draw the screen in the state after a key or click, and carry out the requested action."""
         if self.look is not None and (self.state.only, self.state.order) != (
             before.only,
             before.order,
@@ -388,11 +390,13 @@ class Top(App[int]):
         self.draw()
 
     def _come_back(self, _: App[int]) -> None:
-        """Draw everything again after Ctrl-Z and `fg`, because the screen is empty then."""
+        """Draw all lines again when the program continues after Ctrl-Z and `fg`, because the screen
+        is empty then.
+        """
         self._canvas.refresh()
 
     def action_interrupt(self) -> None:
-        """End on Ctrl-C with the exit status of other commands."""
+        """On Ctrl-C, end with the same exit status as the other commands do."""
         self.exit(EXIT_INTERRUPTED)
 
     def _fail(self, error: Exception) -> None:
@@ -400,8 +404,8 @@ class Top(App[int]):
         self.exit(1)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep the error, which is reported in one sentence later. Textual would print a traceback
-        with all local variables.
+        """Keep the error, which is reported later in one sentence. Textual itself would print a
+        traceback with all local variables.
         """
         self.failure = self.failure or error
         super()._handle_exception(error)
