@@ -21,13 +21,15 @@ from typing import Any
 from zerotools import worker
 
 Report = Callable[..., object]
-"""Called with the step, and with the scores as keywords."""
+"""A function that is called with the step, and with the scores as keywords."""
 RESULTS = "results.json"
 _EVALUATED = "evaluated.json"
 _OF_SEVERAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-"""Variables that make the harness wait for other ranks. A single process removes them."""
+"""Environment variables that make the harness wait for other ranks. A single process removes
+them.
+"""
 _MOST_BYTES = 3000
-"""The limit of the reported scores in bytes: a message has at most 4,096."""
+"""The largest size in bytes of the reported scores. A message has at most 4,096 bytes."""
 
 
 def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
@@ -79,10 +81,11 @@ def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
 
 
 def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
-    """Return the names of the requested tasks, with patterns resolved, and the task manager.
+    """Return the names of the requested tasks, and the task manager of the harness. Patterns in the
+    names are resolved.
 
-    The tasks of the harness are read only if the user's directory does not have all of them,
-    because that takes 20 s.
+    The tasks that come with the harness are read only if the user's directory does not have all
+    requested ones, because that takes 20 s.
     """
     from lm_eval.tasks import TaskManager
 

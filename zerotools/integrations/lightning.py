@@ -56,11 +56,12 @@ _LEFT_OUT = ("step", "steps")
 
 
 class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when it is imported
-    """Reports steps, losses, evaluations and checkpoints to the daemon, and stops when it asks.
+    """Reports steps, losses, evaluations and checkpoints to the daemon, and stops the training when
+    the daemon asks.
 
-    Each optimizer step is reported, and every `log_every_n_steps` also the mean loss of rank 0 and
-    the metrics of the module. At a stop of the job, a checkpoint `stopped-step=N.ckpt` is saved in
-    the directory of the others, and `fit` returns.
+    Each optimizer step is reported. Every `log_every_n_steps` steps, the average loss of rank 0 and
+    the metrics of the module are reported too. When the job is stopped, a checkpoint
+    `stopped-step=N.ckpt` is saved in the directory of the other checkpoints, and `fit` returns.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Wrap `trainer.save_checkpoint`, which every save calls."""
+        """Wrap `trainer.save_checkpoint`, which is called for every save, so that saves are
+        noticed.
+        """
         if not worker.in_job() or stage != "fit" or "save_checkpoint" in vars(trainer):
             return
         save = trainer.save_checkpoint
@@ -97,7 +100,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Undo the changes to the trainer."""
+        """Undo the changes to the trainer: the wrapped `save_checkpoint`, and the limit of
+        validation batches.
+        """
         vars(trainer).pop("save_checkpoint", None)
         if self._is_stopping:
             trainer.limit_val_batches = self._limit_val_batches
@@ -106,12 +111,14 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Undo the changes to the trainer: Lightning does not call `teardown` after an error."""
+        """Undo the changes to the trainer after an error, because Lightning then does not call
+        `teardown`.
+        """
         self.teardown(trainer, pl_module, "fit")
 
     @worker.never_raises
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start to listen for a stop."""
+        """Start to listen for a request to stop."""
         self._begin(trainer)
 
     @worker.never_raises
@@ -139,7 +146,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report the optimizer step if this batch completed one; stop if the daemon requests it."""
+        """Report the optimizer step if this batch completed one. Stop the training if the daemon
+        requests it.
+        """
         if not self._is_training:
             return
         self._report_written()
@@ -159,7 +168,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
             self._stop(trainer, step)
 
     def _logged(self, trainer: Any, step: int) -> dict[str, Any]:
-        """Return the mean loss since the last call, and the values that the module has logged."""
+        """Return the average loss since the last call, and the values that the module has
+        logged.
+        """
         fields = {
             name: value
             for name, value in trainer.callback_metrics.items()
@@ -184,7 +195,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record the metrics before the evaluation, to find the new ones after it."""
+        """Record the metrics before an evaluation, so that its new metrics can be found
+        afterwards.
+        """
         if self._is_training and not trainer.sanity_checking:
             self._enter("eval")
             self._before = _numbers(trainer.callback_metrics)
@@ -197,7 +210,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the metrics that the evaluation has changed, without a prefix such as `val_`."""
+        """Report the metrics that the evaluation has changed. A prefix such as `val_` is removed
+        from their names.
+        """
         if not self._is_training or trainer.sanity_checking:
             return
         found = _numbers(trainer.callback_metrics)
@@ -210,8 +225,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the checkpoints that were written in the background. Lightning has waited for
-        them.
+        """Report the checkpoints that were written in the background. Lightning has waited until
+        they are complete.
         """
         if self._is_training:
             self._report_written()
@@ -219,8 +234,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:
-        """Record a checkpoint. All ranks have saved it, because `save_checkpoint` ends with a
-        barrier.
+        """Record a checkpoint to report later. All ranks have saved it, because `save_checkpoint`
+        ends with a barrier.
         """
         where = os.fspath(path)
         if not weights_only and not self._is_stopping and "://" not in where:
@@ -229,8 +244,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         worker.phase("train")
 
     def _report_written(self) -> None:
-        """Report the recorded checkpoints that are on the disk. `AsyncCheckpointIO` writes them in
-        a thread.
+        """Report those recorded checkpoints that are on the disk. `AsyncCheckpointIO` writes
+        checkpoints in a thread.
         """
         waiting = []
         for step, path, before in self._unwritten:
@@ -246,8 +261,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
 
 def _stamp(path: Any) -> tuple[int, int] | None:
-    """Return values that change when Lightning replaces the file by a rename; None if it does not
-    exist.
+    """Return values that change if Lightning replaces the file by a rename. Return None if the file
+    does not exist.
     """
     try:
         found = os.stat(path)  # noqa: PTH116

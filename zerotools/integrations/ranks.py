@@ -31,8 +31,8 @@ _counts: dict[str, int] = {}
 
 
 def _ordinal(name: str) -> int:
-    """Return how often this process has used `name`, this time included. It makes keys of the store
-    unique.
+    """Return how often this process has used `name`, this time included. The number makes a key of
+    the store unique.
     """
     _counts[name] = _counts.get(name, 0) + 1
     return _counts[name]
@@ -46,8 +46,8 @@ class TrainingRanks:
     """
 
     def __init__(self, size: int, device: Any = "cpu") -> None:
-        """`size` is the number of ranks, and `device` is the device of tensors for the
-        all-reduce.
+        """Take the number of ranks (`size`), and the device of tensors for the all-reduce
+        (`device`).
         """
         self.size = size
         self._device = device
@@ -57,8 +57,8 @@ class TrainingRanks:
         self._ask_at = 0
 
     def _all_have_joined(self) -> bool:
-        """Wait until all ranks have a callback, and return whether they have. Otherwise an
-        all-reduce would wait forever for a rank without one.
+        """Wait until all ranks have a callback. Return False if they do not: an all-reduce would
+        then wait forever for a rank without one.
         """
         key = f"zerotools/joined/{_ordinal('joined')}"
         self._store.add(key, 1)
@@ -75,7 +75,9 @@ class TrainingRanks:
         return False
 
     def _has_reached(self, key: str, seconds: float) -> bool:
-        """Wait at most `seconds`, and return whether every rank has counted itself at `key`."""
+        """Wait at most `seconds`, and return whether every rank has counted itself under `key` in
+        the store.
+        """
         deadline = time.monotonic() + seconds
         while self._store.add(key, 0) < self.size:
             if time.monotonic() >= deadline:
@@ -84,14 +86,16 @@ class TrainingRanks:
         return True
 
     def begin(self, step: int) -> None:
-        """Start to listen for a stop. `step` is the number of steps that are done already."""
+        """Start to listen for a request to stop. `step` is the number of steps that are done
+        already.
+        """
         self._asked = (step, time.monotonic())
         if self.is_complete:
             worker.should_stop()  # from here on, a SIGTERM does not end the process
 
     def should_stop(self, step: int) -> bool:
-        """Return whether all ranks stop now, after `step`. Every rank must call it after every
-        step.
+        """Return whether all ranks stop now, after step `step`. Every rank must call this after
+        every step.
         """
         if self.size == 1:
             return worker.should_stop()
@@ -110,7 +114,7 @@ class TrainingRanks:
         return bool(stops)
 
     def count_saved(self, step: int) -> str:
-        """Record in the store that this rank has saved `step`, and return the key for
+        """Record in the store that this rank has saved step `step`, and return the key to pass to
         `have_saved`.
         """
         key = f"zerotools/saved/{step}/{_ordinal(f'saved/{step}')}"
@@ -119,12 +123,16 @@ class TrainingRanks:
         return key
 
     def have_saved(self, key: str, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds`, and return whether all ranks have saved."""
+        """Wait at most `seconds`, and return whether all ranks have saved the step that `key`
+        belongs to.
+        """
         return self.size == 1 or (self.is_complete and self._has_reached(key, seconds))
 
 
 def _store_of(size: int) -> Any:
-    """Return the store of the default group if it has `size` ranks, else None."""
+    """Return the store of torch's default process group if the group has `size` ranks, else
+    None.
+    """
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if size == 1 or distributed is None or not distributed.is_available():
         return None

@@ -35,18 +35,19 @@ _NAMES = {
     "rewards/margins": "reward_margin",
     "rewards/accuracies": "reward_accuracy",
 }
-"""Names in the logs of transformers and TRL, with the names that zerotools shows."""
+"""Names of values in the logs of transformers and TRL, each with the name that zerotools shows."""
 _LEFT_OUT = ("step", "steps", "total_flos", "num_input_tokens_seen", "num_tokens")
 _OF_SPEED = ("_per_second", "_preparation_time", "_compilation_time")
 _HEARTBEAT_SECONDS = 2.0
 
 
 class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are not followed
-    """Reports steps, losses, evaluations and checkpoints to the daemon, and stops when it asks.
+    """Reports steps, losses, evaluations and checkpoints to the daemon, and stops the training when
+    the daemon asks.
 
     Each step is reported when it is done, with the loss if the Trainer logs it. A checkpoint is
-    reported when all ranks have written their files. At a stop of the job, the Trainer saves after
-    the current step without an evaluation, and `train` returns.
+    reported when all ranks have written their files. When the job is stopped, the Trainer saves
+    after the current step without an evaluation, and `train` returns.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start to listen for a stop."""
+        """Start to listen for a request to stop."""
         self._is_training = False
         if not worker.in_job() or state.is_hyper_param_search:
             return
@@ -75,8 +76,8 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Report the step, unless `on_log` will report it with its loss. Stop if the daemon
-        requests it.
+        """Report the step, unless `on_log` will report it with its loss. Stop the training if the
+        daemon requests it.
         """
         if not self._is_training:
             return None
@@ -132,7 +133,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record a checkpoint. Other ranks may still write files of it."""
+        """Record a checkpoint to report later. Other ranks may still be writing files of it."""
         if not self._is_training:
             return
         step = state.global_step
@@ -150,7 +151,9 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
             self._enter("done")
 
     def _settle(self, seconds: float = 0.0) -> None:
-        """Report the recorded checkpoints that all ranks have saved, after at most `seconds`."""
+        """Report the recorded checkpoints that all ranks have saved. Wait at most `seconds` for the
+        other ranks.
+        """
         waiting = []
         for step, path, key in self._saved:
             if not self._ranks.have_saved(key, seconds) or not _is_committed(path):
@@ -175,14 +178,16 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         self._phase = "train"
 
     def _count(self, name: str, step: int, seen: float) -> float:
-        """Return the number of tokens per step since the last call; 0 if it is unknown."""
+        """Return the average number of tokens per step since the last call; 0 if it is unknown."""
         before, self._seen[name] = self._seen.get(name), (step, seen)
         if before is None or step <= before[0]:
             return 0
         return max(0, seen - before[1]) / (step - before[0])
 
     def _enter(self, phase: str, *, again: bool = False) -> None:
-        """Report the phase if it has changed. With `again`, repeat the report every two seconds."""
+        """Report the phase of the training if it has changed. With `again`, repeat the report every
+        two seconds.
+        """
         now = time.monotonic()
         if phase != self._phase or (again and now - self._phase_sent > _HEARTBEAT_SECONDS):
             self._phase, self._phase_sent = phase, now
@@ -190,7 +195,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
 
 def _next_phase(control: Any) -> str:
-    """Return the next phase of the Trainer, which evaluates before it saves."""
+    """Return the next phase of the Trainer. It evaluates before it saves."""
     return "eval" if control.should_evaluate else "save" if control.should_save else "train"
 
 

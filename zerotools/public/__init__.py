@@ -55,7 +55,7 @@ _MODULES = {
     "zerotools.public.thin_checkpoints": ("ThinResult", "thin"),
     "zerotools.public.verify_checkpoint": ("VerifyResult", "verify"),
 }
-"""The names of the interface, by the module that defines them."""
+"""The names of the interface. The key is the module that defines them."""
 
 __all__ = [
     "BadFile",

@@ -23,7 +23,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparedOptions(TypedDict, total=False):
-    """Options that choose the tensors, and how far apart their values may be."""
+    """Options that select the tensors, and the allowed difference of their values."""
 
     role: Annotated[
         Words,
@@ -88,7 +88,7 @@ def diff(
         BadRequest: a path does not exist, an option is wrong, or the options leave no tensors.
         BadFile: a path is not a checkpoint, its metadata is damaged, or it changed during the
             comparison. Unreadable tensors are in the result instead.
-        Unsupported: the format of one cannot be read.
+        Unsupported: the format of one checkpoint cannot be read.
     """
     given = bind_options(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)

@@ -137,11 +137,10 @@ def reshard(
 
     `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
 
-
     Raises:
-        BadRequest: there is nothing at `path`, `out` exists, or an option is wrong.
-        BadFile: it is not a checkpoint, or it is damaged.
-        Unsupported: its format has no ranks, or is not written.
+        BadRequest: `path` does not exist, `out` exists, or an option is wrong.
+        BadFile: `path` is not a checkpoint, or it is damaged.
+        Unsupported: the format has no ranks, or zerotools cannot write it.
     """
     given = bind_options(ReshardKeywords, options)
     prepared = resharding.prepare(
@@ -191,8 +190,8 @@ class TargetOptions(TypedDict, total=False):
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """Options on the optimizer of the run that will resume, with values that the checkpoint may
-    lack.
+    """Options on the optimizer of the run that will resume. They give values that the checkpoint
+    may lack.
     """
 
     world_size: Annotated[
@@ -264,7 +263,7 @@ _OF_TARGETS = (
     "weights_only",
     *ADAPTER_OPTIONS,
 )
-"""Options that only some target formats accept."""
+"""The names of the options that only some target formats accept."""
 
 
 @takes_options(ConvertKeywords)

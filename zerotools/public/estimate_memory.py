@@ -41,7 +41,9 @@ from zerotools.sensors.snapshot import Snapshot
 MOST_HOST_MEMORY = 64 * 2**40
 ASSUMED_GPU = 80 * 2**30
 _LEAST_BYTES = 2**20
-"""A smaller amount of memory is taken as a number of GB."""
+"""The smallest amount of memory that is taken as a number of bytes. A smaller number is taken as
+GB.
+"""
 
 
 class MachineOptions(TypedDict, total=False):
@@ -84,7 +86,9 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """The values of the options on the machine. None: the value is read from this machine."""
+    """The values of the options on the machine. None means that a value is read from this
+    machine.
+    """
 
     gpus: int | None
     gpu_memory: int | None
@@ -94,8 +98,10 @@ class GivenMachine:
     def machine(
         self, *, on_gpu: bool = True, look: Callable[[], Snapshot] | None = None
     ) -> Machine:
-        """Return the machine. `look` reads this machine if a value was not given. The notes of the
-        result list assumptions and their sources.
+        """Return the machine that the options describe.
+
+        If a value was not given, `look` reads it from this machine. The notes of the result list
+        assumptions and their sources.
         """
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, list(self.notes)
@@ -149,9 +155,10 @@ def _look_here() -> Snapshot:
 
 
 def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
-    """Return four values of a snapshot: the number of GPUs, the memory of the smallest GPU, the
-    memory of the host, and the part of that GPU's memory that programs use for drawing on a
-    screen.
+    """Return four values of a snapshot of this machine.
+
+    They are the number of GPUs, the memory of the smallest GPU, the memory of the host, and the
+    part of that GPU's memory that programs use to draw on a screen. All sizes are in bytes.
     """
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
@@ -220,7 +227,7 @@ class TrainingOptions(TypedDict, total=False):
 
 
 class ShownOptions(TypedDict, total=False):
-    """Options that choose rows of the table."""
+    """Options that select rows of the table."""
 
     stage: Annotated[
         Literal[0, 1, 2, 3, "all"],
@@ -272,12 +279,12 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
 
 def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
-    """Refuse options with values that a job file or config has already.
+    """Raise an error if an option was given that a job file or config sets already.
 
     `says` names the file in the message. Options in `allowed` are accepted.
 
     Raises:
-        BadRequest: another option was given.
+        BadRequest: such an option was given.
     """
     names = [name for name in declared_options(TrainingOptions) if given[name]]
     flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]
@@ -286,7 +293,7 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate a job as its file describes it, and all other rows of the table."""
+    """Estimate the memory of a job as its file describes it, and of all other rows of the table."""
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")
@@ -301,7 +308,9 @@ def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]
 
 
 def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate a model on a machine. `given` are bound `EstimateKeywords`."""
+    """Estimate the memory for training a model on a machine. `given` are bound
+    `EstimateKeywords`.
+    """
     return estimate_model(
         read_shape(model),
         machine,

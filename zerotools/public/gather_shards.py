@@ -135,6 +135,8 @@ def gather(
 def refuse_nameless(found: GatherResult) -> None:
     """Raise an error if the checkpoint is incomplete, so that the output did not get its name.
 
+    A dry run raises no error.
+
     Raises:
         BadFile: the checkpoint is incomplete.
     """
@@ -153,8 +155,10 @@ def gathered(
     progress: ProgressWanted,
     on_plan: Callable[[GatherPlan], None] = lambda _: None,
 ) -> GatherResult:
-    """Do the same as `gather`, but also return an incomplete checkpoint. `on_plan` is called with
-    the plan before the first file is fetched.
+    """Gather a checkpoint as `gather` does, but also return a result if the checkpoint is
+    incomplete.
+
+    `on_plan` is called with the plan before the first file is fetched.
     """
     began, shells = time.monotonic(), OpenShells()
     destination, at_once, fast = output_of(out), given["workers"], given["fast"]

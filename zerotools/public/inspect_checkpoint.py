@@ -24,8 +24,10 @@ from zerotools.public.options.read_options import ReadingOptions
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """The optimizer: the name of its class, the class of the framework that wraps it, and the roles
-    of its tensors.
+    """The optimizer of a checkpoint.
+
+    `name` is its class, and `wrapper` the class of the framework around it. `states` are the kinds
+    of its tensors, such as `exp_avg`.
     """
 
     name: str | None
@@ -35,8 +37,10 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ParamGroupFacts:
-    """A param group. `params` are names, or torch's numbers if the files have no names. `elements`
-    is the number of elements, or None without names.
+    """One param group of the optimizer.
+
+    `params` are the names of its parameters, or torch's numbers if the files have no names.
+    `elements` is the total number of elements, or None without names.
     """
 
     params: tuple[str | int, ...]
@@ -46,8 +50,8 @@ class ParamGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFacts:
-    """The number of weights that are quantised in one way, and the number of their scale
-    tensors.
+    """The weights that are quantised in one way: the way (`kind`), the number of these weights
+    (`tensors`), and the number of their scale tensors (`scales`).
     """
 
     kind: str
@@ -158,8 +162,8 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
 
 
 def _says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether a file of the checkpoint has the scale of its adapters; True if it has no
-    adapters.
+    """Return whether a file of the checkpoint records the scale of its LoRA adapters. Return True
+    if it has no adapters.
     """
     if not adapter_names(checkpoint.tensors):
         return True

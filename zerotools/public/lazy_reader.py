@@ -83,7 +83,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
 
     The names are those of the model's parameters and buffers, tied names included. `reader[name]`
     is the parameter (for a ZeRO run the fp32 master), or else the buffer. `reader[name, role]` is
-    any other tensor, for example of the role `exp_avg`.
+    another tensor with this name. A role is the kind of tensor, such as `exp_avg`.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -122,7 +122,9 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
         return recognise(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
-        """Return the roles of the tensors with this name, such as `param` and `exp_avg`."""
+        """Return the roles of the tensors with this name. A role is the kind of tensor, such as
+        `param` or `exp_avg`.
+        """
         holder = self.checkpoint.aliases.get(name, name)
         return [key.role for key in self.checkpoint.tensors if key.name in (name, holder)]
 
@@ -164,10 +166,11 @@ def load_state_dict(
     section: str | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
-    """Return all tensors of a role by name, in memory, as `model.load_state_dict` takes them.
+    """Return all tensors of one kind (role) by name, in memory, as `model.load_state_dict` takes
+    them.
 
-    `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; other
-    tensors keep their type. With a `dtype`, quantised weights are dequantised. Without one,
+    The role `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more;
+    other tensors keep their type. With a `dtype`, quantised weights are dequantised. Without one,
     payloads and scales are returned as they are. Tied names share one tensor. `framework` selects
     torch tensors or numpy arrays.
 
@@ -215,8 +218,8 @@ def _is_retyped(dtype: DType) -> bool:
 
 
 def _named(dtype: object) -> DType | None:
-    """Return the type that `dtype` names: `bf16`, `bfloat16`, torch.bfloat16 or a numpy type; None
-    for None.
+    """Return the type that `dtype` names, which is `bf16`, `bfloat16`, torch.bfloat16 or a numpy
+    type. None gives None.
     """
     if dtype is None or isinstance(dtype, DType):
         return dtype
@@ -226,8 +229,8 @@ def _named(dtype: object) -> DType | None:
 
 
 def _as_torch(array: Array, dtype: DType) -> Any:
-    """Return a torch tensor that shares the memory of `array`. torch does not know the types of
-    ml_dtypes.
+    """Return a torch tensor that shares the memory of `array`. It is made from the bytes, because
+    torch does not know the types of ml_dtypes.
     """
     import torch
 

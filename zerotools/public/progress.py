@@ -22,7 +22,7 @@ class ProgressUpdate:
 
 Callback = Callable[[ProgressUpdate], None]
 ProgressWanted = Callback | bool | None
-"""A callback, True for a bar, or None for nothing."""
+"""The value of the parameter `progress`: a callback, True for a bar, or None for no progress."""
 
 
 class ProgressBars:
@@ -89,7 +89,9 @@ which is called with the number of bytes of each step.
 
 @contextmanager
 def metering(wanted: ProgressWanted) -> Iterator[Meter]:
-    """Yield a `Meter` that reports every stage of a function to `wanted`."""
+    """Yield a `Meter` that reports every stage of a function to `wanted`, the callback or bar of
+    the user.
+    """
     if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
         raise BadRequest(f"progress={wanted!r}: must be a callable, True or False")
     bars = ProgressBars(TqdmBar) if wanted is True else None

@@ -1,4 +1,6 @@
-"""Write a prepared conversion, plan it, or do one part of it; and the result of that."""
+"""Write a prepared conversion, plan it, or do one part of it. Also defines the result of a
+conversion.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from zerotools.public.progress import ProgressWanted, metering
 
 @dataclass(frozen=True)
 class FileShare:
-    """The bytes of a file from `begin` to before `end`."""
+    """The part of an output file that one process writes: the bytes from `begin` to before
+    `end`.
+    """
 
     name: str
     begin: int
@@ -38,8 +42,10 @@ class FileShare:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of part `index` of `of` parts, with the bytes that it writes. `missing` lists the
-    other parts that are not complete yet; None in a dry run.
+    """The result of part number `index` of `of` parts.
+
+    `files` lists the bytes of files that the part writes, and `bytes` is their total. `missing`
+    lists the other parts that are not complete yet; None in a dry run.
     """
 
     index: int
@@ -65,7 +71,9 @@ class PartResult:
 
     @classmethod
     def of_plan(cls, planned: PartPlan, missing: tuple[int, ...] | None = None) -> PartResult:
-        """Return the result of a part from its plan."""
+        """Return the result of a part, from its plan and the numbers of the parts that are
+        missing.
+        """
         files = tuple(FileShare(name, *each) for name, each in planned.share.items())
         return cls(planned.part.index, planned.part.of, files, planned.nbytes, missing)
 
@@ -184,7 +192,9 @@ class ConversionResult:
 
 
 def result_of(conversion: Conversion, **more: object) -> ConversionResult:
-    """Return the result of a conversion. `more` has the fields that follow from its execution."""
+    """Return the result of a conversion. `more` has the fields that are known only after
+    writing.
+    """
     target = conversion.target
     return ConversionResult(
         source=conversion.source.origin.path,
@@ -216,7 +226,7 @@ def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
 
 
 def losses_of(report: WriteReport) -> tuple[Losses, ...]:
-    """Return the losses of all tensors that a report lists."""
+    """Return the losses of the cast for all tensors that a report lists."""
 
     def each() -> Iterator[Losses]:
         for key, lost in report.losses.items():
@@ -243,8 +253,10 @@ def carry_out(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> ConversionResult:
-    """Write a prepared conversion, or the part of it that the options select. In a dry run, only
-    check that it can be written. Progress is reported under the name `stage`.
+    """Write a prepared conversion, or the part of it that the options select. A dry run only checks
+    that it can be written.
+
+    Progress is reported under the name `stage`.
 
     Raises:
         BadRequest: the output exists, does not fit, or an option excludes another.

@@ -164,8 +164,8 @@ def salvage(
 
 
 def _write(found: Salvage, given: Mapping[str, Any], progress: ProgressWanted) -> bool:
-    """Write the output unless this is a dry run or no weight is whole. Return whether it was
-    written.
+    """Write the output, and return True. In a dry run, or if no weight is complete, write nothing
+    and return False.
     """
     conversion = found.conversion
     if conversion is None:

@@ -286,8 +286,8 @@ class ThinSteps:
 
 @dataclass
 class _Chosen:
-    """The checkpoints that were selected, those of a run that stay with the reasons, and those that
-    were refused.
+    """The checkpoints that the options select (`paths`), those of a run that stay, each with the
+    reason (`stays`), and those that were refused (`refused`).
     """
 
     paths: list[Path] = field(default_factory=list)
@@ -300,7 +300,7 @@ def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) ->
 
 
 def _once(looked: Sequence[Outcome]) -> list[Outcome]:
-    """Remove outcomes for a checkpoint that is already in the list: two paths, such as `run` and
+    """Remove the second outcome for the same checkpoint. Two paths, such as `run` and
     `run/global_step2`, may lead to one checkpoint.
     """
     found: dict[Path, Outcome] = {}

@@ -49,7 +49,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Options that choose the checks."""
+    """Options that select the checks."""
 
     against: Annotated[
         PathOption | None,
@@ -201,13 +201,15 @@ def verify(
 
 
 def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
-    """Return the command that checks the same checkpoint."""
+    """Return the zerotools command that checks the checkpoint with the same options."""
     given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
     return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
 
 
 def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """Return the command with which the next check is certain, or None if this check is certain."""
+    """Return the command with which the next check can be certain; None if this check was
+    certain.
+    """
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

@@ -28,17 +28,17 @@ from pathlib import Path
 from zerotools.sensors.host import read_stall
 
 _NO_LIMIT = 1 << 62
-"""In version 1, a group with a limit of at least so many bytes has no limit."""
+"""In version 1 of cgroups, a limit of at least this number of bytes means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """The memory of the control groups.
+    """The memory that the control groups of a process allow.
 
-    `left_bytes` and `limit_bytes` are those of the group with the least memory left; None if no
-    group has a limit. `reclaims` and `ooms` are sums over all groups since they were made; None if
-    the kernel does not count them. `stalled_percent` is the percentage of the last 10 s that all
-    tasks of a group waited for memory; None if it is unknown.
+    `left_bytes` and `limit_bytes` are the values of the group with the least memory left; None if
+    no group has a limit. `reclaims` and `ooms` are sums over all groups since they were made; None
+    if the kernel does not count them. `stalled_percent` is the percentage of the last 10 s in which
+    all tasks of a group waited for memory; None if it is unknown.
     """
 
     left_bytes: int | None = None
@@ -53,8 +53,10 @@ def read_cgroup_memory(
     root: Path = Path("/sys/fs/cgroup"),
     place: Callable[[str], str] = str,
 ) -> CgroupMemory:
-    """Read the groups of the process with the cgroup file `proc`. `place` converts the path of its
-    group to the path of the group to read.
+    """Read the memory of the control groups of a process. `proc` is the file /proc/PID/cgroup of
+    the process.
+
+    `place` converts the path of the process's group to the path of the group that is read.
     """
     found = [_second(group) for group in _groups(proc, "", root, place)]
     found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
@@ -73,8 +75,11 @@ def read_cgroup_memory(
 
 
 def _groups(proc: Path, controller: str, root: Path, place: Callable[[str], str]) -> Iterator[Path]:
-    """Yield the group of the process in the hierarchy of `controller`, and all groups above it.
-    Version 2 has one hierarchy, with the empty name.
+    """Yield the directory of the process's group in the hierarchy of `controller`, and of all
+    groups above it.
+
+    Version 2 of cgroups has one hierarchy for all controllers. For it, `controller` is the empty
+    string.
     """
     try:
         lines = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
@@ -131,7 +136,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Return the numbers by name from a file with a name and a number on each line."""
+    """Return the numbers in a file by name. Each line of the file has a name and a number."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -180,7 +185,9 @@ def _above(top: Path, inner: Path) -> Iterator[Path]:
 
 
 def _ratio(words: list[str]) -> Iterator[float]:
-    """Yield quota / period, given in microseconds. Without a quota (`max`, or -1) yield nothing."""
+    """Yield the number of cores, which is quota / period. Both are given in microseconds. Without a
+    quota (`max`, or -1) yield nothing.
+    """
     if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
         yield int(words[0]) / int(words[1])
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MOST = 2**16
-"""Larger than the number of any processor or node."""
+"""A number that is larger than the number of any processor or memory node."""
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """Return the numbers as a list of the kernel; empty without numbers."""
+    """Return the numbers as a list in the kernel's form; empty without numbers."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -23,7 +23,9 @@ def cpu_list(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """Return the numbers of a list of the kernel. Raises ValueError if the text is not a list."""
+    """Return the numbers in a list in the kernel's form. Raises ValueError if the text is not such
+    a list.
+    """
     found: set[int] = set()
     for part in text.split(","):
         if not part.strip():

@@ -22,7 +22,7 @@ class GpuChoice:
     prefer: tuple[Entry, ...] = ()
 
     def of(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with `excluded` and `preference` set for each GPU."""
+        """Return the snapshot with the fields `excluded` and `preference` set for each GPU."""
         if not self.exclude and not self.prefer:
             return snapshot
         return replace(snapshot, gpus=tuple(map(self._chosen, snapshot.gpus)))
@@ -33,7 +33,9 @@ class GpuChoice:
         return replace(gpu, excluded=excluded, preference=next(places, None))
 
     def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
-        """Yield the entries that match none of the GPUs, as `gpus.exclude: "GPU-5"`."""
+        """Yield the entries of both lists that match none of the GPUs, as `gpus.exclude:
+        "GPU-5"`.
+        """
         for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
             for entry in entries:
                 if not any(matches_gpu(entry, gpu) for gpu in gpus):
@@ -41,7 +43,7 @@ class GpuChoice:
 
 
 def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
-    """Return whether an entry of a list means this GPU."""
+    """Return whether an entry of one of the two lists means this GPU."""
     if isinstance(entry, int):
         return entry == gpu.index
     text = entry.strip().casefold()
@@ -51,7 +53,7 @@ def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
 
 
 def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs with the preferred ones first, and the others in their order."""
+    """Return the GPUs, sorted so that preferred ones come first. The others keep their order."""
     return sorted(gpus, key=preference_rank)
 
 

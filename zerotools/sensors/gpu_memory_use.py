@@ -1,4 +1,4 @@
-"""Memory of a GPU that no job of zerotools holds: of other programs, or without a known process."""
+"""Memory of a GPU that no job of zerotools holds: other programs hold it, or no known process."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from zerotools.sensors.snapshot import Gpu
 
 DRIVERS_OWN_BYTES = 1 << 30
-"""The most bytes without a process that are not a leak. The driver needs memory for itself and for
-each context, and NVML lists some contexts without a process.
+"""The largest number of bytes without a process that is not taken for a leak. The driver needs
+memory for itself and for each context, and NVML lists some contexts without a process.
 """
 
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the first pid namespace of a machine (PROC_PID_INIT_INO of the kernel)."""
+"""The inode number of the first pid namespace of a machine (PROC_PID_INIT_INO of the kernel)."""
 
 
 def is_in_first_pid_namespace(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
@@ -48,17 +48,21 @@ USUAL_WORDS = "5 % of the GPU's memory, at least 512 MiB"
 
 
 def usual_foreign_bytes(gpu: Gpu) -> int:
-    """Return the default limit for memory of other programs on a GPU that a job gets."""
+    """Return how many bytes other programs may use on a GPU that a job gets, if the configuration
+    sets no limit.
+    """
     return max(USUAL_LEAST_BYTES, int(USUAL_PART * (gpu.memory_total_bytes or 0)))
 
 
 def foreign_bytes(gpu: Gpu) -> int:
-    """Return the used bytes of a GPU, without those of processes that only draw on a screen."""
+    """Return the used bytes of a GPU. The memory of processes that only draw on a screen is not
+    counted.
+    """
     return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
 
 
 def drawn_bytes(gpu: Gpu) -> int:
-    """Return the bytes of a GPU that processes hold which only draw on a screen. A job cannot use
-    them.
+    """Return the bytes of a GPU's memory that are used by processes which only draw on a screen. A
+    job cannot use these bytes.
     """
     return sum(p.memory_used_bytes or 0 for p in gpu.processes if p.graphics)

@@ -16,7 +16,9 @@ FIRST_READING = "it is known from the second reading"
 
 
 class HostSensor:
-    """Reads the host. The use of processors and network is measured between two readings."""
+    """Reads the state of the host. The use of processors and network is measured between two
+    readings.
+    """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._pressure = proc / "pressure"
@@ -24,7 +26,7 @@ class HostSensor:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Host:
-        """Return the current state of the host. This takes a millisecond."""
+        """Return the current state of the host. A reading takes a millisecond."""
         memory = psutil.virtual_memory()
         swap = psutil.swap_memory()
         busy = self._cpu_percent()
@@ -67,13 +69,17 @@ _NETWORK = ("network_received_bytes_per_second", "network_sent_bytes_per_second"
 
 
 def read_pressure(directory: Path) -> Pressure | None:
-    """Read the pressure files under `directory`. None: the kernel does not report pressure."""
+    """Read the pressure files in `directory`. Return None if the kernel does not report
+    pressure.
+    """
     stalls = {name: read_stall(directory / name) for name in ("memory", "cpu", "io")}
     return Pressure(**stalls) if any(stalls.values()) else None
 
 
 def read_stall(path: Path) -> Stall | None:
-    """Read one pressure file, of the host or of a control group. None: it does not exist."""
+    """Read one pressure file of the host or of a control group. Return None if the file does not
+    exist.
+    """
     try:
         text = path.read_text(encoding="ascii")
     except OSError:
@@ -94,11 +100,13 @@ def parse_stall(text: str) -> Stall | None:
 
 
 Counters = Mapping[str, tuple[int, int]]
-"""Bytes that each link has received and sent since the machine started, by its name."""
+"""The bytes that each link has received and sent since the machine started, by the name of the
+link.
+"""
 
 
 def read_counters() -> Counters:
-    """Return the kernel's counters of all network links."""
+    """Return the kernel's byte counters of all network links."""
     found = psutil.net_io_counters(pernic=True, nowrap=False)
     return {name: (each.bytes_recv, each.bytes_sent) for name, each in found.items()}
 
@@ -106,9 +114,9 @@ def read_counters() -> Counters:
 class NetworkUse:
     """Measures the network traffic between two readings.
 
-    Only hardware links are counted, because the traffic over a bridge is also traffic of a hardware
-    link. Without hardware links, as in a container, all links but `lo` are counted. InfiniBand is
-    not counted, except IP over InfiniBand. `links` is /sys/class/net.
+    Only hardware links are counted, because traffic over a bridge also goes over a hardware link.
+    Without hardware links, as in a container, all links except `lo` are counted. InfiniBand is not
+    counted, except IP over InfiniBand. `links` is the directory /sys/class/net.
     """
 
     def __init__(
@@ -123,7 +131,9 @@ class NetworkUse:
         self._before: tuple[float, Counters] | None = None
 
     def read(self) -> tuple[float | None, float | None]:
-        """Return the received and the sent bytes per second, or twice None at the first reading."""
+        """Return the received and the sent bytes per second since the last reading. Both are None
+        at the first reading.
+        """
         when, now = self._clock(), self._counters()
         last, self._before = self._before, (when, now)
         if last is None or when <= last[0]:

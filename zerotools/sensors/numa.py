@@ -39,9 +39,10 @@ class MemoryNode:
 
 @dataclass(frozen=True, slots=True)
 class NumaTopology:
-    """All NUMA nodes of the machine, with the processors and nodes that this process may use, by
-    its affinity and its cpuset. If requested, `cores` are the physical cores, each with its
-    hardware threads.
+    """All NUMA nodes of the machine, with the processors and nodes that this process may use.
+
+    The affinity and the cpuset of the process decide which it may use. `cores` are the physical
+    cores, each with its hardware threads, if they were requested.
     """
 
     nodes: tuple[MemoryNode, ...] = ()
@@ -51,8 +52,8 @@ class NumaTopology:
 
     @property
     def is_divided(self) -> bool:
-        """True if at least two nodes have processors, so that some memory is further away than
-        other memory.
+        """True if at least two nodes have processors. Then some memory is further away from a
+        processor than other memory.
         """
         return sum(1 for node in self.nodes if node.cpus) > 1
 
@@ -61,12 +62,12 @@ class NumaTopology:
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
 
     def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
-        """Return the numbers of those nodes that have memory which this process may use."""
+        """Return the numbers of those nodes that have memory and that this process may use."""
         numbers = {node.number for node in nodes if node.memory_bytes}
         return tuple(sorted(numbers & self.allowed_nodes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, without the cores."""
+        """Return the topology as plain values, without the cores."""
         return {
             "nodes": [
                 {
@@ -83,7 +84,9 @@ class NumaTopology:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> NumaTopology:
-        """Read the topology that `to_json` wrote. Raises ValueError if it is not one."""
+        """Read the topology from the values that `to_json` returned. Raises ValueError if they are
+        wrong.
+        """
         try:
             nodes = tuple(
                 MemoryNode(
@@ -101,7 +104,9 @@ class NumaTopology:
 
 
 class ReadTopology(Protocol):
-    """A function that reads the topology. Reading the `cores` takes a file for each processor."""
+    """A function that reads the topology. To read the `cores`, it opens a file for each
+    processor.
+    """
 
     def __call__(self, *, cores: bool = False) -> NumaTopology:
         """Return the current topology of the machine."""
@@ -205,10 +210,10 @@ _LONGEST = 40
 class NearGpu:
     """The usable processors and memory near one GPU.
 
-    `cpus` are the processors, and `homes` the memory nodes that they belong to. `memory` are those
-    of these nodes that have memory. Several GPUs (`sharers`) may be near the same processors; this
-    GPU is number `place` of them, from 0. If `cpus` is empty, all processors are equally near, or
-    `why` has the reason.
+    `cpus` are the numbers of the processors, and `homes` the memory nodes that these belong to.
+    `memory` are the nodes in `homes` that have memory. Several GPUs (their number is `sharers`) may
+    be near the same processors; `place` is the index of this GPU among them, from 0. If `cpus` is
+    empty, `why` has the reason, or is None if all processors are equally near.
     """
 
     cpus: frozenset[int] = frozenset()
@@ -242,7 +247,9 @@ def near_gpus(gpus: Sequence[Gpu], topology: NumaTopology) -> tuple[NearGpu, ...
 
 
 Reach = tuple[frozenset[int], ...]
-"""The processors of the GPU's node, and the processors of its socket; empty if unknown."""
+"""The processors of the GPU's node, and the processors of its socket. Both are empty if they are
+unknown.
+"""
 
 
 def _reach(gpu: Gpu, topology: NumaTopology) -> Reach:
@@ -306,6 +313,8 @@ def _affinity(gpu: Gpu) -> frozenset[int]:
 
 
 def _shown(cpus: frozenset[int]) -> str:
-    """Return a list of processors as text, or their number if the text would be long."""
+    """Return a list of processors as text. If the text would be long, return the number of
+    processors.
+    """
     listed = cpu_list(cpus)
     return listed if len(listed) <= _LONGEST else f"{len(cpus)} processors"

@@ -26,7 +26,9 @@ from zerotools.sensors.snapshot import Gpu
 DEADLINE_SECONDS = 2.0
 START_SECONDS = 10.0
 FIRST_ANSWER_SECONDS = 120.0
-"""The time that a child has for its first answer, over several readings."""
+"""The time in seconds that a child has for its first answer. It may extend over several
+readings.
+"""
 REAP_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0
 LONGEST_ANSWER = 4 << 20
@@ -35,10 +37,10 @@ PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("nvml_probe"
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """The GPUs as they were `age_seconds` ago (None: they were never read).
+    """The GPUs as they were `age_seconds` seconds ago (None: they were never read).
 
-    With an `error` they are the last known GPUs, which may have changed. `is_silent` is True if the
-    driver has not answered yet.
+    With an `error`, they are the last known GPUs, and may have changed since. `is_silent` is True
+    if the driver has not answered yet.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,7 +50,7 @@ class GpuReading:
 
 
 class GpuProbe(Protocol):
-    """Reads the GPUs for a snapshot."""
+    """The interface of an object that reads the GPUs for a snapshot."""
 
     def begin(self) -> None:
         """Start the first reading without waiting for it."""
@@ -59,16 +61,16 @@ class GpuProbe(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the probe's resources."""
+        """End the probe's child process, if it has one."""
         ...
 
 
 class ProbeFailed(Exception):
-    """The child process gave no usable answer. The message has the reason."""
+    """The error that the child process gave no usable answer. The message has the reason."""
 
 
 class ProbeSilent(ProbeFailed):
-    """The child process did not answer in time."""
+    """The error that the child process did not answer in time."""
 
 
 class NvmlProbe:
@@ -96,7 +98,9 @@ class NvmlProbe:
         self._child: subprocess.Popen[bytes] | None = None
         self._is_new = False
         self._first_asked: float | None = None
-        """The time of the first request to the child; None after its answer."""
+        """The time of the first request to the child, until the child has answered it; then
+        None.
+        """
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
@@ -105,7 +109,7 @@ class NvmlProbe:
         self._last: tuple[float, tuple[Gpu, ...]] | None = None
 
     def begin(self) -> None:
-        """Start the first child, so that it starts up while the caller does other work."""
+        """Start the first child, so that it gets ready while the caller does other work."""
         if self._child is None and self._stuck is None and not self._failures:
             with suppress(ProbeFailed):  # the reading reports it
                 self._child = self._start()
@@ -138,7 +142,7 @@ class NvmlProbe:
         return self._stale(error)
 
     def close(self) -> None:
-        """End the child. If it hangs in the driver, it ends when the driver answers."""
+        """End the child. A child that hangs in the driver ends when the driver answers."""
         child, self._child = self._child, None
         if child is not None:
             _end(child)
@@ -208,8 +212,8 @@ def _ask_for_line(child: subprocess.Popen[bytes]) -> None:
 
 
 def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
-    """Return the answer of the child, one line. Raises ProbeFailed if it has not come at time
-    `until`.
+    """Return the line with which the child answers. Raises ProbeFailed if it has not come by the
+    time `until`.
     """
     assert child.stdout is not None
     waiting = select.poll()
@@ -233,9 +237,7 @@ def _ended(child: subprocess.Popen[bytes]) -> str:
 
 
 def _end(child: subprocess.Popen[bytes]) -> bool:
-    """Kill the child and wait for its end. Return False if it is still there after half a
-    second.
-    """
+    """Kill the child and wait for its end. Return False if it still exists after half a second."""
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None and not pipe.closed:

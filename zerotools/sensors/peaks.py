@@ -16,8 +16,9 @@ TERA = 1e12
 
 
 class Peak(NamedTuple):
-    """Peak operations per second in units of 10^12. `half` is for fp16, and for bf16 if the GPU
-    supports it. None: `fp32` is unknown.
+    """The peak operations per second of a GPU, in units of 10^12.
+
+    `half` is for fp16, and for bf16 if the GPU supports it. `fp32` is None if it is unknown.
     """
 
     half: float
@@ -56,7 +57,7 @@ def peak_flops(name: str, precision: str) -> float | None:
     """Return the peak operations per second of a GPU. `name` is its name in the driver, and
     `precision` is "fp32", "bf16" or "fp16".
 
-    None: it is unknown, as for parts of a GPU (MIG) and laptop GPUs.
+    Return None if the peak is unknown, as for parts of a GPU (MIG) and laptop GPUs.
     """
     bare = name.removeprefix("NVIDIA ")
     found = next((peak for form, peak in _PEAKS if re.fullmatch(form, bare)), None)

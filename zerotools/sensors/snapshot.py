@@ -77,7 +77,9 @@ class Gpu:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Gpu:
-        """Read the GPU that `to_json` wrote. Raises ValueError if it is not one."""
+        """Read a GPU from the values that `to_json` returned. Raises ValueError if they are
+        wrong.
+        """
         known = _known(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
         known["xids"] = tuple(_build(GpuXid, xid) for xid in known.get("xids", ()))
@@ -90,7 +92,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Pressure stall information of one resource: the percentage of the time that tasks waited for
+    """Pressure stall information of one resource: the percentage of time in which tasks waited for
     it, averaged over 10 and 60 seconds.
 
     `some`: at least one task waited; `full`: all tasks waited. Source: Linux
@@ -133,7 +135,9 @@ class Host:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Host:
-        """Read the host that `to_json` wrote. Raises ValueError if it is not one."""
+        """Read a host from the values that `to_json` returned. Raises ValueError if they are
+        wrong.
+        """
         known = _known(cls, tree)
         if known.get("pressure") is not None:
             stalls = _known(Pressure, known["pressure"])
@@ -166,7 +170,8 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Snapshot:
-        """Read the snapshot that `to_json` wrote. Raises ValueError if it is not one.
+        """Read a snapshot from the values that `to_json` returned. Raises ValueError if they are
+        wrong.
 
         Unknown fields are ignored, so that a newer daemon can be used.
         """

@@ -34,7 +34,7 @@ class SnapshotSource:
         )
 
     def close(self) -> None:
-        """End the probe."""
+        """End the probe that reads the GPUs."""
         self._probe.close()
 
     def __enter__(self) -> SnapshotSource:

@@ -1,8 +1,8 @@
 """XIDs: the error numbers that the NVIDIA driver reports for a GPU.
 
-`FAULTS` are those after which the GPU itself is broken. NVIDIA's catalog ("XID Errors", GPU
+`FAULTS` are the XIDs after which the GPU itself is broken. NVIDIA's catalog ("XID Errors", GPU
 Deployment and Management documentation) calls them hardware errors, or advises to reset the GPU or
-restart the machine. All others may also be caused by programs.
+restart the machine. Programs may also cause any other XID.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ FAULTS: Mapping[int, str] = MappingProxyType(
 )
 """XIDs of broken hardware with their meanings."""
 NOTICES: Mapping[int, str] = MappingProxyType({63: "row of memory remapped at the next reset"})
-"""XIDs of repairs that need no reset now. The GPU computes correctly until then."""
+"""XIDs that report repairs, with their meanings. They need no reset now: the GPU computes correctly
+until the next reset.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuXid:
-    """A reported XID. The error happened at `clock` (seconds of CLOCK_MONOTONIC) or shortly
-    before.
+    """An XID that the driver reported. The error happened at `clock` (seconds of CLOCK_MONOTONIC)
+    or shortly before.
     """
 
     code: int

@@ -175,14 +175,14 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """Return a check that refuses weights which became infinite by the cast, unless
-    `allow_overflow` was given.
+    """Return a function that checks the losses of a cast, and raises an error for weights that
+    became infinite. With `allow_overflow` it accepts them.
     """
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
 
 
 class ZeroOptions(TypedDict, total=False):
-    """Options on ZeRO for the DeepSpeed run that will resume."""
+    """Options on the ZeRO settings of the DeepSpeed run that will resume."""
 
     stage: Annotated[
         Literal[1, 2, 3] | None,

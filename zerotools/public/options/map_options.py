@@ -56,7 +56,8 @@ class MapOptions(LayoutOptions, MapArgOption, total=False):
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """Return the layout that the options request; None without `map_to`.
+    """Return the request for the layout of another program, from the options. Without `map_to`
+    return None.
 
     Raises:
         BadRequest: other layout options were given without `map_to`, or `map_arg` is not
@@ -77,7 +78,7 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
 
 
 def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
-    """Return the sizes of `map_arg` by name.
+    """Return the sizes that the option `map_arg` gives, by name.
 
     Raises:
         BadRequest: a text is not NAME=NUMBER.

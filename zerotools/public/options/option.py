@@ -34,7 +34,9 @@ WHEN = "When and where"
 OUTPUT = "Output"
 RESOURCES = "Resources"
 GENERAL = "General"
-"""The groups of a help page. `zerotools.cli.options.click_options` has their order."""
+"""The titles of the groups on a help page. `zerotools.cli.options.click_options` has their
+order.
+"""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -91,9 +93,9 @@ _PLAIN = {
 class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
-    Without a `flag`, it is made from the keyword: `--max-memory` from `max_memory`.
-    `short` is a second flag of one letter. `choices` are the allowed values if a Literal does not
-    list them. `least` and `most` are the limits of an integer.
+    If `flag` is not given, it is made from the keyword: `--max-memory` from `max_memory`. `short`
+    is a second flag of one letter. `choices` are the allowed values if a Literal does not list
+    them. `least` and `most` are the limits of an integer.
     """
 
     help: str
@@ -109,7 +111,7 @@ class Option:
 
 @dataclass(frozen=True)
 class DeclaredOption:
-    """An option with the keyword, kind and allowed values from its TypedDict."""
+    """An option, completed with the keyword, the kind and the allowed values from its TypedDict."""
 
     keyword: str
     option: Option
@@ -131,7 +133,7 @@ class DeclaredOption:
 
     @property
     def meaning(self) -> str:
-        """The help text, with Python keywords instead of flags."""
+        """The help text for the Python function. It names keywords instead of flags."""
         words = self.option.help.replace("; may be repeated", "").split(" ")
         return " ".join(
             word[2:].replace("-", "_") if word.startswith("--") else word for word in words
@@ -178,9 +180,7 @@ class DeclaredOption:
 
 
 def _plain(given: Any) -> Any:
-    """Return the Python number for a number of numpy or torch. Other values are returned
-    unchanged.
-    """
+    """Return a number of numpy or torch as a Python number. Other values are returned unchanged."""
     is_number = getattr(given, "shape", None) == () and hasattr(given, "item")
     return given.item() if is_number else given
 
@@ -227,7 +227,9 @@ def _words(given: Any) -> tuple[str, ...]:
 
 
 def _path_or_flag(given: Any) -> Any:
-    """Return None for False, "" for True, and a path otherwise."""
+    """Convert the value of an option that takes a path or a flag: False to None, True to "", and
+    other values to a path.
+    """
     if isinstance(given, bool):
         return "" if given else None
     return given if given == "" else path_of(given)
@@ -333,8 +335,9 @@ def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
-    """Return a decorator that records the options of a function with `**options`.
-    `describe_options` adds them to its signature later.
+    """Return a decorator that records the TypedDict of the options of a function with `**options`.
+
+    `describe_options` later adds these options to the function's signature.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -348,7 +351,7 @@ _DECLARATIONS: dict[Callable[..., Any], type] = {}
 
 
 def describe_options(function: _Function) -> _Function:
-    """Add every option with its default to the signature and docstring of a function.
+    """Add every option with its default to the signature and the docstring of a function.
 
     This is done when a user first accesses the function, because commands do not need it.
     """

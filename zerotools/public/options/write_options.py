@@ -15,11 +15,13 @@ LAUNCHERS = ("slurm", "torchrun")
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
-    """Return the part that the option `part` names, or the part of this process if `part_from`
-    names its launcher; None without both.
+    """Return the part of the work that the options select for this process; None without the
+    options `part` and `part_from`.
+
+    `part` names the part. `part_from` names the launcher that gives this process its rank.
 
     Raises:
-        BadRequest: both were given, or the launcher did not start this process.
+        BadRequest: both options were given, or the launcher did not start this process.
     """
     part, launcher = given["part"], given["part_from"]
     if launcher is None:
@@ -30,7 +32,7 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
-    """Return the part of this process from the variables of its launcher.
+    """Return the part of the work for this process, from the environment variables of its launcher.
 
     Raises:
         BadRequest: the launcher did not start this process, or a variable is not a number.

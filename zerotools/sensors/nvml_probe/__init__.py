@@ -2,10 +2,10 @@
 
 It imports only this folder of zerotools. For every line on stdin it writes one JSON object on
 stdout, `{"gpus": [...], "error": null | str}`. The GPUs have the fields of
-`zerotools.sensors.snapshot.Gpu`. The process ends at the end of its input.
+`zerotools.sensors.snapshot.Gpu`. The process ends when its stdin ends.
 
 entry            the start of the process
-session          NVML, initialised when it first works, and all of its GPUs
+session          initialises NVML when that first works, and reads all GPUs
 gpu_values       one GPU: identity, memory, processes, and values that a driver may lack
 xid_reports      the driver's error reports
 """

@@ -1,4 +1,4 @@
-"""The start of the probe process. It finds its package without help of the environment."""
+"""The start of the probe process. It finds its package without environment variables."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def read_gpu(index: int) -> dict[str, Any]:
 
 
 def _said(error: Exception) -> str:
-    """Return the text of an error, which may be of NVML or of Python."""
+    """Return the text of an error. The error is from NVML or from Python."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
     return f"NVML: {type(error).__name__}: {error}"
@@ -58,7 +58,9 @@ def _is_missing(error: Exception) -> bool:
 
 
 def _mig_instances(handle: Any) -> list[str] | None:
-    """Return UUID and name of each MIG instance of a GPU, or None if the GPU is not in MIG mode."""
+    """Return the UUID and the name of each MIG instance of a GPU. Return None if the GPU is not in
+    MIG mode.
+    """
     try:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return None
@@ -98,8 +100,8 @@ def _divided(index: int, instances: list[str]) -> dict[str, Any]:
 
 
 def _measured(handle: Any) -> dict[str, Any]:
-    """Return memory and processes. `unmeasured` names those that this driver never reports for this
-    GPU.
+    """Return the memory and the processes of a GPU. `unmeasured` names those of the two that its
+    driver never reports.
     """
     found: dict[str, Any] = {"unmeasured": None}
     unknown = []
@@ -171,8 +173,8 @@ def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:
 
 
 def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
-    """Return pid and bytes of each process of a `kind` (`Compute` or `Graphics`), by the newest
-    function that the driver has.
+    """Return the pid and the memory in bytes of each process of one `kind` (`Compute` or
+    `Graphics`), from the newest function that the driver has.
 
     Versions 2 (drivers from 450) and 3 (from 510) have the same fields, and driver 535.98 lacks
     version 3. Version 1 has only pid and bytes.
@@ -196,12 +198,14 @@ class _FirstProcessInfo(ctypes.Structure):
 
 
 _NOT_AVAILABLE = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE of nvml.h, as an unsigned long long."""
+"""The constant NVML_VALUE_NOT_AVAILABLE of nvml.h, as an unsigned long long."""
 _ROOM = 1024
 
 
 def _first_version(handle: Any, name: str) -> list[tuple[int, int | None]]:
-    """Call version 1 of a function, for which pynvml has no wrapper, and return its result."""
+    """Call version 1 of an NVML function, for which pynvml has no wrapper, and return its
+    result.
+    """
     call = getattr(pynvml.nvmlLib, name, None)
     if call is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -253,8 +257,8 @@ def _throttle_reasons(handle: Any) -> list[str]:
 
 
 def _ecc_errors(kind: str) -> Callable[[Any], int]:
-    """Return a function that returns the number of ECC errors since the driver was loaded. `kind`
-    is CORRECTED or UNCORRECTED.
+    """Return a function that reads the number of ECC errors of a GPU since the driver was loaded.
+    `kind` is CORRECTED or UNCORRECTED.
     """
 
     def read(handle: Any) -> int:

@@ -1,4 +1,4 @@
-"""The probe's response: all GPUs, or the reason why it found none."""
+"""Makes the probe's answer: all GPUs, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def main() -> None:
 
 
 class Session:
-    """NVML, which is initialised by the first reading that works, and again after a failure of NVML
-    as a whole.
+    """The connection to NVML. It is initialised at the first reading at which that works, and again
+    after NVML as a whole has failed.
     """
 
     def __init__(self, kernel_log: str = KERNEL_LOG) -> None:
@@ -36,7 +36,7 @@ class Session:
         self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
-        """Return all GPUs, or the reason without GPUs."""
+        """Return all GPUs, or the reason why they cannot be read."""
         if pynvml is None:
             return _failure("no NVML: the Python package nvidia-ml-py is not installed")
         try:

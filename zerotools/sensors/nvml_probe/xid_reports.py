@@ -17,8 +17,8 @@ KERNEL_LOG = "/dev/kmsg"
 KERNEL_LINE = re.compile(
     r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b(.*)"
 )
-"""A record of /dev/kmsg: priority, number, microseconds, flags; text. Source: kernel documentation,
-dev-kmsg.
+"""A regular expression for a record of /dev/kmsg: priority, number, microseconds, flags; text.
+Source: kernel documentation, dev-kmsg.
 """
 RECOVERY_CODE = 154
 """The XID that reports a new recovery action for a GPU; the new action may be none."""
@@ -27,21 +27,24 @@ NOTHING_NEEDED = re.compile(r" to 0x0\b|\bto \(?none\b", re.IGNORECASE)
 to 0x0 (None)".
 """
 MOST_XIDS = 16
-"""The number of XIDs that are kept for each GPU."""
+"""The largest number of XIDs that are kept for each GPU."""
 
 
 class XidReports:
-    """The XIDs of each GPU, from the kernel's log, which also has earlier ones of this boot. If the
-    log cannot be read, they are from NVML's events since the probe started.
+    """The XIDs (error numbers of the driver) of each GPU.
+
+    They are read from the kernel's log, which also has XIDs from before the probe started, since
+    the machine started. If the log cannot be read, they come from NVML's events since the probe
+    started.
     """
 
     def __init__(self, kernel_log: str) -> None:
         self._events: Any = None
         self._reported: dict[str, deque[dict[str, Any]]] = {}
-        """The XIDs by UUID or by PCI address."""
+        """The XIDs of each GPU, by its UUID or by its PCI address."""
         self._uuids: dict[int | None, str] = {}
-        """The UUIDs by handle, because the driver does not report the UUID of a GPU that is
-        lost.
+        """The UUID of each GPU by NVML's handle. The driver does not report the UUID of a GPU
+        that is lost.
         """
         try:
             self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,7 +104,9 @@ class XidReports:
         known.append({"code": code, "clock": clock})
 
     def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the XIDs of a GPU, the oldest first. `gpu` are the values that were read of it."""
+        """Return the XIDs of a GPU, the oldest first. `gpu` has the values of the GPU that were
+        read before.
+        """
         names = (gpu.pop("pci_address", None), gpu.get("uuid"))
         return [xid for name in names if name for xid in self._reported.get(name, ())]
 
