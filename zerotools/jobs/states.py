@@ -100,8 +100,8 @@ def states_of(word: str) -> tuple[str, ...]:
 def in_words(state: str) -> str:
     """Return a state as text for users, such as "waiting retry".
 
-    It is "held" for each state that a job only leaves by a release. In JSON, users also get the
-    stored state.
+    It is "held" for each state of a job that starts only after a release. In JSON, users also get
+    the stored state.
     """
     return word_of(state).replace("_", " ")
 

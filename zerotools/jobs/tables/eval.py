@@ -26,9 +26,10 @@ TASK_KEYS = ("task_dir", "few_shot", "limit")
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSpec:
-    """`[eval]`: loss and perplexity on data that is not trained on, how close what the model
-    generates comes to the responses, and scores of benchmarks when the job has succeeded. Without
-    `files`, `fraction` and `tasks` there is none."""
+    """`[eval]`: loss and perplexity on data that is not trained on, the similarity of generated
+    texts to the responses, and scores of benchmarks when the job has succeeded. Without
+    `files`, `fraction` and `tasks`, the job has no evaluation.
+    """
 
     files: tuple[str, ...] = key(
         "Files of the same kind as in `[data]`, read with the same settings. Paths or patterns.",
