@@ -19,10 +19,10 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Thin the older checkpoints; return the exit status. A checkpoint that is refused is reported.
+    """Make the older checkpoints smaller (thin them). Return the exit status. A checkpoint that
+    cannot be thinned is reported.
 
-    Raises:
-        DaemonError: the daemon does not respond.
+    Raises DaemonError if the daemon does not respond.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.thinning import Keep

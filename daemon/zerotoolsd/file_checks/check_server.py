@@ -38,7 +38,9 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 SIGN_OF_LIFE = "sign of life"
-"""A request that every process answers in addition to its functions: `mounts.answers`."""
+"""Name of a request that every process answers, in addition to its own functions:
+`mounts.answers`.
+"""
 Look = Callable[..., Any]
 """A function that reads files and returns JSON values. It raises ZerotoolsError and OSError."""
 
@@ -63,8 +65,8 @@ def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
 
 
 def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
-    """Request a new process for `user` (None: the daemon's user). Return the daemon's end of its
-    socket.
+    """Ask the check server for a new process of `user` (None: the user of the daemon). Return
+    the daemon's end of its socket.
 
     Raises OSError.
     """
@@ -122,7 +124,8 @@ def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[s
 
 def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
     """Become the user `who`, and return `looks`. If that fails, return functions that raise the
-    error."""
+    error instead.
+    """
     if who is None:
         return looks
     try:
@@ -159,7 +162,9 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
-    """Run a request. Return `{"value": ...}`, or `{"error": its class, "message": ...}`."""
+    """Call `look` with the arguments. Return `{"value": ...}`, or `{"error": class of the
+    exception, "message": ...}`.
+    """
     try:
         return {"value": look(*arguments)}
     except ZerotoolsError as error:

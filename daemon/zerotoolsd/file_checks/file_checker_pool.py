@@ -47,7 +47,7 @@ _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
 
 
 def value_of(answer: Mapping[str, Any]) -> Any:
-    """Return the value in `answer`, or raise its error."""
+    """Return the value in the reply `answer` of a process, or raise the error in it."""
     if "value" in answer:
         return answer["value"]
     if answer["error"] == OSError.__name__:
@@ -65,8 +65,9 @@ class _Question:
 
 
 class FileCheckers:
-    """The processes of all users. `way` is the socket of the check server, `mounted` reads the
-    mounts."""
+    """The processes that read files, for all users. `way` is the socket of the check server,
+    and `mounted` reads the mounts.
+    """
 
     def __init__(
         self,
@@ -97,11 +98,13 @@ class FileCheckers:
 
     @property
     def dying(self) -> int:
-        """The number of killed processes that still exist."""
+        """Return the number of killed processes that still exist."""
         return self._signs.hanging + sum(team.dying for team in self._teams.values())
 
     async def close(self) -> None:
-        """Kill all processes. One that hangs in the kernel ends when it wakes."""
+        """Kill all processes. A process that hangs in the kernel ends only when its file system
+        responds.
+        """
         for team in self._teams.values():
             await team.close()
         await self._signs.close()
@@ -109,7 +112,9 @@ class FileCheckers:
 
 
 class FileCheckerPool:
-    """The processes of one user, at most `most`. `order` starts a process, `signs` tests mounts."""
+    """The processes that read files for one user, at most `most`. `order` starts a process, and
+    `signs` tests mounts.
+    """
 
     def __init__(self, order: Callable[[], socket.socket], most: int, signs: HungMounts) -> None:
         self._order = order
@@ -122,7 +127,8 @@ class FileCheckerPool:
         """Killed processes, with the last request of each that missed its deadline."""
 
     async def ask(self, seconds: float, data: bytes, named: object) -> Any:
-        """Return the answer of a process to the request `data`, which names the paths `paths`.
+        """Return the reply of a process to the request `data`. `named` contains the paths in
+        the request.
 
         Raises the errors of the check, and TimeoutError.
         """
@@ -136,7 +142,9 @@ class FileCheckerPool:
             return value_of(await question.answer)
 
     async def close(self) -> None:
-        """Kill all processes. One that hangs in the kernel ends when it wakes."""
+        """Kill all processes. A process that hangs in the kernel ends only when its file system
+        responds.
+        """
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -145,7 +153,7 @@ class FileCheckerPool:
 
     @property
     def dying(self) -> int:
-        """The number of killed processes that still exist."""
+        """Return the number of killed processes that still exist."""
         return len(self._dying)
 
     def _hire_if_needed(self) -> None:
@@ -218,7 +226,7 @@ class FileCheckerPool:
         self._hire_if_needed()
 
     def _end(self, pidfd: int, missed: bytes | None) -> None:
-        """Kill the process. It counts until it is gone, which may be never."""
+        """Kill the process. It counts as existing until it is gone, which may be never."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         self._dying[pidfd] = missed
@@ -238,7 +246,7 @@ def _settle(question: _Question, answer: Mapping[str, Any]) -> None:
 
 
 LIFE_SECONDS = 2.0
-"""Seconds in which a mount must respond to a test."""
+"""Seconds that a mount has to respond to a test."""
 
 
 class HungMounts:
@@ -253,13 +261,17 @@ class HungMounts:
         """The tested mount, by the pidfd of the hanging process."""
 
     def suspect(self, named: object) -> None:
-        """Test the mounts of these paths, because a request that names them takes long."""
+        """Test the mounts of the paths in `named`, because a request with these paths takes
+        long.
+        """
         for mount in mounts_of(named, self._mounted()) - self._asked.keys():
             if mount not in self._hanging.values():
                 self._asked[mount] = asyncio.create_task(self._ask(mount))
 
     async def learn(self, named: object) -> bool:
-        """Wait for running tests of the named mounts. Return whether all of them may be read."""
+        """Wait for the running tests of the mounts of the paths in `named`. Return whether all
+        these mounts may be read.
+        """
         if not self._asked and not self._hanging:
             return True
         mounts = mounts_of(named, self._mounted())
@@ -269,17 +281,19 @@ class HungMounts:
         return mounts.isdisjoint(self._hanging.values())
 
     def is_silent(self, named: object) -> bool:
-        """Return whether one of the named mounts does not respond."""
+        """Return whether a mount of the paths in `named` does not respond."""
         silent = self._hanging.values()
         return bool(silent) and not mounts_of(named, self._mounted()).isdisjoint(silent)
 
     @property
     def hanging(self) -> int:
-        """The number of tests without a response in time."""
+        """Return the number of tests of mounts that got no response in time."""
         return len(self._hanging)
 
     async def close(self) -> None:
-        """Kill the tests. One that hangs in the kernel ends when it wakes."""
+        """Kill the test processes. A process that hangs in the kernel ends only when its file
+        system responds.
+        """
         for task in self._asked.values():
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)

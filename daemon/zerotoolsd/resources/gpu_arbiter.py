@@ -54,17 +54,19 @@ class GpuArbiter:
         self._begins = begins
         self._held: dict[str, int] = {}
         self.trouble: str | None = None
-        """Why no locks are used, if known."""
+        """The reason why no locks are used; None if it is unknown or they are used."""
         self._said: dict[str, str] = {}
 
     @asynccontextmanager
     async def round(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Lock all GPUs of `snapshot` that no other process has locked, and those in `leased`.
+        """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in
+        `leased`.
 
-        Yield why other GPUs cannot be used, by UUID. No other task runs before the end of the body;
-        then call `keep`, which releases unassigned GPUs.
+        Yield the reasons why the other GPUs cannot be used, by UUID. No other task runs
+        before the end of the body. Call `keep` afterwards, which releases the GPUs that got
+        no job.
         """
         seen = () if snapshot is None else snapshot.gpus
         gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
@@ -135,19 +137,22 @@ class GpuArbiter:
         self._said[uuid] = what
 
     def lacks(self, leased: Collection[str]) -> bool:
-        """Return whether a leased GPU is not locked, for example a lease of the daemon before."""
+        """Return whether a GPU in `leased` is not locked, for example because a previous daemon
+        leased it.
+        """
         return bool(self._path) and any(uuid not in self._held for uuid in leased)
 
     def keep(self, leased: Collection[str]) -> None:
-        """Release the GPUs that are not leased."""
+        """Release the locks of the GPUs that are not in `leased`."""
         for uuid in [uuid for uuid in self._held if uuid not in leased]:
             os.close(self._held.pop(uuid))
         for uuid in [uuid for uuid in self._said if uuid not in leased]:
             del self._said[uuid]
 
     def told(self, gpus: Collection[str]) -> dict[str, Any]:
-        """Return the data for the supervisor of an attempt on `gpus`, with which it takes the
-        locks."""
+        """Return the data with which the supervisor of an attempt on the GPUs `gpus` takes
+        their locks.
+        """
         try:
             if not gpus or not self._is_there():
                 return {}
@@ -172,7 +177,9 @@ class GpuArbiter:
         self.keep(())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the directory of the locks, why no locks are used, and the locked GPUs."""
+        """Return a JSON object with the directory of the locks, the reason why no locks are
+        used, and the locked GPUs.
+        """
         with suppress(LocksUnknown):
             self._is_there()
         return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}

@@ -46,7 +46,9 @@ class GpuOveruse:
         self._said: dict[tuple[int, int, str], str] = {}
 
     def look(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
-        """Return the leases that newly exceed their declaration, each with a sentence."""
+        """Return the leases that exceed their declared memory for the first time, each with a
+        sentence.
+        """
         found = []
         leased = {(lease.job_id, lease.attempt, lease.gpu_uuid) for lease in leases}
         self._said = {key: said for key, said in self._said.items() if key in leased}
@@ -64,7 +66,9 @@ class GpuOveruse:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return the sentence on a job that uses too much; None if it does not."""
+        """Return the sentence on a job that uses more GPU memory than it declared; None if it
+        does not.
+        """
         said = [what for (job, _, _), what in self._said.items() if job == job_id]
         return "; ".join(said) or None
 
@@ -98,9 +102,11 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return what this daemon's jobs use of their shares of each GPU, by UUID, if known.
+        """Return the memory in bytes that jobs of this daemon use of their parts of each GPU,
+        by UUID, if known.
 
-        A use beyond the share counts as that of other programs, so it is not available to jobs.
+        Use beyond a job's part counts as use by other programs, so it is not available to
+        jobs.
         """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
@@ -115,7 +121,7 @@ class SharedGpus:
         return own
 
     def use_of_jobs(self, snapshot: Snapshot | None) -> MeasuredUse:
-        """Return what each attempt uses of its leased GPUs, if known."""
+        """Return the memory that each attempt uses on its leased GPUs, if known."""
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         if snapshot is None or not leased:
             return MeasuredUse()
@@ -176,7 +182,9 @@ class IdleGpus:
     def look(
         self, leases: Sequence[Lease], gpus: Sequence[Gpu], now: float
     ) -> list[tuple[Lease, str]]:
-        """Return a lease of each newly idle job, with a sentence. `now` is a monotonic time."""
+        """Return a lease of each job that has just become idle, with a sentence. `now` is a
+        monotonic time in seconds.
+        """
         busy = {gpu.uuid: gpu.utilization_percent for gpu in gpus if gpu.uuid is not None}
         held: dict[Owner, list[Lease]] = {}
         for lease in leases:
@@ -226,7 +234,7 @@ class MeasuredUse:
 def measure(
     gpus: Iterable[Gpu], attempts: Iterable[AttemptRow], read: Read = read_process
 ) -> MeasuredUse:
-    """Return the current use of these attempts."""
+    """Return the GPU memory that these attempts use now."""
     roots = {root: (a.job_id, a.number) for a in attempts for root in roots_of(a)}
     of_attempts: dict[Owner, dict[str, int]] = {}
     own: dict[str, int] = {}
@@ -261,9 +269,10 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
 
 
 def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
-    """Return the attempt of each supervisor and keeper, by pid and start.
+    """Return (pid, start time) of the supervisor and of the keeper of the attempt.
 
-    For another user's attempt, only processes of that user count, whatever the record contains.
+    For another user's attempt, only processes of that user count, whatever the record
+    contains.
     """
     run_dir = Path(attempt.run_dir)
     try:

@@ -54,7 +54,7 @@ PATIENCE_SECONDS, PROC_SECONDS = 1.0, 5.0
 LATELY_SECONDS = 600.0
 """Ends within so many seconds are checked again when the daemon starts."""
 CHANGE = 0.1
-"""The remaining memory is reported again when it has changed by this part."""
+"""The memory that is left is reported again when it has changed by this fraction."""
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class LeakWatch:
                 self.ended(attempt)
 
     def ended(self, attempt: AttemptRow) -> None:
-        """Begin to check the GPUs of an ended attempt."""
+        """Begin to check the GPUs of an attempt that has ended."""
         now = self._clock()
         for uuid in attempt.gpu_uuids:
             found = _Looked(attempt, uuid, now, now + FIRST_SECONDS)
@@ -126,10 +126,10 @@ class LeakWatch:
         self._new.set()
 
     def settle(self, lease: Lease) -> None:
-        """Release this lease as soon as its GPU is free of the attempt's memory.
+        """Release this lease as soon as no memory of the attempt is left on its GPU.
 
-        It is a lease whose process survived SIGKILL and is gone now, or a lease of the daemon
-        before.
+        Either the process that survived SIGKILL is gone now, or the lease is from the
+        previous daemon.
         """
         key = lease.job_id, lease.attempt, lease.gpu_uuid
         known = self._looked.get(key)
@@ -193,7 +193,7 @@ class LeakWatch:
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
-        """Return the processes that may hold memory, by the token of their attempt.
+        """Return the processes that may hold GPU memory, by the token of the attempt.
 
         Attempts for which /proc does not respond in time are left out.
         """

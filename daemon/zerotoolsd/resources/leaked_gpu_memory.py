@@ -29,13 +29,15 @@ PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
 """Most open files examined in one process."""
 SECONDS = 1.0
-"""Seconds for the search in all processes; the remaining ones are skipped."""
+"""Longest time, in seconds, for the search in all processes. The processes that are left are
+skipped.
+"""
 
 
 def holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """Return the first open GPU device file of each of these processes, by pid.
+    """Return the first GPU device file that each of these processes has open: pid to path.
 
     Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
     """
@@ -72,8 +74,9 @@ _MANAGERS = ("systemd", "init")
 
 @dataclass(frozen=True)
 class LeftProcess:
-    """A process in the message to users. `device` is its open file, if NVML does not list the
-    process."""
+    """A process in a message to users. `device` is the device file that it has open, if NVML
+    does not list the process.
+    """
 
     pid: int
     name: str
@@ -83,8 +86,9 @@ class LeftProcess:
 
 @dataclass(frozen=True)
 class Suspects:
-    """Processes that may hold memory: `ours` belong to the attempt, `orphans` may belong to it. By
-    pid."""
+    """The processes that may hold GPU memory, by pid: `ours` belong to the attempt, `orphans`
+    may belong to it.
+    """
 
     ours: Mapping[int, LeftProcess] = field(default_factory=dict)
     orphans: Sequence[LeftProcess] = ()
@@ -181,7 +185,9 @@ def _uid_of(pid: int) -> int | None:
 
 
 def held_by(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
-    """Return the text on the holders of a GPU's memory; it completes "GPU 0 is in use by "."""
+    """Return a phrase on the processes that hold the memory of a GPU. It completes "GPU 0 is in
+    use by ".
+    """
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
     if listed:
@@ -220,7 +226,7 @@ def _kill(found: Sequence[LeftProcess]) -> str:
 
 
 TOLERANCE = 256 << 20
-"""Bytes by which the driver's own memory use varies."""
+"""Number of bytes by which the memory use of the GPU driver itself varies."""
 
 
 @unique
@@ -255,8 +261,9 @@ FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
-    """Return how much memory may be in use without a process. `baseline` was in use before the
-    attempt."""
+    """Return the bytes of a GPU that may be in use without a process. `baseline` bytes were in
+    use before the attempt.
+    """
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 
 

@@ -156,7 +156,9 @@ class SnapshotCache:
         return {uuid: xids for uuid, xids in found.items() if xids}
 
     def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the bytes of these GPUs that no process held in the newest snapshot, if known."""
+        """Return the bytes of each of these GPUs that no process held in the newest snapshot,
+        by UUID, if known.
+        """
         gpus = () if self._newest is None else self._newest.gpus
         found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}
         return {uuid: size for uuid, size in found.items() if uuid is not None and size is not None}
@@ -166,7 +168,7 @@ class SnapshotCache:
         return next((f"GPU {gpu.index}" for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def close(self) -> None:
-        """Release the source."""
+        """Close the reader of the snapshots."""
         if self._reading is not None:
             self._reading.cancel()
         self._source.close()

@@ -78,13 +78,13 @@ class Candidate:
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """Return the candidates in `directory`; `directory` itself if it contains none and may be one.
+    """Return the possible checkpoints in `directory`; `directory` itself if it contains none
+    and may be one itself.
 
     The list is empty if the directory does not exist.
 
-    Raises:
-        BadRequest: it cannot be listed.
-        OSError: a transient error of the disk or the file server.
+    Raises BadRequest if the directory cannot be listed, and OSError for an error of the disk
+    or the file server that may pass.
     """
     try:
         if not directory.is_dir():
@@ -115,8 +115,9 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 
 def _is_beside(path: Path, *, steps: bool) -> bool:
-    """Return whether `path` has not the whole state of a run. `steps`: directories of steps are
-    next to it."""
+    """Return whether `path` does not contain the whole state of a run. `steps`: directories of
+    steps are next to it.
+    """
     name = path.name
     if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):
         return True

@@ -59,7 +59,8 @@ class CheckpointSearch:
         self._seen: dict[Path, str] = {}
 
     def _read_before(self, path: Path) -> dict[str, str]:
-        """Read or record the directory's contents before the first attempt.
+        """Return the contents that the directory had before the first attempt; at the first
+        attempt, record them in `path`.
 
         Entries that have not changed since then do not belong to the job.
         """
@@ -183,7 +184,7 @@ def _newest_first(found: Any) -> list[Candidate]:
 
 
 def _fault(found: Candidate, is_told: bool) -> str | None:
-    """Return why a found checkpoint is not used, or None.
+    """Return the reason why a checkpoint that was found is not used; None if it is used.
 
     The result is "" if it is not a checkpoint and was not reported as one (`is_told`).
     """
@@ -249,9 +250,9 @@ _TENSORS = ".safetensors"
 
 
 def judge(found: Candidate) -> Completeness:
-    """Return whether a found candidate is a complete checkpoint.
+    """Return whether the candidate `found` is a complete checkpoint.
 
-    Raises OSError for a transient error of the disk or the file server.
+    Raises OSError for an error of the disk or the file server that may pass.
     """
     return _guarded(lambda: _of_separate_files(found) or check_completeness(found.path), found.path)
 
@@ -279,10 +280,11 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
 
 
 def _of_separate_files(found: Candidate) -> Completeness | None:
-    """Judge a directory of safetensors without an index; None for any other.
+    """Return whether a directory of safetensors files without an index is complete; None for
+    any other candidate.
 
-    zerotools reads it as one model, with each tensor name in one file. Here each file may be a
-    model, such as one and its average.
+    zerotools reads such a directory as one model, with each tensor name in one file. Here
+    each file may be a separate model, such as a model and its average.
     """
     path = found.path
     if not path.is_dir():

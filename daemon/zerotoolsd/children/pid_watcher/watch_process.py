@@ -35,7 +35,9 @@ from zerotoolsd.supervisor.stop.stop_programs import Stop
 
 LOOK_SECONDS = 5.0
 LEFT_SECONDS = 2.0
-"""Seconds that processes below it may take to end after it, if it was asked to end."""
+"""Seconds that the processes below the watched process have to end after it, if it was asked to
+end.
+"""
 _LAUNCHERS = (b"torch.distributed.run", b"torchrun", b"accelerate", b"deepspeed")
 
 
@@ -52,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class ProcessWatch:
-    """Watches one process. Works in the run directory that the environment names."""
+    """Watches one process that a user has started by hand. The run directory is the one that
+    the environment names.
+    """
 
     def __init__(self, pid: int, start_ticks: int, kill_after: float) -> None:
         self._pid, self._start_ticks, self._kill_after = pid, start_ticks, kill_after
@@ -109,8 +113,9 @@ class ProcessWatch:
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
     def _ask_to_end(self) -> bool:
-        """If the time limit is over, ask the process to end. Return False if the watch must end
-        instead."""
+        """Ask the process to end if the time limit is over. Return False if this process must
+        stop watching it.
+        """
         if self._wanted() != TIME_LIMIT:
             return False
         self._stopping_since = time.monotonic()
@@ -147,8 +152,9 @@ class ProcessWatch:
         return self.fail(f"process {self._pid} {_how(found)}")
 
     def _end_rest(self) -> list[Process]:
-        """Kill the remaining processes below it after the time limit. Return those that do not
-        end."""
+        """Kill the processes below the watched process that remain after the time limit. Return
+        those that do not end.
+        """
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self._tree.look()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -158,7 +164,7 @@ class ProcessWatch:
         return self._tree.look()
 
     def fail(self, why: str) -> int:
-        """Report the reason in one sentence; return the exit status."""
+        """Report the reason `why` in one sentence. Return the exit status for a failure."""
         self._say(why)
         self._sender.send({"event": "error", "rank": 0, "message": why}, wait=True)
         return 1
@@ -207,7 +213,7 @@ _EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
 COLLECTED_SECONDS = 5.0
-"""Seconds that the process's own parent may take to reap it."""
+"""Seconds that the parent of the watched process has to read its exit status."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +234,9 @@ class ExitStatus:
 
 
 def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
-    """Return the exit status of an ended process, by its pidfd; None if the kernel has forgotten
-    it."""
+    """Return the exit status of a process that has ended; None if the kernel does not know it
+    any more.
+    """
     if (found := _kept(pidfd)) is not None:
         return found
     if (status := zombie_status(pid, start_ticks)) is not None:
@@ -255,9 +262,9 @@ def _await_collected(pidfd: int) -> None:
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all processes that were seen below it.
+    """The process (`pid`, `start_ticks`), and all processes that were ever seen below it.
 
-    They are kept, because they may get another parent later.
+    Processes are remembered, because they may get another parent later.
     """
 
     def __init__(
