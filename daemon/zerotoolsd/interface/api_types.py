@@ -61,23 +61,31 @@ class AttemptView:
 class JobView:
     """A job as clients see it.
 
-    `reason` explains why it waits, the activity before its first step, or why it ended; `progress`
-    is the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has
-    the newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`,
-    None in lists; `phase`, only while ranks run, is `{"doing", "since", "last_progress", "quiet",
-    "last_line"}` and the keys of `stall_report`; `usual_start_seconds` is the usual time from
-    start to first step of such jobs, until this job reaches its first step (in a list, only while
-    it runs); `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`; `uploaded` is
-    the newest copy in a store, `{"step", "path", "time", "why"}`, with the error of the next one in
-    `why`; `world_size` is that of the newest attempt, or the one with which it starts at least;
-    `sizes` are the possible sizes of an elastic job, None for other jobs; `stage` is None for a
-    user's program; `spec` has its `env` values blanked; `set_keys` are the dotted keys that its
-    author set, None of a job of the first version; `begin` is when it may start at the earliest,
-    `after` the jobs that it starts after, each `{"job", "condition", "state"}`; `array` is `{"id",
-    "index", "size", "label"}` of one of several that were submitted as one; `environment` describes
-    the environment of its ranks, if the submit sent none; `user` is the name of `uid`, if known;
-    `masked`: the caller may know that the job exists, and all else is left out; `shortened`: it is
-    in a list, and long parts of `spec` are left out.
+    `reason` explains why it waits, the activity before its first step, or why it ended. `progress`
+    is the message of its last step, and `evaluation` that of its last evaluation. `evaluated_by` is
+    the newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`;
+    None in lists.
+
+    `phase` is set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
+    and the keys of `stall_report`. `usual_start_seconds` is the usual time of such jobs from start
+    to first step, until this job reaches its first step (in a list, only while it runs).
+
+    `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`. `uploaded` is the newest
+    copy in a store, `{"step", "path", "time", "why"}`; `why` is the error of the next copy.
+
+    `world_size` is the number of ranks of the newest attempt, or the smallest with which the job
+    can start. `sizes` are the possible sizes of an elastic job, None for other jobs. `stage` is
+    None for a user's program.
+
+    `spec` is the job file without the values in `env`. `set_keys` are the dotted keys that its
+    author set, None for a job of the first version. `begin` is its earliest start time. `after` are
+    the jobs that it starts after, each `{"job", "condition", "state"}`. `array` is `{"id", "index",
+    "size", "label"}` if the job is one of several that were submitted together. `environment`
+    describes the environment of its ranks, if the submit sent none.
+
+    `user` is the name of `uid`, if known. `masked`: the caller may only know that the job exists,
+    and everything else is left out. `shortened`: the job is in a list, and long parts of `spec` are
+    left out.
     """
 
     id: int
