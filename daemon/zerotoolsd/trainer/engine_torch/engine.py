@@ -109,7 +109,10 @@ class TorchEngine:
 
     @contextmanager
     def _only_read(self) -> Iterator[Any]:
-        """Yield the model, ready for forward passes without gradients and dropout."""
+        """Yield the model in evaluation mode, without dropout, for forward passes only.
+
+        Afterwards, gathered weights are freed and training mode is restored.
+        """
         model = self.live.model
         model.eval()
         try:

@@ -95,7 +95,8 @@ class SegmentMask:
 
 
 def _mask(**arguments: Any) -> Any:
-    """Return the `SegmentMask` or mask of a batch.
+    """Return a `SegmentMask`, if the lengths of the segments are set; else the mask of
+    transformers.
 
     This function replaces `sdpa_mask` of transformers.
     """

@@ -340,8 +340,9 @@ def _without_split(model: Any) -> tuple[Any, int]:
 
 
 def _letters_of(words: Sequence[str]) -> str:
-    """Return `words` as one text in the characters of a byte-level vocabulary, with a space after
-    each word.
+    """Return `words` as one text in the characters of a byte-level vocabulary.
+
+    The character of the byte `_END_OF_WORD` follows each word.
     """
     data = b"".join(word.encode() + bytes([_END_OF_WORD]) for word in words)
     return _letters()[np.frombuffer(data, np.uint8)].tobytes().decode("utf-16-le")
