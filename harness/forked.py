@@ -138,18 +138,14 @@ forked_cpu_seconds = [0.0]
 class _Server:
     """A process with `modules` imported, and its socket.
 
-    It is forked from `below` if this is given, which has imported some of them.
+    That for DEEPSPEED is not forked from that for TORCH, which has trained a model: programs of
+    others, which judge ours, begin as they do alone.
     """
 
-    def __init__(self, modules: Sequence[str], below: _Server | None = None) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._owner = os.getpid()
-        self._process: Started | Forked
-        with theirs, os.fdopen(os.dup(2), "wb") as said:
-            if below is not None:
-                request = {"arguments": [str(SERVER)], "modules": list(modules)}
-                self._process = below.start(request, said, said, theirs, kept=True)
-                return
+        with theirs:
             self._process = Started(
                 [sys.executable, "-P", str(SERVER), str(theirs.fileno()), *modules],
                 kept=True,
@@ -163,23 +159,27 @@ class _Server:
         request: Mapping[str, Any],
         out: IO[bytes],
         err: IO[bytes],
-        *given: socket.socket,
         kept: bool,
     ) -> Forked:
-        """Start a program, or with `given` another server."""
+        """Start a program."""
         mine, theirs = os.pipe()
         try:
             data = json.dumps(request).encode()
-            files = [out.fileno(), err.fileno(), theirs, *(each.fileno() for each in given)]
+            files = [out.fileno(), err.fileno(), theirs]
             socket.send_fds(self._socket, [data], files)
         finally:
             os.close(theirs)
         return Forked(request["arguments"], mine, kept=kept)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has started it."""
+        return os.getpid() == self._owner
+
     def close(self) -> None:
         """End it and all processes that it has started, unless another process uses it too."""
         self._socket.close()
-        if os.getpid() == self._owner:
+        if self.is_own:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
 
@@ -224,8 +224,7 @@ def share(modules: Sequence[str]) -> None:
 
 def _server(modules: Sequence[str]) -> _Server:
     if modules not in _servers:
-        below = _server(TORCH) if modules is DEEPSPEED else None
-        _servers[modules] = _Server(modules, below)
+        _servers[modules] = _Server(modules)
     return _servers[modules]
 
 
@@ -252,6 +251,8 @@ def close_servers() -> None:
 
 
 def close_server(modules: Sequence[str]) -> None:
-    """End the server for these modules, if it runs."""
-    if (server := _servers.pop(modules, None)) is not None:
+    """End the server for these modules, if this process has started it."""
+    server = _servers.get(modules)
+    if server is not None and server.is_own:
+        del _servers[modules]
         server.close()

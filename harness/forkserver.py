@@ -41,23 +41,19 @@ class Server:
         self.selector.register(requests, selectors.EVENT_READ)
         self.reports: dict[int, tuple[int, int]] = {}
 
-    def serve(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Serve until the socket closes; in a forked process return its request and the
-        descriptors."""
+    def serve(self) -> dict[str, Any] | None:
+        """Serve until the socket closes; in a forked process return its request."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.requests:
                     self._reap(key.fd)
                     continue
-                data, descriptors, *_ = socket.recv_fds(self.requests, MAX_BYTES, 4)
+                data, descriptors, *_ = socket.recv_fds(self.requests, MAX_BYTES, 3)
                 if not data:
                     self._end()
                     return None
-                out, err, report, *given = descriptors
-                if self._fork(out, err, report):
-                    return dict(json.loads(data)), given
-                for descriptor in given:
-                    os.close(descriptor)
+                if self._fork(*descriptors):
+                    return dict(json.loads(data))
 
     def _fork(self, out: int, err: int, report: int) -> bool:
         assert Path("/proc/self/task").stat().st_nlink == 3, (
@@ -178,7 +174,7 @@ def train_tiny_model() -> None:
     sys.excepthook = hook
 
 
-def serve(requests: socket.socket, modules: list[str]) -> tuple[dict[str, Any], list[int]] | None:
+def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
     """Import `modules`, and serve as `Server.serve` does."""
     for name in modules:
         importlib.import_module(name)
@@ -194,12 +190,10 @@ def main() -> None:
     """Run the server that the command line describes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     asked = serve(requests, sys.argv[2:])
-    while asked is not None and "modules" in asked[0]:
-        asked = serve(socket.socket(fileno=asked[1][0]), asked[0]["modules"])
     code: object = None
     try:
         if asked is not None:
-            run(asked[0])
+            run(asked)
     except SystemExit as end:
         if "torch" not in sys.modules:
             raise

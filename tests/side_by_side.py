@@ -159,6 +159,8 @@ class SideBySide:
             return
         if "torch" in sys.modules and any(dearness(file.path)[1] for file in self._files):
             forked.share(forked.TORCH)
+            if find_spec("deepspeed") is not None:
+                forked.share(forked.DEEPSPEED)
         for folder, modules in FORKED.items():
             if any(folder in file.path.parents for file in self._files):
                 forked.share(modules)

@@ -112,5 +112,5 @@ def test_what_is_no_size_is_refused(text: str, said: str) -> None:
     ],
 )
 def test_nothing_else_of_python_is_understood(text: str) -> None:
-    with pytest.raises(ValueError, match=r"maps do not take|is not an expression"):
+    with pytest.raises(ValueError, match=r"maps do not support|is not an expression"):
         value_of(text, NAMES)

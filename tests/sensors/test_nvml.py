@@ -369,7 +369,10 @@ def test_a_crash_of_the_library_is_the_childs_alone(double: Double) -> None:
     ("script", "said"),
     [
         ("input(); print('[]')", "no NVML: the answer of the probe is not valid"),
-        ('input(); print(\'{"gpus": [{"uuid": 1}], "error": null}\')', "no NVML: the probe answ"),
+        (
+            'input(); print(\'{"gpus": [{"uuid": 1}], "error": null}\')',
+            "no NVML: the answer of the probe",
+        ),
         ("pass", "no NVML: the probe process ended (status "),
         ("while True: print('x' * 65536, end='')", "no NVML: the probe does not stop answering"),
     ],

@@ -97,7 +97,7 @@ def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
     """Return step and path of the newest checkpoint that the ranks of the job have reported;
-    None if there is none.
+    None if none exists.
     """
     for report in map(last_report, reversed(attempts)):
         if report.checkpoint_step is not None:
@@ -142,7 +142,7 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of the log `path`; None if there is none. The carriage return of a
+    """Return the last line of the log `path`; None if none exists. The carriage return of a
     progress bar ends a line, too.
     """
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
@@ -175,7 +175,7 @@ def report_so_far(run_dir: Path) -> LastReport:
 
 
 def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the report of the newest evaluation; None if there is none. The newest of
+    """Return the report of the newest evaluation; None if none exists. The newest of
     `messages` comes first.
     """
     for message in messages:

@@ -160,7 +160,7 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
-    """Return the data in a job's directory that the queue lacks, None if there is none, or the
+    """Return the data in a job's directory that the queue lacks, None if none exists, or the
     reason why it cannot be read.
     """
     own = jobs_dir / str(job_id)

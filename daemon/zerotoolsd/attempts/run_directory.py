@@ -321,7 +321,7 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
 
 def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
     """Return the newest step among those checkpoints in `reported` that the built-in trainer
-    wrote into `output_dir`; 0 if there is none.
+    wrote into `output_dir`; 0 if none exists.
     """
     own = (path for path in map(Path, reported) if path.parent == output_dir)
     return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)

@@ -417,7 +417,7 @@ class NamedPaths:
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
         """Return the number of an ended job that is not removed and has its output in one of
-        `paths`; None if there is none.
+        `paths`; None if none exists.
 
         The job with the number `own` does not count.
         """

@@ -421,7 +421,7 @@ class Dispatcher:
         """Ask the attempt of the job to save and end. The job continues later
         (`AttemptStopper.give_way`).
 
-        `for_job` is the number of the job that needs the resources; None if there is none.
+        `for_job` is the number of the job that needs the resources; None if none exists.
         """
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 

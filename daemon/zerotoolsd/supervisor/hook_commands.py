@@ -114,7 +114,7 @@ def run_until_stop(
 ) -> dict[str, Any]:
     """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.
 
-    `status` is the exit status, or None if there is none. `why` is None if the command
+    `status` is the exit status, or None if none exists. `why` is None if the command
     succeeded; otherwise it is the reason of the failure in one line. `stop_asked` returns
     whether a stop is requested. `log` is the file for the output.
     """

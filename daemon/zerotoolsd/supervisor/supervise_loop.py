@@ -78,7 +78,7 @@ class RankMonitor:
         self.ranks: list[SupervisedRank] = []
         self.killed_because: str | None = None
         self.cannot_start: CannotStart | None = None
-        """The error because of which a rank could not be started; None if there is none."""
+        """The error because of which a rank could not be started; None if none exists."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None

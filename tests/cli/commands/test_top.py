@@ -158,6 +158,7 @@ def test_it_is_stopped_and_goes_on(terminal: Open) -> None:
     shown.type("\x1a")
     process = psutil.Process(shown.process.pid)
     shown.wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "that it is stopped")
+    shown.wait_until(lambda: LEFT in shown.written, "that the screen is left")
     assert shown.has_modes_of_before
     assert shown.written.rindex(LEFT) > shown.written.rindex(b"\x1b[?1049h")
     shown.clear()

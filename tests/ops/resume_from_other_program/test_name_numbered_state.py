@@ -445,5 +445,5 @@ def test_a_step_that_the_run_does_not_count_is_left_out(tmp_path: Path) -> None:
 
 
 def test_reshard_names_the_command_that_changes_the_stage(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match=r"use zerotools convert_case --to deepspeed --stage 1"):
+    with pytest.raises(Unsupported, match=r"use zerotools convert --to deepspeed --stage 1"):
         reshard.prepare(DEEPSPEED / BF16 / "checkpoint", tmp_path / "out", world_size=3)

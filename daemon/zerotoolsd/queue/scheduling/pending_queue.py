@@ -55,7 +55,7 @@ class Group:
 
     def next_place(self, place: int, now: float, latest: float) -> int | None:
         """Return the index of the next job, from `place` on, that would end by the time
-        `latest` if it started `now`; None if there is none.
+        `latest` if it started `now`; None if none exists.
         """
         if latest == math.inf:
             return place if place < len(self.turns) else None

@@ -90,7 +90,7 @@ class JobState:
 
     @property
     def open_attempt(self) -> AttemptRow | None:
-        """Return the attempt without a recorded end; None if there is none."""
+        """Return the attempt without a recorded end; None if none exists."""
         if self.attempts and self.attempts[-1].state != ENDED:
             return self.attempts[-1]
         return None

@@ -171,7 +171,7 @@ class LoadedFiles:
 
     def newer(self, time_ns: int) -> str | None:
         """Return the first file that was written after `time_ns` (nanoseconds since the epoch);
-        None if there is none.
+        None if none exists.
 
         The version of such a file that was imported may be older.
         """

@@ -29,7 +29,7 @@ LOOK_SECONDS = 1.0
 
 
 class BuildReporter(Protocol):
-    """Reports the activity of a rank. `doing` is the current activity; None if there is none."""
+    """Reports the activity of a rank. `doing` is the current activity; None if none exists."""
 
     doing: str | None
 

@@ -72,7 +72,7 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     initialise(dict(live.parameters), buffers, meta_model, 7, memory.host, set())
     live.copy_to_model()
     if routed:
-        setattr(model, router_balance._ATTRIBUTE, router_balance.RouterLoss(0.01, 2))
+        setattr(model, router_balance._LOSS_ATTRIBUTE, router_balance.RouterLoss(0.01, 2))
     return live, train
 
 
