@@ -3,6 +3,7 @@ a child of it, and a program that it executes."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -28,11 +29,15 @@ def policy_of_new_memory() -> str:
     """What /proc/self/numa_maps says of pages that were touched just now."""
     with mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
         pages.write(b"x" * len(pages))
-        for line in Path("/proc/self/numa_maps").read_text().splitlines():
-            words = line.split()
-            if "anon=256" in words:
-                return words[1]
-    return "not found"
+        held = ctypes.c_char.from_buffer(pages)
+        address = ctypes.addressof(held)
+        del held  # else the pages could not be given back
+        policies = [
+            line.split()[:2] for line in Path("/proc/self/numa_maps").read_text().splitlines()
+        ]
+    # The kernel may have made one area of these pages and those before them.
+    before = [(int(begin, 16), policy) for begin, policy in policies if int(begin, 16) <= address]
+    return max(before)[1]
 
 
 def main() -> None:
