@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,8 +63,9 @@ def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
         assert path.read_text().endswith(text)
     other.write_text("mine")
     for place, reason in (
-        (other, "exists and is no page of zerotools"),
-        (tmp_path, "is a directory"),
+        (other, "exists, and zerotools did not write it as a page; choose another name"),
+        (tmp_path, "is not the name of a file; choose one, such as page.html"),
+        (Path("-"), "--html - is not the name of a file"),
         (tmp_path / "none" / "a.html", "does not exist; make it"),
     ):
         with pytest.raises(BadRequest, match=reason):
@@ -78,7 +82,34 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert MARK in path.read_text()
     refused = command("inspect", JOB, "--html", JOB / "job.json")
     assert refused.returncode == 2
-    assert "is no page of zerotools" in refused.stderr
+    assert "zerotools did not write it as a page" in refused.stderr
+
+
+def test_with_tensors_the_command_prints_them_too(tmp_path: Path) -> None:
+    path = tmp_path / "picture.html"
+    alone = command("inspect", JOB, "--tensors").stdout
+    assert command("inspect", JOB, "--tensors", "--html", path).stdout.startswith(f"{alone}page: ")
+
+
+def test_a_path_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
+    odd, path = tmp_path / os.fsdecode(b"run-\xff"), tmp_path / "picture.html"
+    shutil.copytree(JOB, odd)
+    assert command("inspect", odd, "--html", path).returncode == 0
+    page = path.read_text("utf-8")
+    assert "run-\\udcff</title>" in page
+    assert json.loads(values_of(page))["title"] == str(odd)
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_page(tmp_path / "a.html", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -59,16 +59,14 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
         write_page(html, found.to_html())
     if as_json:
         render.print_json(found.to_json(chunks=tensors))
-    elif html is not None:
-        size = render.size(html.stat().st_size)
-        render.print_lines(
-            [*_head(found.inspection), f"page: {html} ({size}); open it in a browser"]
-        )
     else:
-        lines = describe(found.inspection, tensors=tensors)
-        if found.run is not None:
-            lines += _run(found.run)
-        lines += _next(found)
+        lines = _head(found.inspection)
+        if html is None or tensors:
+            lines = describe(found.inspection, tensors=tensors)
+            lines += [] if found.run is None else _run(found.run)
+            lines += _next(found)
+        if html is not None:
+            lines.append(f"page: {html} ({render.size(html.stat().st_size)}); open it in a browser")
         render.print_lines(lines)
     return EXIT_DIFFERENCES if found.problems else 0
 

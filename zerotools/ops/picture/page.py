@@ -35,7 +35,8 @@ def page_of(contents: dict[str, Any]) -> str:
         "SCRIPT": text["js"],
         "VALUES": values.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
-    return "".join(parts.get(piece, piece) for piece in text["html"].split("@@"))
+    page = "".join(parts.get(piece, piece) for piece in text["html"].split("@@"))
+    return page.encode("utf-8", "backslashreplace").decode()  # a path may not be UTF-8
 
 
 def _hash(script: str) -> str:
@@ -44,23 +45,28 @@ def _hash(script: str) -> str:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write `page` to `path`. It appears complete, and replaces only a page of this kind.
+    """Write `page` to `path`. It appears complete, and replaces only a page of zerotools.
 
     Raises:
-        BadRequest: `path` is another file or a directory, or its directory does not exist.
+        BadRequest: `path` is not the name of a file, it is another file, or its directory does not
+            exist.
     """
-    if path.is_dir():
-        raise BadRequest(f"--html {path} is a directory; name a file in it")
+    if path.is_dir() or path.name in ("", "-"):
+        raise BadRequest(f"--html {path} is not the name of a file; choose one, such as page.html")
     if path.exists() and not _is_page(path):
         raise BadRequest(
-            f"--html {path} exists and is no page of zerotools; choose another name, or remove it"
+            f"--html {path} exists, and zerotools did not write it as a page; choose another name"
         )
     if not path.parent.is_dir():
         raise BadRequest(f"--html {path}: the directory {path.parent} does not exist; make it")
     partial = path.with_name(f".{path.name}.partial")
-    with new_text_file(partial) as file:
-        file.write(page)
-    partial.replace(path)
+    try:
+        with new_text_file(partial) as file:
+            file.write(page)
+        partial.replace(path)
+    except BaseException:  # removed, and raised again
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _is_page(path: Path) -> bool:
