@@ -49,6 +49,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/http/web/test_browser_hostile",
         "daemon/http/web/test_browser_load",
         "daemon/http/web/test_browser_looks",
+        "daemon/http/web/test_browser_machine",
         "daemon/http/web/test_browser_secrets",
         "daemon/queue/scheduling/test_elastic_starts",
         "daemon/trainer/test_layout_agreement",

@@ -58,7 +58,8 @@ async def peaks(request: web.Request) -> web.Response:
     )
     by = asked(request)
     found = [peak_for(each, by) for each in request.app[SERVICE].peaks(job, limit)]
-    return answer({"peaks": found})
+    names = await request.app[PEOPLE].names({each["uid"] for each in found} - {None})
+    return answer({"peaks": [{**each, "user": names.get(each["uid"])} for each in found]})
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -84,6 +84,7 @@ class FakeService:
             "memory": "state of a rank: 12.0 MiB on the device",
         }
         self.drained: Drain | None = None
+        self.past: dict[str, Any] | None = None
         self.cleans: list[CleanRequest] = []
         self.during_check: Callable[[], Awaitable[None]] | None = None
 
@@ -408,6 +409,8 @@ class FakeService:
         return {"snapshot": snapshot.to_json(), "leases": self.leases}
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
+        if self.past is not None:
+            return self.past
         columns = {"mean": [0.5, None], "most": [1.0, None]}
         times = [seconds, seconds + points]
         return {

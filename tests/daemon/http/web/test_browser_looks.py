@@ -40,6 +40,16 @@ def test_every_view_fits_and_says_what_it_is(
 def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     with visiting(browser, daemon) as visit:
         found = visit.page.evaluate(script("computed"))
+    assert found["ticks"] == [
+        [[3, 12, 10, 0], [3, 12, 15, 0]],
+        [[3, 12, 15, 0], [3, 12, 30, 0], [3, 12, 45, 0], [3, 13, 0, 0]],
+        [[3, 18, 0, 0], [4, 0, 0, 0], [4, 6, 0, 0], [4, 12, 0, 0]],
+        [[5, 0, 0, 0], [7, 0, 0, 0], [9, 0, 0, 0]],
+    ]
+    assert found["days"] == [[3, 0, 0, 0], [4, 0, 0, 0]]
+    assert found["hours"] == [[None, [2.5, 2]], [7, [0.5, 2]]]
+    assert found["shades"][:3] == ["rgb(0 0 0)", "rgb(0 0 0)", "rgb(0 50 100)"]
+    assert found["shades"][3:] == ["rgb(0 100 200)", "rgb(255 255 255)", "rgb(255 255 255)"]
     known = {name: set(names) for name, names in found["states"].items()}
     running, ended = set(states.ACTIVE), set(states.TERMINAL)
     everything = set(states.STATES)

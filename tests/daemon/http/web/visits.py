@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.patience import patient
 from tests.daemon.daemons import Daemon, make_job
+from tests.daemon.http.web.pages import ANNA, Served
 
 PATIENCE_MS = 1000 * patient(30)
 VIEWS = (
@@ -40,8 +41,8 @@ def is_error(said: Any) -> bool:
 class Visit:
     """A page of a browser that has a session, and what went wrong in it."""
 
-    def __init__(self, browser: Any, daemon: Daemon, before: str = "", **options: Any) -> None:
-        """`before` runs before any script of the page."""
+    def __init__(self, browser: Any, url: str, before: str = "", **options: Any) -> None:
+        """`url` is a link. `before` runs before any script of the page."""
         self.context = browser.new_context(**options)
         self.context.add_init_script(before)
         self.context.add_init_script("globalThis.hacked = () => { globalThis.wasHacked = true; };")
@@ -65,7 +66,7 @@ class Visit:
                 else None
             ),
         )
-        self.page.goto(daemon.client.web_link()["url"])
+        self.page.goto(url)
         self.page.wait_for_selector("#link.live")
 
     def show(self, place: str) -> None:
@@ -92,8 +93,9 @@ class Visit:
 
 
 @contextmanager
-def visiting(browser: Any, daemon: Daemon, **options: Any) -> Iterator[Visit]:
-    visit = Visit(browser, daemon, **options)
+def visiting(browser: Any, served: Daemon | Served, **options: Any) -> Iterator[Visit]:
+    link = served.link(ANNA) if isinstance(served, Served) else served.client.web_link()
+    visit = Visit(browser, link["url"], **options)
     try:
         yield visit
         assert not visit.errors, visit.errors

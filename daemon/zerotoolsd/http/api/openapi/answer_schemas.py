@@ -158,8 +158,10 @@ def _job_components() -> dict[str, Schema]:
 
 def _machine_components() -> dict[str, Schema]:
     column = list_of(NUMBER_OR_NULL)
+    found = answers_of(Snapshot, AttemptPeak)
+    found["AttemptPeak"]["properties"]["user"] = TEXT_OR_NULL
     return {
-        **answers_of(Snapshot, AttemptPeak),
+        **found,
         "Machine": object_of(
             ("snapshot", "leases"),
             snapshot=ref("Snapshot"),

@@ -5,7 +5,16 @@ async () => {
   const events = await import('/page/js/event_stream.js');
   const hex = await import('/page/js/hex.js');
   const checkpoints = await import('/page/js/job_checkpoints.js');
+  const ticks = await import('/page/js/time_ticks.js');
+  const use = await import('/page/js/gpu_use.js');
+  const heat = await import('/page/js/heat_map.js');
+  const noon = new Date(2026, 2, 3, 12, 7, 40).getTime() / 1000;
+  const hours = (times) => times.map((time) => new Date(time * 1000)).map((date) => [date.getDate(), date.getHours(), date.getMinutes(), date.getSeconds()]);
   return {
+    ticks: [[600, 4], [3600, 4], [86400, 5], [7 * 86400, 4]].map(([span, most]) => hours(ticks.timeTicks(noon, noon + span, most))),
+    days: hours(use.daysOf(noon, noon + 86400)),
+    hours: use.gpuHours({ times: [0, 3600, 7200, 10800], step_seconds: 3600, series: { 'job.1.gpu.a.memory_used_bytes': { mean: [null, 5, 5, 5] }, 'job.2.gpu.a.memory_used_bytes': { mean: [5, null, null, null] }, 'job.2.gpu.b.memory_used_bytes': { mean: [5, 5, 5, 5] }, 'job.3.host_memory_bytes': { mean: [5, 5, 5, 5] } } }, new Map([[1, 7]]), [0, 7200]),
+    shades: [-1, 0, 0.25, 0.5, 1, 2].map((part) => heat.shade(['#000000', '#0064c8', '#ffffff'], part)),
     words: Object.fromEntries(Object.entries(format.STATES).map(([state, [word]]) => [state, word])),
     states: { all: Object.keys(format.STATES), over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
     shown: [[{ stalled: true, late: true }, 'running'], [{ late: true, last_step: 0 }, 'running'], [{ step_is_old: true, name: 'saving' }, 'running'], [null, 'running'], [{ quiet: true }, 'running'], [{ stalled: true }, 'stopping']].map(([phase, state]) => format.stateOf({ state, phase }).slice(0, 2)),

@@ -2,24 +2,19 @@
 
 import { h } from "./dom.js";
 import { UNKNOWN, bytes, clock, measure } from "./format.js";
+import { tickLabel, timeTicks } from "./time_ticks.js";
 
 const COLOURS = 8;
-const DAY = 86400;
+const TICK_PIXELS = 90;
 
-/** An axis of moments: hours, or days where it is of several of them. */
+/** An axis of moments. */
 export const TIME_AXIS = {
   kind: "time",
   label: "time",
   words: (value) => clock(value),
-  values: (plot, ticks) => ticks.map((tick) => onAxis(tick, ticks[ticks.length - 1] - ticks[0])),
+  splits: (plot, axis, least, most) => timeTicks(least, most, Math.max(2, Math.floor(plot.width / TICK_PIXELS))),
+  values: (plot, ticks) => ticks.map((tick) => tickLabel(tick, plot.scales.x.max - plot.scales.x.min)),
 };
-
-function onAxis(time, span) {
-  const date = new Date(time * 1000);
-  const day = date.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  const hour = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: span < 600 ? "2-digit" : undefined, hour12: false });
-  return span > 2 * DAY || hour === "00:00" ? day : hour;
-}
 
 /** The colour of the nth line, as the style sheet has it now. */
 export function colour(number) {
@@ -106,7 +101,7 @@ function shaped(chart, options, width) {
       y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : {},
     },
     axes: [
-      { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}) },
+      { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}) },
       {
         ...axis,
         size: 70,

@@ -4,14 +4,18 @@ import { Alerts } from "./alerts.js";
 import { askLeave, showKeys } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
 import { plainName } from "./format.js";
-import { EventsView } from "./events_view.js";
-import { JobView } from "./job_view.js";
 import { JobsView } from "./jobs_view.js";
-import { MachineView } from "./machine_view.js";
 import { Away, ENDED, LIVE, Session } from "./session.js";
 import { Store } from "./store.js";
 
 const byId = (id) => document.getElementById(id);
+/** Views whose modules are read after the first picture, and long before they are asked for: whoever
+ * takes the port of a daemon that has gone must not be asked for a script. */
+const LATER = {
+  job: async () => (await import("./job_view.js")).JobView,
+  machine: async () => (await import("./machine_view.js")).MachineView,
+  events: async () => (await import("./events_view.js")).EventsView,
+};
 const LINK_WORDS = { live: "live", lost: "the daemon does not answer", ended: "session over" };
 
 class Page {
@@ -20,6 +24,7 @@ class Page {
   #view = null;
   #alerts = null;
   #place = "";
+  #asked = "";
 
   async begin() {
     this.session.addEventListener("state", () => this.#tellState());
@@ -32,7 +37,8 @@ class Page {
     await this.#identify();
     this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
-    this.show();
+    await this.show();
+    requestAnimationFrame(() => setTimeout(() => this.session.state === LIVE && Object.keys(LATER).forEach((page) => this.#load(page))));
   }
 
   async #identify() {
@@ -54,27 +60,39 @@ class Page {
   }
 
   /** Show what the address says. */
-  show() {
-    const [, page = "jobs", ...rest] = location.hash.split("/");
-    const id = /^\d{1,15}$/.test(rest[0] ?? "") ? Number(rest[0]) : null;
+  async show() {
+    const [, named = "jobs", ...rest] = location.hash.split("/");
+    const id = named === "jobs" && /^\d{1,15}$/.test(rest[0] ?? "") ? Number(rest[0]) : null;
+    const page = id !== null ? "job" : Object.hasOwn(LATER, named) && named !== "job" ? named : "jobs";
     const place = `${page}/${id ?? ""}`;
+    if (id !== null) rest.shift();
+    this.#asked = place;
     if (this.#view && place === this.#place) {
-      this.#view.turn?.(rest.slice(1));
+      this.#view.turn?.(rest);
       return;
     }
+    const View = page in LATER ? await this.#load(page) : JobsView;
+    if (this.#asked !== place || View === null || this.session.state === ENDED) return;
     this.#view?.close();
     this.#place = place;
-    const known = { machine: () => new MachineView(this), events: () => new EventsView(this) };
-    const make = page === "jobs" && id !== null ? () => new JobView(this, id, rest.slice(1)) : (known[page] ?? (() => new JobsView(this)));
-    this.#view = make();
+    this.#view = id === null ? new View(this, rest) : new View(this, id, rest);
     fill(byId("main"), this.#view.element);
     for (const link of document.querySelectorAll("nav [data-page]")) {
-      const here = link.dataset.page === (page in known ? page : "jobs");
+      const here = link.dataset.page === (id === null ? page : "jobs");
       if (here) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
     if (document.activeElement !== document.body) byId("main").focus({ preventScroll: true });
     scrollTo(0, 0);
+  }
+
+  async #load(page) {
+    try {
+      return await LATER[page]();
+    } catch {
+      this.say("This part of the page could not be read: load the page again", "bad");
+      return null;
+    }
   }
 
   /** Say something that was done, or why not. */
@@ -123,7 +141,7 @@ class Page {
     if (event.key in places) location.hash = places[event.key];
     else if (event.key === "?") showKeys();
     else if (event.key === "t") turnTheme();
-    else if (event.key === "Escape" && location.hash.startsWith("#/jobs/")) location.hash = "#/jobs";
+    else if (event.key === "Escape" && location.hash.split("/").length > 2) location.hash = location.hash.split("/").slice(0, 2).join("/");
     else if (!this.#view?.key?.(event)) return;
     event.preventDefault();
   }

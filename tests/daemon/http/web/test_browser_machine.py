@@ -1,0 +1,72 @@
+"""The machine in a real browser: colours over time, the curves of one GPU, who used them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.web.pages import ANNA, Served
+from tests.daemon.http.web.visits import visiting
+
+pytestmark = pytest.mark.browser
+
+STEP, POINTS = 60, 60
+PIXELS = """() => {
+  const strip = document.querySelector(".heat-rows canvas");
+  const row = strip.getContext("2d").getImageData(0, 0, strip.width, 1).data;
+  return [strip.width, [...row].filter((_, index) => index % 4 === 3 && row[index]).length];
+}"""
+
+
+def past_of(values: dict[str, float]) -> dict[str, Any]:
+    """An hour of history in which each series had one value until half of it, and no gap after."""
+    end = int(time.time()) // STEP * STEP
+    times = [end - STEP * (POINTS - 1 - number) for number in range(POINTS)]
+    columns = {
+        name: [
+            value if number < POINTS / 2 or name.startswith("gpu") else None
+            for number in range(POINTS)
+        ]
+        for name, value in values.items()
+    }
+    series = {name: {"mean": column, "most": column} for name, column in columns.items()}
+    return {"step_seconds": STEP, "times": times, "series": series, "trouble": None}
+
+
+def test_gpus_over_time_and_one_of_them(browser: Any, page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA, name="tiny")
+    service.past = past_of(
+        {
+            "gpu.GPU-fake-0.utilization_percent": 90.0,
+            "gpu.GPU-fake-0.memory_used_bytes": 60.0 * 2**30,
+            "gpu.GPU-fake-1.utilization_percent": 5.0,
+            "job.1.gpu.GPU-fake-0.memory_used_bytes": 50.0 * 2**30,
+            "host.cpu_percent": 20.0,
+        }
+    )
+    with visiting(browser, page, timezone_id="UTC") as visit:
+        visit.page.keyboard.press("2")
+        visit.wait_for_text(".heat-rows", "GPU 1")
+        assert visit.page.locator(".heat-rows a").all_inner_texts() == [
+            "GPU 0\n90 %",
+            "GPU 1\n5 %",
+            "Host\n20 %",
+        ]
+        columns, drawn = visit.page.evaluate(PIXELS)
+        assert columns in (POINTS, POINTS + 1)
+        assert drawn in (POINTS - 1, POINTS)
+        visit.page.keyboard.press("j")
+        visit.page.keyboard.press("Enter")
+        visit.wait_for_text("#opened", "GPU 0")
+        visit.page.get_by_label("Memory", exact=True).check()
+        visit.wait_for_text(".heat-rows", "60.0 GiB")
+        label = visit.page.locator("section[aria-labelledby=opened] .chart").first
+        assert "#1 tiny: at most 50.0 GiB" in str(label.get_attribute("aria-label"))
+        hours = visit.page.locator(".use tbody tr").all_inner_texts()
+        assert [each.split()[-1] for each in hours] == ["0.5"]
+        visit.page.keyboard.press("Escape")
+        visit.page.wait_for_function("() => location.hash === '#/machine'")
+        visit.page.wait_for_selector("#opened", state="hidden")
