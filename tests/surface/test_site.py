@@ -1,0 +1,83 @@
+"""The documentation site: its settings, its navigation, and what is made of a page."""
+
+from __future__ import annotations
+
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "make_site.py"))
+ENGLISH, CHINESE = SCRIPT["languages"]()
+INDEX = (ROOT / "docs/README.md").read_text("utf-8")
+
+
+def shown(entries: list[dict[str, Any]]) -> list[str]:
+    """The pages of a navigation."""
+    pages: list[str] = []
+    for entry in entries:
+        for target in entry.values():
+            pages += shown(target) if isinstance(target, list) else [target]
+    return pages
+
+
+@pytest.mark.parametrize("language", [ENGLISH, CHINESE], ids=lambda each: each.code)
+def test_the_navigation_has_every_page_once(language: Any) -> None:
+    settings = tomllib.loads(SCRIPT["settings"](language, "0.3"))["project"]
+    pages = [page for page in shown(settings["nav"]) if "://" not in page]
+    assert sorted(pages) == sorted(name for name in language.pages.values() if name.endswith(".md"))
+    assert settings["theme"]["language"] == language.code
+    assert [each["lang"] for each in settings["extra"]["alternate"]] == ["en", "zh"]
+
+
+def test_titles_of_a_section_differ() -> None:
+    for entry in SCRIPT["navigation"](INDEX, "en"):
+        [(_, section)] = entry.items()
+        if isinstance(section, list):
+            titles = [title for each in section for title in each]
+            assert len(titles) == len(set(titles)) > 0
+
+
+def test_links_lead_into_the_site_or_to_the_repository() -> None:
+    page = ROOT / "docs/how-to/install.md"
+    text = (
+        "[a](convert.md#b) [c](../zh/first-job.md) [two\nlines](../../README.md) [d](https://x.org)"
+    )
+    assert SCRIPT["staged"](f"{text}\n```sh\n[a](b.md)\n```\n", page, ENGLISH, "0.3") == (
+        "[a](convert.md#b) [c](../../zh/0.3/first-job.html) "
+        "[two\nlines](https://github.com/zerotools/zerotools/blob/main/README.md) [d](https://x.org)\n"
+        "```sh\n[a](b.md)\n```\n"
+    )
+    start = ROOT / "README.zh-CN.md"
+    assert SCRIPT["staged"]("[a](docs/how-to/install.md#b)", start, CHINESE, "0.3") == (
+        "[a](../../0.3/how-to/install.html#b)"
+    )
+
+
+def test_a_link_to_no_file_ends_the_build() -> None:
+    with pytest.raises(SystemExit, match=r"docs/README\.md links to lost\.md"):
+        SCRIPT["staged"]("[a](lost.md)", ROOT / "docs/README.md", ENGLISH, "0.3")
+
+
+def test_bold_titles_become_tabs_and_names_of_files_titles() -> None:
+    text = (
+        "<!-- tabs -->\n**DeepSpeed**\n\n```toml file=job.toml\na = 1\n```\n<!-- end of tabs -->\n"
+    )
+    assert SCRIPT["staged"](text, ROOT / "docs/README.md", ENGLISH, "0.3") == (
+        '=== "DeepSpeed"\n\n    ```toml title="job.toml"\n    a = 1\n    ```\n'
+    )
+
+
+def test_what_a_built_page_lacks_or_loads_from_elsewhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<h1 id="b"></h1><a href="#b"></a><a href="a.html#c"></a><a href="d.html"></a>'
+        '<a href="https://x.org"></a><script src="https://x.org/e.js"></script>'
+    )
+    assert [line.partition(": ")[2] for line in SCRIPT["faults"](tmp_path)] == [
+        "links to a.html#c, and the page has no such heading",
+        "links to d.html, which does not exist",
+        "loads https://x.org/e.js, which is on another server",
+    ]
