@@ -1,6 +1,6 @@
 """Write the reference pages that follow from the code; with --check, say which are out of date.
 
-docs/reference/job-file.md comes from `zerotools.jobs.tables`,
+docs/reference/job-file.md comes from `zerotools.jobs.jobfile_tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/python.md from the
 functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config.daemon_config`,
 docs/reference/openapi.json from `zerotoolsd.http.api.openapi.openapi_document`. The table of
@@ -26,7 +26,7 @@ from zerotools.cli.main import build
 from zerotools.jobs import states
 from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.http.api.openapi.openapi_document import document
@@ -41,7 +41,7 @@ WORDS_SCRIPT = ROOT / "daemon/zerotoolsd/http/web/files" / "js" / "job_words.js"
 JOB_FILE_HEAD = """\
 # The job file
 
-<!-- Written by scripts/make_reference.py from zerotools/jobs/tables; do not edit. -->
+<!-- Written by scripts/make_reference.py from zerotools/jobs/jobfile_tables; do not edit. -->
 
 A job is one TOML file (JSON is accepted too). Relative paths are relative to the file. A key that
 is not listed here is an error, and so is a value outside its bounds: `zerotools submit` names the

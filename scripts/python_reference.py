@@ -15,6 +15,8 @@ from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifferenc
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.thinning.thin_checkpoint import Outcome
+from zerotools.public.command_options.option import DeclaredOption, OptionKind, declared_options
+from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.compare_checkpoints import DiffKeywords
 from zerotools.public.convert_checkpoint import (
     ConsolidateKeywords,
@@ -24,8 +26,6 @@ from zerotools.public.convert_checkpoint import (
 from zerotools.public.estimate_memory import Estimate, EstimateKeywords
 from zerotools.public.gather_shards import GatherKeywords, GatherResult
 from zerotools.public.inspect_checkpoint import InspectResult
-from zerotools.public.options.option import DeclaredOption, OptionKind, declared_options
-from zerotools.public.options.read_options import ReadingOptions
 from zerotools.public.run_conversion import ConversionResult
 from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords

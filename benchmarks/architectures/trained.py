@@ -22,7 +22,7 @@ from benchmarks.architectures import peer
 from harness.launching import Attempt, start
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import read_record
 

@@ -23,7 +23,7 @@ from benchmarks.chat_templates.conversations import CONVERSATIONS, TOOLS, WITH_T
 from benchmarks.chat_templates.templates import TEMPLATES, marked, unmarked
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.datafiles.conversations import conversation_of
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.jobfile_tables.data import DataSpec
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder
 

@@ -26,8 +26,8 @@ from typing import Any
 
 from benchmarks.data.datasets_map import cpu as cpu_seconds
 from harness.launching import TINY_LLAMA, job, run
+from zerotools.jobs.jobfile_tables.data import DataSpec
 from zerotools.jobs.memory_estimates.tokenizer_processes import count_for
-from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.corpus import read_pieces
 from zerotoolsd.trainer.data.encode_examples import ModelInput, prepare_examples
 from zerotoolsd.trainer.data.example_store import Examples

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.loss.live_bytes import LiveBytes
-from zerotools.jobs.tables.model import ModelSpec
+from zerotools.jobs.jobfile_tables.model import ModelSpec
 from zerotools.ops.estimate.activation_memory import MicroBatch, activations_of
 from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
 from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.daemon import JOB
-from zerotools.jobs.client.queue_copies import DATABASE
+from zerotools.jobs.client.queue_backup import DATABASE
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig

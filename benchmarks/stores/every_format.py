@@ -35,9 +35,9 @@ from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect, to_json
-from zerotools.ops.uploading.destination import write
+from zerotools.ops.uploading.write_output import write
 
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 RANKED = frozenset(("deepspeed", "dcp"))

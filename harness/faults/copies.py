@@ -17,7 +17,7 @@ from harness.faults.points import Found, Story
 from harness.faults.stories import ONCE, DaemonStory, judge
 from harness.faults.tracing import Injection, counted
 from harness.faults.warm import Victim
-from zerotools.jobs.client.queue_copies import DATABASE, back_up, restore
+from zerotools.jobs.client.queue_backup import DATABASE, back_up, restore
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.queue.schema import MIGRATIONS, open_database
 from zerotoolsd.queue.store import Store

@@ -23,7 +23,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 def daemon(arguments: list[str]) -> int:
     """Run `zerotoolsd` with stand-ins as ranks, and without checks of the interpreter."""
-    from zerotools.jobs.tables.spec import JobSpec
+    from zerotools.jobs.jobfile_tables.spec import JobSpec
     from zerotoolsd.app.run_daemon import main
     from zerotoolsd.service.admission.interpreter_check import Needs
 
@@ -45,17 +45,17 @@ def supervisor(arguments: list[str]) -> int:
 
 def back_up(arguments: list[str]) -> int:
     """Make a backup, as `zerotools backup` does."""
-    from zerotools.jobs.client import queue_copies
+    from zerotools.jobs.client import queue_backup
 
-    queue_copies.back_up(Path(arguments[0]), Path(arguments[1]))
+    queue_backup.back_up(Path(arguments[0]), Path(arguments[1]))
     return 0
 
 
 def restore(arguments: list[str]) -> int:
     """Restore a backup, as `zerotools restore --release` does."""
-    from zerotools.jobs.client import queue_copies
+    from zerotools.jobs.client import queue_backup
 
-    queue_copies.restore(Path(arguments[1]), Path(arguments[0]), release=True)
+    queue_backup.restore(Path(arguments[1]), Path(arguments[0]), release=True)
     return 0
 
 

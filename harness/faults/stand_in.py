@@ -43,7 +43,7 @@ from zerotoolsd.trainer.checkpoints.commit import (  # noqa: E402
     check_structure,
     clear_leftovers,
 )
-from zerotoolsd.trainer.checkpoints.retention import KeepPolicy  # noqa: E402
+from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 
 EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1

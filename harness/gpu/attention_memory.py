@@ -160,7 +160,7 @@ def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.segment_attention import SEGMENTED

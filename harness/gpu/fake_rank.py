@@ -25,7 +25,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
+from zerotools.jobs.jobfile_tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer import checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402

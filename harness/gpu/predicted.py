@@ -12,9 +12,9 @@ from harness.launching import job, start
 from zerotools.core.training_memory import MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import workload_of
 from zerotools.jobs.memory_estimates.training_estimate import estimate_job
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.ops.estimate.state_memory import state_of
 

@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 from ..golden_files import digests

@@ -22,14 +22,14 @@ from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
 from tests.daemon.http.api.made_views import an_attempt
 from tests.golden_files import DEEPSPEED, JOB
 from tests.io.ssh.double import SshDouble
-from tests.jobs.client.test_queue_copies import fill
+from tests.jobs.client.test_queue_backup import fill
 from tests.maps.hub_models import written
 from tests.ops.estimate.tiny_configs import config
 from tests.ops.gathering.nodes import split
 from tests.ops.thinning.made import copy_of
 from tests.ops.verification.damage import copy
 from zerotools.cli.main import build, run
-from zerotools.jobs.client.queue_copies import back_up
+from zerotools.jobs.client.queue_backup import back_up
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 FOUR = DEEPSPEED / "z3-bf16-w4" / "checkpoint"

@@ -19,8 +19,8 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import processes
 

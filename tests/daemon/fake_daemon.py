@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.app.run_daemon import main
 from zerotoolsd.interface.api_types import CheckedJob
 from zerotoolsd.service.admission.dry_run import rehearse as ask

@@ -12,7 +12,7 @@ from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion, perform, perform_part, prove_part
 from zerotools.ops.execution.part_share import OutputPart
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SOURCE = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 

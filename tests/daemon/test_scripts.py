@@ -16,7 +16,7 @@ from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 PROGRAM = Path(__file__).with_name("own_program.py")
 

@@ -17,7 +17,7 @@ from tests.daemon.users.other_users import AS_ROOT, made_users, open_directory, 
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.supervisor import cgroups
 from zerotoolsd.supervisor.cgroups import NotDelegated, find_group
 from zerotoolsd.supervisor.durable_files import read_json

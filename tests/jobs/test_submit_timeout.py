@@ -9,8 +9,8 @@ import pytest
 
 from harness.launching import job
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.data import KINDS, DataSpec
 from zerotools.jobs.submit_timeout import REHEARSAL_SECONDS, answer_seconds, reads_data
-from zerotools.jobs.tables.data import KINDS, DataSpec
 
 
 @pytest.mark.parametrize(

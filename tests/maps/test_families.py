@@ -19,7 +19,7 @@ from zerotools.maps.shipped_maps import map_of_model, shipped_maps
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.layout_search import shapes_of
 

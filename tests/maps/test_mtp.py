@@ -17,7 +17,7 @@ from zerotools.maps.detect_layout import check_complete, detect_layout
 from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 
 pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import plain
 
 WEIGHTS = ("param", "buffer")

@@ -14,7 +14,7 @@ from zerotools.core import dtypes
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:

@@ -25,8 +25,8 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.cast_torch import torch_cast
 from zerotools.io.numeric.dtype_casts import numpy_cast
+from zerotools.io.numeric.float16_cast import torch_cast
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard
@@ -34,7 +34,7 @@ from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.execute import ReadBack, WriteReport, execute
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.proof import compare_bytes, prove_source
 from zerotools.ops.verification.digest_manifest import (
     read_digest_manifest,

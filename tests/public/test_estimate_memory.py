@@ -13,8 +13,8 @@ import zerotools
 from zerotools.cli.main import build
 from zerotools.core.errors import BadRequest
 from zerotools.public import estimate_memory
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.estimate_memory import MachineOptions, given_machine
-from zerotools.public.options.option import bind_options
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Snapshot
 
 

@@ -37,7 +37,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/children/test_mirror.py": frozenset(
         {
             "zerotools.ops.mirroring.prefix_owner.read_claim",
-            "zerotools.ops.mirroring.mirror.fetch_copy",
+            "zerotools.ops.mirroring.checkpoint_mirror.fetch_copy",
         }
     ),
     "daemon/test_no_memory.py": frozenset({"store._sql"}),

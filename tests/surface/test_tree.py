@@ -39,7 +39,7 @@ ROLES = {
     "verify",
 }
 """File names that say a role: wherever they stand they mean the same."""
-TABLES = ROOT / "zerotools/jobs/tables"
+TABLES = ROOT / "zerotools/jobs/jobfile_tables"
 """One module for each table of the job file, under the table's name."""
 COMMANDS = ROOT / "zerotools/cli/commands"
 """One module for each command, under the command's name."""

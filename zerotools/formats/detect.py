@@ -17,10 +17,10 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
 from zerotools.formats.run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
+from zerotools.io.files.tolerated_damage import tolerate
 from zerotools.io.output.unfinished_output import WRITING, advice_to_continue
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX

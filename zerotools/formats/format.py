@@ -196,7 +196,8 @@ class Format(ABC):
         """Return the checkpoint at `path`, which `find` or `find_file` returned. Only metadata is
         read.
 
-        If lost bytes are tolerated (`io.files.damage`), they are recorded and become holes.
+        If lost bytes are tolerated (`io.files.tolerated_damage`), they are recorded and become
+        holes.
 
         Raises:
             BadRequest: `path` does not exist, or does not hold what `options` select.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.formats import FORMATS, FormatTable, detect, read_any, require_model
-from zerotools.io.files.damage import Damage, tolerating
+from zerotools.io.files.tolerated_damage import Damage, tolerating
 
 
 @dataclass(frozen=True)

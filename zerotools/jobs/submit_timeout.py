@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # all tables of the job file, which clients of most requests do without
-    from zerotools.jobs.tables.spec import JobSpec
+    from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 REHEARSAL_SECONDS = 120.0
 """The time limit in seconds for the job's interpreter to build the model without weights and to
@@ -34,7 +34,7 @@ def reads_data(spec: JobSpec) -> bool:
     contain such files, so the result for a directory is True.
     """
     from zerotools.jobs.datafiles.record_files import COLUMNAR
-    from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of
+    from zerotools.jobs.jobfile_tables.data import ENCODED, kind_of, patterns_of
 
     patterns = (*patterns_of(spec.data), *spec.eval.files)
     kinds = (*COLUMNAR, "")

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import dotted_keys, show
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 MOST_MEMBERS = 1000
 INDEX_VARIABLE = "ZEROTOOLS_ARRAY_INDEX"

@@ -37,8 +37,8 @@ from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.execute import ReadBack
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.verification.checkpoint_files import (
     CheckpointFiles,
     files_of,

@@ -13,7 +13,7 @@ thin_checkpoints      thin: drop the optimizer state
 gather_shards         gather: shards that lie on several nodes
 serve_checkpoint      serve: a checkpoint as a model over HTTP
 estimate_memory       estimate: the memory of a training
-options               options of functions and commands
+command_options       options of functions and commands
 run_conversion        write, plan or do a part of a conversion; its result
 progress              callbacks and progress bars
 """
@@ -91,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from zerotools.public.options.option import describe_options
+    from zerotools.public.command_options.option import describe_options
 
     for module, names in _MODULES.items():
         if name in names:

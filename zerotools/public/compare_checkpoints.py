@@ -8,7 +8,7 @@ from zerotools.io.files.source_stamps import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.comparison import checkpoint_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     NAMES,
     WHAT,
     Option,
@@ -18,7 +18,7 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ReadingOptions
+from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.progress import ProgressWanted, metering
 
 

@@ -15,7 +15,7 @@ from zerotools.ops.conversions.convert_to_job import JOB, prepare_job
 from zerotools.ops.conversions.convert_weights import KEEP
 from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.public.options.conversion_options import (
+from zerotools.public.command_options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
     FormatOption,
@@ -26,8 +26,8 @@ from zerotools.public.options.conversion_options import (
     overflow_check,
     zero_settings,
 )
-from zerotools.public.options.map_options import MapOptions, map_request
-from zerotools.public.options.option import (
+from zerotools.public.command_options.map_options import MapOptions, map_request
+from zerotools.public.command_options.option import (
     OPTIMIZER,
     OUTPUT,
     TRAINING,
@@ -38,8 +38,8 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions, TagOption
-from zerotools.public.options.write_options import PartOptions, WritingOptions
+from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions, TagOption
+from zerotools.public.command_options.write_options import PartOptions, WritingOptions
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.run_conversion import ConversionResult, carry_out
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.stores.addresses import path_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.memory_estimates.training_estimate import (
     Estimate,
@@ -17,12 +18,11 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     estimate_model,
     model_table_of,
 )
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.gpu_cards import MOST_GPU_MEMORY, Cards
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import OFFLOADS, STAGES
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     OUTPUT,
     RESOURCES,
     TRAINING,

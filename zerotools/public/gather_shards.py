@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.stores.addresses import output_of
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering import gather_files
 from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
 from zerotools.ops.gathering.gather_files import Gathered, check_room, plan_json, result_json
@@ -20,8 +20,8 @@ from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
 from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
-from zerotools.public.options.conversion_options import CheckNamesOption
-from zerotools.public.options.option import (
+from zerotools.public.command_options.conversion_options import CheckNamesOption
+from zerotools.public.command_options.option import (
     OUTPUT,
     RESOURCES,
     Option,
@@ -30,7 +30,7 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import TagOption
+from zerotools.public.command_options.read_options import TagOption
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 

@@ -18,8 +18,8 @@ from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
-from zerotools.public.options.option import StrPath, bind_options, takes_options
-from zerotools.public.options.read_options import ReadingOptions
+from zerotools.public.command_options.option import StrPath, bind_options, takes_options
+from zerotools.public.command_options.read_options import ReadingOptions
 
 
 @dataclass(frozen=True, slots=True)

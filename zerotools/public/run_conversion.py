@@ -24,8 +24,8 @@ from zerotools.ops.conversions.conversion import (
 )
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.part_share import OutputPart, PartPlan
-from zerotools.ops.uploading.destination import check_write, write
-from zerotools.public.options.write_options import budget_of, chosen_part
+from zerotools.ops.uploading.write_output import check_write, write
+from zerotools.public.command_options.write_options import budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering
 
 

@@ -19,15 +19,15 @@ from zerotools.ops.salvage.holes import Holes
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
-from zerotools.ops.uploading.destination import check_write
-from zerotools.public.options.conversion_options import (
+from zerotools.ops.uploading.write_output import check_write
+from zerotools.public.command_options.conversion_options import (
     CheckNamesOption,
     FormatOption,
     MergeOptions,
     ModelOptions,
     overflow_check,
 )
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     WHAT,
     Option,
     PathOption,
@@ -35,8 +35,8 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
-from zerotools.public.options.write_options import WritingOptions, budget_of
+from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
+from zerotools.public.command_options.write_options import WritingOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
 from zerotools.public.run_conversion import write_reporting
 

@@ -17,14 +17,14 @@ from zerotools.ops.conversions.consolidate import prepare
 from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import served_model
-from zerotools.public.options.conversion_options import (
+from zerotools.public.command_options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
     MastersOption,
     ModelOptions,
     export_options,
 )
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     OUTPUT,
     RESOURCES,
     Option,
@@ -33,8 +33,8 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
-from zerotools.public.options.write_options import WorkersOption, budget_of
+from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
+from zerotools.public.command_options.write_options import WorkersOption, budget_of
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.model_server import ModelServer

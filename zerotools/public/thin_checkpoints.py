@@ -12,12 +12,12 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.core.thinning import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.addresses import path_of
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning import thin_checkpoint
 from zerotools.ops.thinning.select_checkpoints import paths_of, select
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     OUTPUT,
     WHAT,
     WHEN,
@@ -29,8 +29,8 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ReadingOptions
-from zerotools.public.options.write_options import CheckingOptions, budget_of
+from zerotools.public.command_options.read_options import ReadingOptions
+from zerotools.public.command_options.write_options import CheckingOptions, budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from zerotools.ops.verification.findings import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify
 from zerotools.ops.verification.verify import prepare as prepare_verification
 from zerotools.ops.verification.verify import verify as carry_out
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     OUTPUT,
     WHAT,
     Option,
@@ -38,8 +38,8 @@ from zerotools.public.options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.options.read_options import ReadingOptions
-from zerotools.public.options.write_options import (
+from zerotools.public.command_options.read_options import ReadingOptions
+from zerotools.public.command_options.write_options import (
     CheckingOptions,
     PartOptions,
     budget_of,

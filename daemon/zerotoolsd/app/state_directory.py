@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client.queue_copies import LOCK
+from zerotools.jobs.client.queue_backup import LOCK
 from zerotoolsd.supervisor.transient_errors import is_transient
 
 _PROC = Path("/proc")

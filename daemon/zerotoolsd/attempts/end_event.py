@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import ALWAYS
+from zerotools.jobs.jobfile_tables.spec import ALWAYS
 from zerotools.jobs.text.secrets import mask_text
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step, why_not_again

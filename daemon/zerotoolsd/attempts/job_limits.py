@@ -7,8 +7,8 @@ from pathlib import Path
 
 from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.tables.limits import SIZES, LimitsSpec
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.limits import SIZES, LimitsSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.supervisor import cgroups

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerotools.jobs.tables.script import AdoptedProcess
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.supervisor.plan import PORT
 
 FINDER_ENTRY = Path(__file__).parents[1] / "children" / "checkpoint_finder" / "entry.py"

@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import ENDED, JobRow

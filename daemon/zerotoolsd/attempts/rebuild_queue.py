@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.client.queue_copies import RESTORED
-from zerotools.jobs.tables.spec import MOST_RANKS
+from zerotools.jobs.client.queue_backup import RESTORED
+from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotoolsd.attempts import attempt_status, last_report, run_directory
 from zerotoolsd.attempts.run_directory import SPEC
 from zerotoolsd.queue import clocks, lifecycle

@@ -28,7 +28,7 @@ def export(output_dir: Path, dtype: str) -> Path:
             is full.
     """
     from zerotools.core.errors import BadFile
-    from zerotools.jobs.tables.checkpoint import ADAPTER, EXPORT
+    from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, EXPORT
     from zerotools.ops.conversions.consolidate import Options
     from zerotools.runs import checkpoint_dirs
 
@@ -51,7 +51,7 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
         ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
     """
     from zerotools.core.errors import BadFile
-    from zerotools.jobs.tables.script import EVALUATED, MODEL
+    from zerotools.jobs.jobfile_tables.script import EVALUATED, MODEL
     from zerotools.ops.conversions.consolidate import Options
     from zerotools.runs import checkpoint_dirs
 
@@ -77,7 +77,7 @@ def _write(checkpoint: Path, destination: Path, options: Options, instead: str) 
     from zerotools.ops.conversions.consolidate import prepare, refuse_overflow
     from zerotools.ops.conversions.conversion import perform
     from zerotools.ops.execution.execute import WriteReport
-    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
 
     def check(report: WriteReport) -> None:
         refuse_overflow(report, instead)

@@ -39,7 +39,7 @@ def upload(settings: dict[str, Any]) -> int:
         ZerotoolsError: no more checkpoints can be sent.
     """
     from zerotools.core.counts import counted
-    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotools.ops.mirroring.send_copy import SentCopy
 
     mirror, began, left = _mirror(settings), time.monotonic(), list[str]()
@@ -71,7 +71,7 @@ def fetch(settings: dict[str, Any]) -> int:
     from zerotools.core.errors import ZerotoolsError
     from zerotools.io.stores.addresses import lies_in, path_of
     from zerotools.io.stores.store_path import StorePath
-    from zerotools.ops.mirroring.mirror import fetch_start
+    from zerotools.ops.mirroring.checkpoint_mirror import fetch_start
 
     began, given = time.monotonic(), settings["resume_from"]
     place, path = settings["upload_to"], None
@@ -99,7 +99,7 @@ def fetch(settings: dict[str, Any]) -> int:
 def _mirror(settings: dict[str, Any]) -> Any:
     from zerotools.io.stores.addresses import path_of
     from zerotools.io.stores.store_path import StorePath
-    from zerotools.ops.mirroring.mirror import Mirror
+    from zerotools.ops.mirroring.checkpoint_mirror import Mirror
     from zerotools.runs.retention import KeepRule
 
     place = path_of(settings["upload_to"])

@@ -9,8 +9,8 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.jobfile_tables.notify import USUAL_NOTICES
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
-from zerotools.jobs.tables.notify import USUAL_NOTICES
 from zerotools.sensors.cgroups import usable_cores
 from zerotools.sensors.gpu_memory_use import USUAL_WORDS, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu

@@ -13,8 +13,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.jobfile_tables.notify import wrong_sending
 from zerotools.jobs.priorities import why_not_priority
-from zerotools.jobs.tables.notify import wrong_sending
 from zerotoolsd.config.config_tables import (
     ApiConfig,
     DataCacheConfig,

@@ -7,7 +7,7 @@ preempt_for_priority   chooses running jobs that yield to one of higher priority
 preempt_for_memory     asks jobs to yield if memory runs out, and ends them if that is too late
 memory_guard           two loops that act before the memory of the host or of a GPU is used up
 memory_forecast        samples of memory -> the time until it is used up; pure
-memory_escalation      that time and the jobs -> the next action; pure
+low_memory_actions     that time and the jobs -> the next action; pure
 host_memory_reading    the host's memory, and that of the control group in which jobs run
 priority_classes       the priorities that users may give
 last_uploads           uploads the last checkpoint if no supervisor has done it

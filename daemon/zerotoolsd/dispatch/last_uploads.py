@@ -24,7 +24,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.end_event import with_upload

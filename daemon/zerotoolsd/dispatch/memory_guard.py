@@ -1,7 +1,7 @@
 """Two loops that measure the memory of the host and of shared GPUs, and act before it is used
 up.
 
-`memory_escalation` decides on the actions, and `preempt_for_memory` carries them out.
+`low_memory_actions` decides on the actions, and `preempt_for_memory` carries them out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
     HostMemoryUse,
     HostReading,
 )
-from zerotoolsd.dispatch.memory_escalation import (
+from zerotoolsd.dispatch.low_memory_actions import (
     HIGHEST,
     Escalation,
     EscalationStep,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.store import Store
 

@@ -20,7 +20,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from zerotools.jobs.client.queue_copies import DATABASE
+from zerotools.jobs.client.queue_backup import DATABASE
 
 LOG_BYTES = 256 << 10
 DATABASE_BYTES = 128 << 10

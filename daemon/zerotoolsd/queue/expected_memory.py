@@ -21,7 +21,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 

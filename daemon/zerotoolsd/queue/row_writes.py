@@ -15,7 +15,7 @@ from typing import Any
 import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue import clocks

@@ -11,8 +11,8 @@ from typing import Any
 import zerotools
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.stored_job import StoredJob, read_stored
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import JobStatus
 

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.jobs.client.queue_copies import DATABASE, LAST_CHANGE, RESTORED
+from zerotools.jobs.client.queue_backup import DATABASE, LAST_CHANGE, RESTORED
 from zerotoolsd.supervisor.durable_files import open_regular
 
 MIGRATIONS: tuple[str, ...] = (

@@ -36,8 +36,8 @@ from zerotoolsd.queue.row_writes import (
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
 from zerotoolsd.queue.stored_values import loaded_row, short, stored, stored_row
-from zerotoolsd.queue.tables.leases_and_uploads import OrphanLeases, UploadTable
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
+from zerotoolsd.queue.tables.orphan_leases_and_uploads import OrphanLeases, UploadTable
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
 from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, UserCounts, book_running
 from zerotoolsd.queue.transactions import Transactions

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.jobs.binding.durations import in_words, seconds_of
-from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotoolsd.queue.clocks import Moment, seconds_in
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT

@@ -15,8 +15,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from zerotools.jobs.jobfile.evaluation_job import evaluation_job, evaluation_name
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import scores_in, step_of
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue.row_writes import JobParts, NewJob

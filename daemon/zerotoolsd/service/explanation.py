@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import ALWAYS
+from zerotools.jobs.jobfile_tables.spec import ALWAYS
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.queue.placement import QueuePlacement

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import STATES
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.tables.eval import PREDICTIONS
+from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest

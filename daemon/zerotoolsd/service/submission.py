@@ -22,8 +22,8 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.training_estimate import kernels_of
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused
 from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins

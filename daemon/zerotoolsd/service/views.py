@@ -12,8 +12,8 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
-from zerotools.jobs.tables.notify import masked_url
-from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotools.jobs.jobfile_tables.notify import masked_url
+from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.job_environment import NOT_CAPTURED, secrets_of, unshown_values

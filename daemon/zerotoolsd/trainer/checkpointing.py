@@ -18,11 +18,11 @@ from typing import Generic, TypeVar
 
 import torch
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.commit import Committer
-from zerotoolsd.trainer.checkpoints.retention import KeepPolicy
+from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved, SaveFailed, Saver
 from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, StepResult
 from zerotoolsd.trainer.model import rng_state

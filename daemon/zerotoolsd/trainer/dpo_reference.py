@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.file_names import MANIFEST
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_store import PreferencePairs, References

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerotools.jobs.tables.spec import JobSpec
+    from zerotools.jobs.jobfile_tables.spec import JobSpec
     from zerotoolsd.trainer.data.preview import DataSample
 
 BYTE_VALUES = 256
@@ -35,7 +35,7 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
         ZerotoolsError: the model cannot be built for the job, or cannot be trained on its data.
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
-    from zerotools.jobs.tables.data import fixed_length, stated_length
+    from zerotools.jobs.jobfile_tables.data import fixed_length, stated_length
     from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
     from zerotools.ops.resume_from_other_program.job_names import unused_order
     from zerotoolsd.trainer.attention_leak_check import check_leaks
@@ -123,7 +123,7 @@ def _vocabulary(spec: JobSpec) -> int | None:
     tokenizer's vocabulary do not count, because the data may not use them. For example, Gemma 3 has
     no embedding for its image token.
     """
-    from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
+    from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 
     named = tokenizer_of(spec.data, spec.model.path)
@@ -156,7 +156,7 @@ def main(path: Path, show: int) -> None:
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
     from zerotools.jobs.jobfile.stored_job import read_stored
-    from zerotools.jobs.tables.elastic import largest
+    from zerotools.jobs.jobfile_tables.elastic import largest
     from zerotoolsd.trainer.rank.rank_errors import one_line
 
     # The rules were checked already, for a job that resumes one of an older version.

@@ -16,8 +16,8 @@ import zerotools
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.hub_layout import HubLayout
-from zerotools.jobs.tables.data import kind_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import kind_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.base_model_record import BaseRecord, record_base
 from zerotools.runs.job_record import (

@@ -21,7 +21,7 @@ import torch
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory import DEVICE, DISK, HOST
-from zerotools.jobs.tables.offload import OffloadSpec
+from zerotools.jobs.jobfile_tables.offload import OffloadSpec
 
 CHUNK_BYTES = 16 << 20
 """Size in bytes of a mapping that several small tensors share."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import shared_keys
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.schedule import with_steps
 from zerotoolsd.trainer.rank.process_group import WorldGroup

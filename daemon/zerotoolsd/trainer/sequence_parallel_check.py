@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.collate import collate
 from zerotoolsd.trainer.data.example_pools import Example
 from zerotoolsd.trainer.data.packing import join

@@ -16,15 +16,15 @@ from zerotools.core.training_memory import MemoryLayout
 from zerotools.io.huggingface.model_sidecars import model_sidecars, sidecar_kind
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.preflight.checkpoint_check import not_resumable
-from zerotools.jobs.tables.data import (
+from zerotools.jobs.jobfile_tables.data import (
     BYTES,
     bounds_length,
     fixed_length,
     stated_length,
     tokenizer_of,
 )
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.preflight.checkpoint_check import not_resumable
 from zerotoolsd.trainer.attention_leak_check import check_leaks
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Done
-from tests.jobs.client.test_queue_copies import fill
+from tests.jobs.client.test_queue_backup import fill
 from zerotools.cli.main import build, run
 
 

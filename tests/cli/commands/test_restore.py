@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Done
-from tests.jobs.client.test_queue_copies import fill
+from tests.jobs.client.test_queue_backup import fill
 from zerotools.cli.main import build, run
-from zerotools.jobs.client.queue_copies import RESTORED, back_up
+from zerotools.jobs.client.queue_backup import RESTORED, back_up
 
 
 def test_what_was_restored_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

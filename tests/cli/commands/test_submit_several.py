@@ -24,7 +24,7 @@ from zerotools.core.errors import (
 )
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission, conflicts
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 
 class Picky(FakeService):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
-from tests.jobs.tables.test_slurm import job
 from zerotools.cli.job_actions import slurm_submission
 from zerotools.cli.job_actions.slurm_submission import members_for_slurm, submit_to_slurm
 from zerotools.core.errors import BadRequest, Unsupported

@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.end_event import outcome_of, steps_lost
 from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
 from zerotoolsd.queue.lifecycle import JobStatus

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.supervisor.cgroups.trees import FakeTree
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.limits import LimitsSpec
+from zerotools.jobs.jobfile_tables.limits import LimitsSpec
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.config.config_tables import LimitsConfig

@@ -18,7 +18,7 @@ from tests.daemon.daemons import Daemon
 from tests.daemon.made_attempts import is_alive
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.launcher_command import command_of
 from zerotoolsd.supervisor.plan import PORT
 

@@ -13,7 +13,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket, gpus_near
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu

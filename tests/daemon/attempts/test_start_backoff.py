@@ -17,7 +17,7 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.small_disks import SmallDisk
 from tests.daemon.users.other_users import AS_ROOT
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
 from zerotoolsd.attempts.start_backoff import RestartThrottle, StartBackoff
 from zerotoolsd.config.config_tables import RetryConfig

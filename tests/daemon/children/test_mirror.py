@@ -147,5 +147,5 @@ def test_a_disk_without_room_is_not_the_job_s_fault(
     run("fetch", tmp_path / "old")
     save(tmp_path / "old", 4)
     run("upload", tmp_path / "old")
-    monkeypatch.setattr("zerotools.ops.mirroring.mirror.fetch_copy", full)
+    monkeypatch.setattr("zerotools.ops.mirroring.checkpoint_mirror.fetch_copy", full)
     assert run("fetch", tmp_path / "new") == os.EX_TEMPFAIL

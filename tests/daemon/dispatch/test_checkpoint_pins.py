@@ -13,7 +13,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.retention import DIRECTORY, NeededCheckpoint, read_needed
 from zerotoolsd.dispatch import checkpoint_pins
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins

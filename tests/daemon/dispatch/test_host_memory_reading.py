@@ -19,7 +19,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
     HostReading,
     group_of_units,
 )
-from zerotoolsd.dispatch.memory_escalation import EscalationStep, wanted_rung
+from zerotoolsd.dispatch.low_memory_actions import EscalationStep, wanted_rung
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow

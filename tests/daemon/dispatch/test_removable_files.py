@@ -33,7 +33,7 @@ from tests.daemon.dispatch.cleaning.ended import (
 from tests.daemon.dispatchers import Running
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.dispatch import removable_files
 from zerotoolsd.dispatch.removable_files import OURS, Mounts, NotRemovable
 from zerotoolsd.file_checks import check_server

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.store import Store

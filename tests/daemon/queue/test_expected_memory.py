@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.jobs.tables.spec import SizeRange
+from zerotools.jobs.jobfile_tables.spec import SizeRange
 from zerotoolsd.queue.expected_memory import (
     ESTIMATED,
     MEASURED,

@@ -19,7 +19,7 @@ from tests.daemon.dispatchers import TOKEN, Running, leave_attempt, running
 from tests.daemon.made_attempts import is_alive
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.http.api.responses import encode

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.jobs.client.queue_copies import DATABASE
-from zerotools.jobs.tables.spec import JobSpec, with_key
+from zerotools.jobs.client.queue_backup import DATABASE
+from zerotools.jobs.jobfile_tables.spec import JobSpec, with_key
 from zerotoolsd.queue import job_file_slices
 from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS, slices
 from zerotoolsd.queue.lifecycle import JobStatus

@@ -13,7 +13,7 @@ import pytest
 from tests.daemon.attempts.test_rebuild_queue import DATABASE, UID, forget, run, submit
 from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.client import queue_copies
+from zerotools.jobs.client import queue_backup
 from zerotoolsd.supervisor.durable_files import read_json
 
 
@@ -23,7 +23,7 @@ def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path,
     state, copy = tmp_path / "state", tmp_path / "copy.db"
 
     async def before(it: Running) -> None:
-        queue_copies.back_up(state, copy)
+        queue_backup.back_up(state, copy)
         number = await submit(it, "steps=1 save=1 exit=9", max_restarts=1)
         await it.reach(number, "failed")
         assert len((await it.service.job(number)).attempts) == 2
@@ -48,7 +48,7 @@ def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path,
         forget(state)
     else:
         shutil.copyfile(copy, state / DATABASE)
-        (state / queue_copies.LAST_CHANGE).unlink()
+        (state / queue_backup.LAST_CHANGE).unlink()
 
     async def after(it: Running) -> None:
         await it.reach(1, "held")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.jobs.client.queue_copies import DATABASE, LAST_CHANGE
+from zerotools.jobs.client.queue_backup import DATABASE, LAST_CHANGE
 from zerotoolsd.queue.schema import LastChange, last_change, newest_job
 
 

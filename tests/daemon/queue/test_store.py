@@ -17,7 +17,7 @@ from harness.faults import warm
 from harness.syscalls import IS_SUPPORTED
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.lifecycle import JobStatus

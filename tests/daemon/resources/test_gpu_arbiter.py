@@ -13,7 +13,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource

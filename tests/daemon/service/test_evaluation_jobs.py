@@ -14,7 +14,7 @@ from tests.daemon.service.test_job_requests import ME, refusal, tell
 from tests.golden_files import JOB
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict, JobView
 from zerotoolsd.interface.queue_terms import Dependency, JobEdit, QueueTerms
 from zerotoolsd.service.evaluation_jobs import evaluations_of

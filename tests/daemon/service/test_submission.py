@@ -16,7 +16,7 @@ from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms

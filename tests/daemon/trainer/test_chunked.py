@@ -16,7 +16,7 @@ from tests.matrices import FULL
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile.stored_job import read_stored
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "every way of training, in parts and whole")]
 TOLERANCE, HALF_TOLERANCE = 2e-6, 2e-3

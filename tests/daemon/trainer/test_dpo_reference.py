@@ -17,9 +17,9 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.model import ModelSpec
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.model import ModelSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_settings import Rank
 

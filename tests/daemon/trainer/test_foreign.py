@@ -31,7 +31,7 @@ from tests.golden_files import FOREIGN
 from tests.matrices import FULL
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.conversions.convert_to_job import prepare_job
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import read_run
 from zerotools.runs.job_record import read_record
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA, job, run
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.offload import OffloadSpec
+from zerotools.jobs.jobfile_tables.offload import OffloadSpec
 
 pytestmark = pytest.mark.torch
 
@@ -119,7 +119,7 @@ def test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it(
 ) -> None:
     import torch
 
-    from zerotools.jobs.tables.offload import OffloadSpec
+    from zerotools.jobs.jobfile_tables.offload import OffloadSpec
     from zerotoolsd.trainer.memory_tiers import PinnedTier, make_memory
 
     memory = make_memory(torch.device(device, 0), "host", OffloadSpec(pin_memory=pins))

@@ -12,8 +12,8 @@ from harness.launching import TINY_LLAMA, job
 from tests.matrices import FULL
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.model import ModelSpec
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.model import ModelSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 pytestmark = pytest.mark.torch
 MAMBA = {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 256}

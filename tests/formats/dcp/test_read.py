@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
-from zerotools.io.files.damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads

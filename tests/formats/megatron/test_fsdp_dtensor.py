@@ -17,10 +17,10 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats import training_of
-from zerotools.io.files.damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform, prove
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 CASE = "megatron-core-0.16.1/fsdp-dtensor-dp2"

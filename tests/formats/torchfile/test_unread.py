@@ -132,7 +132,7 @@ def test_parameters_within_parameters_end(tmp_path: Path) -> None:
         formats.read(path)
 
 
-def state_files() -> dict[str, tuple[Any, str]]:
+def pt_keys() -> dict[str, tuple[Any, str]]:
     import numpy as np
 
     generator = torch.get_rng_state()
@@ -157,9 +157,9 @@ def state_files() -> dict[str, tuple[Any, str]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(state_files()))
+@pytest.mark.parametrize("name", sorted(pt_keys()))
 def test_a_file_of_state_is_refused_by_what_it_is(tmp_path: Path, name: str) -> None:
-    tree, said = state_files()[name]
+    tree, said = pt_keys()[name]
     if isinstance(tree, Opaque):
         Saved().write(tmp_path / name, tree)
     else:

@@ -23,7 +23,7 @@ import zerotools
 from harness.launching import TINY_LLAMA
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 from .launch import launch
 

@@ -10,7 +10,7 @@ from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating
 from zerotools.io.torchzip.archive import Archive, recovered
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps

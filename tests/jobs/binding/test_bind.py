@@ -8,7 +8,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding import bind
 from zerotools.jobs.binding.bind import dotted_keys
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 JOB = {
     "device": "cpu",

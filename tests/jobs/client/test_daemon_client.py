@@ -21,7 +21,7 @@ from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotools.jobs.client import daemon_compatibility
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import JobView
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.example_files import TextExample, read_examples, read_records_of
 from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.jobfile_tables.data import DataSpec
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TREES = st.lists(st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS), max_size=3))

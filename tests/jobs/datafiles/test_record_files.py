@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.example_files import read_documents, read_examples
 from zerotools.jobs.datafiles.record_files import read_columnar, read_rows, saved_files
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.jobfile_tables.data import DataSpec
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
 

@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile.evaluation_job import (
     is_evaluated,
 )
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 DATA = {"tokens": ["/ids.npy"]}
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.jobfile.parse import excerpt, job_from_dict, job_to_dict, line_of, parse_job
-from zerotools.jobs.tables.fp16 import Fp16Spec
-from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
+from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU, JobSpec
 
 BASE = Path("/base/dir")
 

@@ -19,7 +19,7 @@ from zerotools.jobs.binding.bind import build, dotted_keys
 from zerotools.jobs.binding.declaration import stored_default_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, keys_set, tree_of
 from zerotools.jobs.jobfile.stored_job import read_stored, read_table
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 DEFAULTS = sorted(GOLDEN.glob("zerotools-*/defaults.json"))
 """The default of every key, as a version was published with it."""

@@ -10,6 +10,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA, job
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.tokenizer_processes import (
     BYTES_FOR_EACH,
     MEMORY_FOR_EACH,
@@ -19,7 +20,6 @@ from zerotools.jobs.memory_estimates.tokenizer_processes import (
     memory_limit_of,
     tokenizing_bytes,
 )
-from zerotools.jobs.tables.spec import JobSpec
 
 
 @pytest.fixture(autouse=True)

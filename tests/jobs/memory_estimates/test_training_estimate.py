@@ -14,6 +14,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.complete_job_file import whole_job
 from zerotools.jobs.memory_estimates.job_workload import with_ranks, workload_of
 from zerotools.jobs.memory_estimates.training_estimate import (
@@ -24,7 +25,6 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     kernels_of,
     offload_of,
 )
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, on_gpus
 from zerotools.ops.estimate.model_shape import of_count
 from zerotools.ops.estimate.rank_memory import Machine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
-from tests.jobs.tables.test_deepspeed_config import job
+from tests.jobs.jobfile_tables.test_deepspeed_config import job
 from tests.runs.records import a_record
 from zerotools.core.dtypes import BFLOAT16, DType, named
 from zerotools.jobs.preflight.checkpoint_check import not_resumable, quantised

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from zerotools.jobs.jobfile_tables.metrics import MetricsSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes, offline_reasons
-from zerotools.jobs.tables.metrics import MetricsSpec
 
 WANDB = MetricsSpec(wandb="p")
 

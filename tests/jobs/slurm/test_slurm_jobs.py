@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import programs
-from tests.jobs.tables.test_slurm import job
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
 

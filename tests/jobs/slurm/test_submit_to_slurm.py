@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.daemon.waiting import wait_for
+from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
-from tests.jobs.tables.test_slurm import job
 from zerotools.core.errors import BadRequest, SlurmUnreachable
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm import submit_to_slurm
 from zerotools.jobs.slurm.claim_output_directory import CLAIMS
 from zerotools.jobs.slurm.job_directory import END, JobDirectory, job_directories, write_record
@@ -30,7 +31,6 @@ from zerotools.jobs.slurm.submit_to_slurm import (
     submit_again,
     submit_job,
 )
-from zerotools.jobs.tables.spec import JobSpec
 
 LOST = "cat > /dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
 SILENT = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"

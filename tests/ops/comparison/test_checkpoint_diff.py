@@ -24,7 +24,7 @@ from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.compare_manifest import against
 from zerotools.ops.verification.verify import prepare, verify
 

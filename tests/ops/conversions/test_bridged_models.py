@@ -21,7 +21,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 
 pytest.importorskip("transformers")

@@ -21,7 +21,7 @@ from zerotools.io.numeric.dtype_casts import Array, CastLosses
 from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.inspection.next_commands import next_commands
 

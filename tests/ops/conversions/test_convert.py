@@ -20,7 +20,7 @@ from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_space, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.conversions.optimizer_options import RequestedHyperparameters, completed
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 

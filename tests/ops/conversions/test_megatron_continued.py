@@ -16,7 +16,7 @@ import pytest
 from tests.golden_files import GOLDEN
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from tests.maps import oracles
 from zerotools import formats
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 pytest.importorskip("transformers")

@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 RUNS = GOLDEN / "megatron-core-0.16.1"

@@ -17,7 +17,7 @@ from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.consolidate import Options, choose_dtype, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import Conversion, perform, perform_part, prove_part
 from zerotools.ops.execution.part_share import OutputPart
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.quantised.dequantise import refuse_quantised
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.serving.byte_source import ByteSource

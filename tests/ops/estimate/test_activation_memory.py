@@ -32,7 +32,7 @@ def counted(name: str, micro: MicroBatch) -> int:
     from transformers import AutoModelForCausalLM
 
     from benchmarks.loss.live_bytes import LiveBytes
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import (

@@ -205,8 +205,8 @@ def test_an_architecture_is_refused_if_transformers_cannot_be_asked() -> None:
     ids=str,
 )
 def test_as_many_as_peft_has(name: str, targets: tuple[str, ...]) -> None:
-    from zerotools.jobs.tables.lora import LoraSpec
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.lora import LoraSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     tree = config(name)

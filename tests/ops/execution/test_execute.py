@@ -16,7 +16,7 @@ from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.numeric.dtype_casts import NO_LOSSES, Array
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 KEY = Key("w", "param")
 

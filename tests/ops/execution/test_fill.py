@@ -31,8 +31,8 @@ from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import plan, prove_plan
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.tiles import RangePart, Tile
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
 A, B = Key("a", "param"), Key("b", "param")
 VALUES = np.array([1, 2, np.nan, 4, 7e4, 6, -np.inf, 8], dtype=np.float32)

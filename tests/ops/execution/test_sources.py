@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 

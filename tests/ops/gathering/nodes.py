@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
 from zerotools.ops.gathering.gather_files import Gathered, gather
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare

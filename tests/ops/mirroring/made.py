@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.golden_files import JOB
 from tests.io.stores.far import far
 from zerotools.io.stores.store_path import StorePath
-from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.mirroring.mirror import Mirror
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.mirroring.checkpoint_mirror import Mirror
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest

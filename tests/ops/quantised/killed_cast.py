@@ -18,7 +18,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SHARD_BYTES = 2**11
 
@@ -36,7 +36,7 @@ def budget_of(conversion: Conversion) -> MemoryBudget:
 
 
 def main() -> None:
-    from zerotools.ops.uploading.destination import write
+    from zerotools.ops.uploading.write_output import write
 
     conversion = cast(*sys.argv[1:4])
     out = conversion.destination

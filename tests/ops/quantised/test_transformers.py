@@ -10,7 +10,7 @@ import pytest
 
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from zerotools.core.thinning import Keep
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning.thin_checkpoint import Thinned, thin
 from zerotools.ops.thinning.thin_plan import prepare
 

@@ -8,8 +8,8 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.reshard import prepare
-from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.uploading.destination import write
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.uploading.write_output import write
 
 
 def send(source: str, out: str, *, resume: bool = False, verify: bool = False) -> Conversion:

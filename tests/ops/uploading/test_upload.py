@@ -32,10 +32,10 @@ from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.uploading.destination import check_write, write
 from zerotools.ops.uploading.upload import file_stream
+from zerotools.ops.uploading.write_output import check_write, write
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import verify_manifest
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.uploading.upload_memory import LEAST_MEMORY, LEAST_PART, UploadMemory
 
 MIB = 2**20

@@ -22,7 +22,7 @@ from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.consolidate import prepare as prepare_export
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.part_share import OutputPart
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.value_checks import is_exact_in, is_mask
 from zerotools.ops.verification.verify import prepare, verify
 

@@ -22,7 +22,7 @@ from zerotools.core.quantisation_schemes import BlockScaled, ScaledCast
 from zerotools.maps.views import TensorView, View, inverses, joined, padded, whole
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.execution.plan import prove_source
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.weights.strided_views import rearranged
 
 SMALL = MemoryBudget(3 * MIN_TILE_BYTES, 1)

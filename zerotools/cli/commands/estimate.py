@@ -36,6 +36,7 @@ from zerotools.jobs.memory_estimates.job_workload import is_job_file
 from zerotools.jobs.memory_estimates.training_estimate import Estimate, assumed_length
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.estimate_memory import (
     EstimateKeywords,
     estimated_job,
@@ -43,7 +44,6 @@ from zerotools.public.estimate_memory import (
     given_machine,
     refuse_fixed,
 )
-from zerotools.public.options.option import bind_options
 
 _CONFIGS = ("job", "deepspeed", "accelerate")
 

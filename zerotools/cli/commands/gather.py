@@ -23,8 +23,8 @@ from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
 from zerotools.ops.gathering.gather_plan import GatherPlan, varying
 from zerotools.ops.verification.findings import Soundness
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
-from zerotools.public.options.option import bind_options
 
 MAX_LISTED = 12
 MAX_NAMED = 4

@@ -47,8 +47,8 @@ from zerotools.jobs.memory_estimates.local_files import (
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
-from zerotools.public.options.option import bind_options
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools estimate {name}\n\n"

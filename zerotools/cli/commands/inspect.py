@@ -24,8 +24,8 @@ from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, plain
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
+from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.inspect_checkpoint import InspectResult, inspect
-from zerotools.public.options.read_options import ReadingOptions
 
 
 @click.command("inspect", cls=GroupedCommand)

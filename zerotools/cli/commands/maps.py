@@ -30,9 +30,9 @@ from zerotools.ops.weights.check_map import (
     nearest_of_all,
 )
 from zerotools.ops.weights.layout_mapping import config_of
-from zerotools.ops.weights.run_arguments import with_run_arguments
-from zerotools.public.options.map_options import MapArgOption, map_arguments
-from zerotools.public.options.read_options import SectionOption, TagOption
+from zerotools.ops.weights.training_arguments import with_run_arguments
+from zerotools.public.command_options.map_options import MapArgOption, map_arguments
+from zerotools.public.command_options.read_options import SectionOption, TagOption
 
 _PATH = CheckpointPath()
 _MOST_NAMED = 10

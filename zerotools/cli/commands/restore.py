@@ -9,7 +9,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, state_dir_option
 from zerotools.cli.output import render
-from zerotools.jobs.client import queue_copies
+from zerotools.jobs.client import queue_backup
 from zerotools.jobs.client.daemon_address import default_state_dir
 
 
@@ -30,7 +30,7 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     continued. All other jobs are held, because the copy does not know their results: `zerotools
     release` lets a job continue, `zerotools cancel` ends it.
     """
-    copy, kept = queue_copies.restore(
+    copy, kept = queue_backup.restore(
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release
     )
     if as_json:

@@ -15,7 +15,7 @@ from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, 
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.counts import counted
-from zerotools.public.options.option import bind_options
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
-from zerotools.jobs.tables.eval import PREDICTIONS
 from zerotools.jobs.text.expand_home import expanded
 
 ATTEMPT_HEADERS = (

@@ -58,11 +58,11 @@ from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_from_tree, job_to_dict
+from zerotools.jobs.jobfile_tables.rendezvous import MOST_NODES
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.jobs.submit_timeout import reads_data
 from zerotools.jobs.sweeps import members_of
-from zerotools.jobs.tables.rendezvous import MOST_NODES
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.store_urls import in_store
 
 
 @click.command("submit", cls=GroupedCommand)

@@ -20,7 +20,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
-from zerotools.public.options.option import bind_options
+from zerotools.public.command_options.option import bind_options
 from zerotools.public.progress import metering
 from zerotools.public.thin_checkpoints import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
 

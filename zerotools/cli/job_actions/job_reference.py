@@ -20,8 +20,8 @@ from zerotools.core.errors import BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission
+from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.jobs.states import TERMINAL, in_words
-from zerotools.jobs.tables.spec import SLURM
 
 if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs

@@ -11,9 +11,9 @@ from zerotools.cli.output.colours import paint
 from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
-from zerotools.jobs.tables.checkpoint import EXPORT
-from zerotools.jobs.tables.script import AdoptedProcess, adopted_process
 
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"

@@ -25,8 +25,8 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotools.jobs.states import ACTIVE
-from zerotools.jobs.tables.script import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
 from zerotools.sensors.snapshot_source import SnapshotSource
 

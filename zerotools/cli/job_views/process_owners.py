@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from zerotools.jobs.tables.script import AdoptedProcess
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 
 RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"
 

@@ -19,7 +19,7 @@ from zerotools.cli.output.messages import HOST
 from zerotools.core.counts import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import path_of
-from zerotools.public.options.option import (
+from zerotools.public.command_options.option import (
     GENERAL,
     NAMES,
     OPTIMIZER,

@@ -24,7 +24,7 @@ from zerotools.io.distcp.dcp_directory import (
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
-from zerotools.io.files.damage import lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.runs.file_names import MANIFEST

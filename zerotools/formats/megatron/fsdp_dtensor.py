@@ -41,7 +41,7 @@ from zerotools.io.distcp.dcp_directory import metadata_names, saving_ranks, tens
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
-from zerotools.io.files.damage import lose_part, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import lose_part, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 TITLE = "Megatron fsdp_dtensor"

@@ -25,7 +25,7 @@ from zerotools.formats.safetensors.rank_files import (
     shards,
 )
 from zerotools.formats.torch_optimizers import weights_dtype
-from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_directory import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 

@@ -25,8 +25,8 @@ from zerotools.formats.torchfile.opened_file import (
     with_keys,
 )
 from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular_files import read_regular
+from zerotools.io.files.tolerated_damage import tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor

@@ -35,7 +35,7 @@ from zerotools.formats.torchfile.rank_files import (
     read_ranks,
 )
 from zerotools.formats.torchfile.state_dict import BUFFER_NAMES, STATE_ROLE, FileContents
-from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_directory import (
     part_of_a_set,
     readable_index,

@@ -1,17 +1,17 @@
 """Files as bytes: opened safely, checked for changes, read and written at offsets.
 
-open_source            a file or an object that is open for reading
-regular_files          opens files of checkpoints, after a check that they are regular files
-open_files             caches open files; reads and writes at offsets from many threads
-source_stamps          the files that an output is made from, and whether they have changed
-directory_entries      names in a directory; a check of names that a checkpoint contains
-exclusive_directory    a directory, or a file, that only this run writes
-metadata_memory_limit  a limit on the memory for headers and pickles
-json_file              reads a JSON file in bounded memory
-damage                 a context in which readers record damage and continue
-crc32                  CRC-32 of a range from the CRC-32s of its parts
-mounts                 the mount of a path
-optional_packages      packages that only some commands need
+open_source             a file or an object that is open for reading
+regular_files           opens files of checkpoints, after a check that they are regular files
+open_files              caches open files; reads and writes at offsets from many threads
+source_stamps           the files that an output is made from, and whether they have changed
+directory_entries       names in a directory; a check of names that a checkpoint contains
+exclusive_directory     a directory, or a file, that only this run writes
+metadata_memory_limit   a limit on the memory for headers and pickles
+json_file               reads a JSON file in bounded memory
+tolerated_damage        a context in which readers record damage and continue
+crc32                   CRC-32 of a range from the CRC-32s of its parts
+mounts                  the mount of a path
+optional_packages       packages that only some commands need
 
 Imports `core` only.
 """

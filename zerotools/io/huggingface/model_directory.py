@@ -19,9 +19,9 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.files.damage import is_tolerated, lose_name, lose_unnamed, tolerate
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
+from zerotools.io.files.tolerated_damage import is_tolerated, lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.carried_files import carried_file, literal

@@ -1,7 +1,7 @@
 """Elements of tensors: numpy's types, casts, single numbers, and gathering elements from files.
 
 dtype_casts       the numpy type of each dtype, and casts between them
-cast_torch        casts of large tensors by torch's kernel
+float16_cast      casts of large tensors by torch's kernel
 gather            reads elements from any positions in files
 strided_pieces    reads several parts of a tensor, in equal steps in a file, as one strided array
 quantised_values  values from payload and scales, and the reverse

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.metadata_memory_limit import Beside, may_be_read
+from zerotools.io.files.tolerated_damage import tolerate
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_values import Storage
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads

@@ -12,10 +12,10 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
-from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.metadata_memory_limit import data_in
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
 from zerotools.io.files.regular_files import open_source, source_file
+from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange

@@ -22,7 +22,7 @@ from zerotools.jobs.chaos.own_processes import VARIABLE
 from zerotools.jobs.chaos.toy_program import read_notes
 from zerotools.jobs.client.daemon_client import PAGE, DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 SHORTEST, LONGEST = 2.0, 20.0
 """Bounds in seconds for the duration of the longest jobs, without pauses.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.spec import RESERVED_ENV, JobSpec
+from zerotools.jobs.jobfile_tables.spec import RESERVED_ENV, JobSpec
 from zerotools.jobs.text.exec_limits import too_long
 from zerotools.jobs.text.secrets import is_secret_name
 

@@ -38,7 +38,7 @@ from zerotools.jobs.submit_timeout import (
 )
 
 if TYPE_CHECKING:
-    from zerotools.jobs.tables.spec import JobSpec
+    from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported, ZerotoolsError
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.checkpoint_dirs import BEST, LATEST
 
 

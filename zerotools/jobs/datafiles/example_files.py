@@ -30,7 +30,7 @@ from zerotools.jobs.datafiles.record_files import (
     read_records,
     text_of,
 )
-from zerotools.jobs.tables.data import (
+from zerotools.jobs.jobfile_tables.data import (
     ALPACA,
     AUTO,
     COLUMNS,

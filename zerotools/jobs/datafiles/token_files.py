@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular_files import open_regular
-from zerotools.jobs.tables.data import TOKEN_TYPES
+from zerotools.jobs.jobfile_tables.data import TOKEN_TYPES
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
 _MAGIC = b"\x93NUMPY"

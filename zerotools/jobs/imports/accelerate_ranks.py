@@ -22,8 +22,8 @@ from zerotools.jobs.imports.reading.batch_size import (
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.jobfile_tables.spec import NUMA_AUTO, NUMA_CORES
 from zerotools.jobs.launcher_keys.launcher_flags import SEVERAL_MACHINES
-from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES
 
 _NAME = "parallelism_config"
 _OF_SEQUENCES = ("cp", "sp")

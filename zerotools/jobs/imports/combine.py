@@ -37,10 +37,10 @@ from zerotools.jobs.imports.reading.job_keys import (
     put,
 )
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
-from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
-from zerotools.jobs.tables.deepspeed_config import completed
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.document import Document, read_text
 from zerotools.jobs.text.expand_home import expanded
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
-from zerotools.jobs.tables.eval import EvalSpec
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.eval import EvalSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 HARNESS = ("-m", "zerotools.integrations.evaluation_harness")
 """The first words of the evaluation job's `script.command`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
-from zerotools.jobs.tables.deepspeed_config import offloaded_to
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.deepspeed_config import offloaded_to
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 
 def memory_layout_of(spec: JobSpec) -> MemoryLayout:

@@ -28,10 +28,10 @@ from zerotools.jobs.binding.bind import (
     show,
 )
 from zerotools.jobs.binding.declaration import keys_of, means_none
-from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
-from zerotools.jobs.tables.job_rules import check
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.store_urls import why_not_read
+from zerotools.jobs.jobfile_tables.engine_tables import check_tables, misplaced_keys
+from zerotools.jobs.jobfile_tables.job_rules import check
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.store_urls import why_not_read
 from zerotools.jobs.text.expand_home import expanded
 
 _UNSET = JobSpec()

@@ -22,8 +22,8 @@ from zerotools.jobs.binding.bind import (
     show,
 )
 from zerotools.jobs.binding.declaration import keys_of, stored_default_of, with_stored_defaults
-from zerotools.jobs.tables.engine_tables import NEEDED, SCRIPT
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.engine_tables import NEEDED, SCRIPT
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 
 class StoredJob(NamedTuple):

@@ -13,9 +13,9 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.data import longest_sequence
-from zerotools.jobs.tables.model import AUTO
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import longest_sequence
+from zerotools.jobs.jobfile_tables.model import AUTO
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.activation_memory import EAGER, SHARED, MicroBatch, on_gpus
 from zerotools.ops.estimate.model_shape import (
     ModelShape,

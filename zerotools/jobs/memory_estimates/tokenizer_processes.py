@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 BYTES_FOR_EACH = 16 << 20
 """The smallest amount of text for a process, in bytes.

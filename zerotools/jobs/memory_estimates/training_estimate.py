@@ -10,6 +10,8 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.core.training_memory import SHARDED, MemoryLayout
 from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.jobfile_tables.model import AUTO
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.config_writer import (
     accelerate_text,
     deepspeed_tree,
@@ -17,8 +19,6 @@ from zerotools.jobs.memory_estimates.config_writer import (
     way_keys,
     with_keys,
 )
-from zerotools.jobs.tables.model import AUTO
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, on_gpus
 from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape

@@ -1,5 +1,5 @@
 """Check before a job starts if it can run with its checkpoint, its DeepSpeed and this machine; and
 give advice.
 
-Imports `jobs.tables`.
+Imports `jobs.jobfile_tables`.
 """

@@ -12,8 +12,8 @@ from functools import partial
 
 from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.deepspeed_config import offloaded_to
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.deepspeed_config import offloaded_to
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 _SHARDED = 'train.accumulate = "sharded"'
 _OWN = ("zero.stage", "offload.optimizer", "offload.params")

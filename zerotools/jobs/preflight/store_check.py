@@ -11,8 +11,8 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.sweeps import INDEX_VARIABLE
-from zerotools.jobs.tables.spec import JobSpec
 
 SECONDS = 600.0
 """The time limit of a check in seconds. A request to a store is repeated for two minutes."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from zerotools.jobs.tables.metrics import MLFLOW, WANDB, MetricsSpec
+from zerotools.jobs.jobfile_tables.metrics import MLFLOW, WANDB, MetricsSpec
 
 MLFLOW_URI = "MLFLOW_TRACKING_URI"
 _KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")

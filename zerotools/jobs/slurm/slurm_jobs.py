@@ -21,6 +21,8 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import LogBytes
+from zerotools.jobs.jobfile_tables.job_rules import check
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.claim_output_directory import claim_output
 from zerotools.jobs.slurm.job_directory import (
     LOG,
@@ -33,7 +35,7 @@ from zerotools.jobs.slurm.job_directory import (
     write_record,
 )
 from zerotools.jobs.slurm.slurm_commands import ControllerJob, SlurmCommands
-from zerotools.jobs.slurm.slurm_job_status import (
+from zerotools.jobs.slurm.state_from_slurm import (
     FRESH_SECONDS,
     NO_VIEW,
     Known,
@@ -42,8 +44,6 @@ from zerotools.jobs.slurm.slurm_job_status import (
     standing_of,
 )
 from zerotools.jobs.slurm.submit_to_slurm import find_number, own_of, submit_again
-from zerotools.jobs.tables.job_rules import check
-from zerotools.jobs.tables.spec import JobSpec
 
 PREFIX = "slurm:"
 _LARGEST_PART = 1 << 20

@@ -28,6 +28,7 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.io.files.open_files import sync_file
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
     HOME_VARIABLE,
@@ -40,7 +41,6 @@ from zerotools.jobs.slurm.job_directory import (
     write_record,
 )
 from zerotools.jobs.slurm.slurm_commands import SECONDS, ControllerJob, SlurmCommands
-from zerotools.jobs.tables.spec import JobSpec
 
 LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3

@@ -22,7 +22,7 @@ from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.cast_torch import cast_for
+from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_begun, is_begun
 from zerotools.io.output.staging import partial_of
@@ -36,7 +36,7 @@ from zerotools.ops.execution.execute_part import (
 from zerotools.ops.execution.part_share import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.proof import OutputProof, check_sidecar, prove_source, put_sidecar
 
 _FROM_IT = "the output would be made from it: take another checkpoint"

@@ -2,7 +2,7 @@
 
 plan             match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
-workers          the threads that fill tiles, within a memory budget
+tile_workers     the threads that fill tiles, within a memory budget
 fill             read and cast the bytes of one tile
 write            create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name

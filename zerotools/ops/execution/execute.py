@@ -24,7 +24,7 @@ from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.part_ledger import parts_begun
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer, create_file
 from zerotools.runs.manifest import write_manifest
 

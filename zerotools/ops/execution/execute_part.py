@@ -35,7 +35,7 @@ from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.execute import WriteReport, are_losses, refuse_astray, size_of
 from zerotools.ops.execution.part_share import PartPlan, Share, clip, clip_plan, cut_files
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import (
     ChecksummedRange,
     Writer,

@@ -23,8 +23,8 @@ from zerotools.io.numeric.dtype_casts import (
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.fill import Losses, fill
 from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
 _MEMORY = Path("memory")
 _MAX_NAMED = 5

@@ -28,8 +28,8 @@ from zerotools.io.numeric.gather import Scratch
 from zerotools.io.output.journal import Journal
 from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import TileWorkers
 
 FLUSH_BYTES = 64 * 1024 * 1024
 

@@ -12,8 +12,8 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import allow_unfinished_name
-from zerotools.io.files.damage import tolerating
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.io.files.tolerated_damage import tolerating
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify, prepare, verify
 from zerotools.ops.weights.adapted_model import plain_weights

@@ -24,7 +24,7 @@ from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget, remove_objects
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.store_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
 from zerotools.runs.job_record import RECORD

@@ -15,7 +15,7 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.read_damaged import DamagedCheckpoint, read_damaged
 from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.files.source_stamps import note_source, recording
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of

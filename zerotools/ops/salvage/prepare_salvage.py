@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.carried_files import literal
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine
 from zerotools.ops.salvage.fill_source import read_other, used_files
 from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan

@@ -33,14 +33,14 @@ from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.cast_torch import cast_for
+from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove
 from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.part_share import ByteRange, Extent, clip, extents
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
-from zerotools.ops.execution.workers import MemoryBudget
 
 AHEAD, FAR_AHEAD = 4, 12
 """The largest number of tiles of one request that are being made or wait to be sent."""

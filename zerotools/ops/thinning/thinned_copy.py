@@ -28,7 +28,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
 from zerotools.io.output.carried_files import carried_file
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove
 from zerotools.ops.thinning.kept_entries import Entries

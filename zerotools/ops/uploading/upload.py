@@ -27,8 +27,8 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Checksum, FilePlan
 from zerotools.formats import format_of
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.dtype_casts import NO_LOSSES, CastLosses
+from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.marker import marker_text
 from zerotools.io.output.store_staging import FarStaging, check_far_destination
 from zerotools.io.stores.store_path import forget
@@ -41,7 +41,7 @@ from zerotools.ops.conversions.conversion import (
 from zerotools.ops.execution.execute import ReadBack, WriteReport, refuse_astray
 from zerotools.ops.execution.fill import Losses
 from zerotools.ops.execution.resume_identity import identity_of
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.proof import OutputProof, prove_source, put_sidecar
 from zerotools.ops.serving.byte_source import ByteSource, Note
 from zerotools.ops.uploading.upload_memory import UploadMemory

@@ -15,10 +15,10 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.items import BlobTrees, archives_of
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.directory_entries import folders_below, stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_of
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.tolerated_damage import tolerate
 from zerotools.io.output.marker import is_in_output
 from zerotools.io.torchzip.archive import records_of
 from zerotools.io.torchzip.file_range import FileRange

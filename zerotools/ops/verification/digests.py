@@ -30,7 +30,7 @@ from zerotools.io.numeric.compare_values import count_values
 from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather import Scratch, gather, gather_flat
 from zerotools.ops.execution.plan import distinct_chunks
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 
 BLOCK_ELEMENTS = 2**20
 ALGORITHM = "xxh3-128/2^20"

@@ -30,8 +30,8 @@ from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.quantised.dequantise import dequantised
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import QuantisedWeight

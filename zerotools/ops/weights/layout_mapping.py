@@ -34,8 +34,8 @@ from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
 from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.run_arguments import with_run_arguments
 from zerotools.ops.weights.strided_views import rearranged
+from zerotools.ops.weights.training_arguments import with_run_arguments
 
 _UNKNOWN = TrainingState()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.durations import in_words, seconds_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,
     NoServer,

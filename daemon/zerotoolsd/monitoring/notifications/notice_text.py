@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.config.config_tables import NotifyConfig

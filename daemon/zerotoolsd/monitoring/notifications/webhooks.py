@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from urllib.parse import urlsplit
 
-from zerotools.jobs.tables.notify import NotifySpec
+from zerotools.jobs.jobfile_tables.notify import NotifySpec
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
 """A function of a host and a port that returns the addresses of the host. Raises OSError."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotools.jobs.tables.spec import MOST_RANKS
+from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared_memory import GIB

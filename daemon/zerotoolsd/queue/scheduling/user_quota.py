@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from zerotools.jobs.tables.spec import MOST_RANKS
+from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, count
 from zerotoolsd.users.user_limits import UserLimits
 

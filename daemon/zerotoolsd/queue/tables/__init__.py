@@ -1,7 +1,7 @@
 """Tables of the database next to those of jobs and attempts.
 
-preemption_table     attempts that were asked to end so that their jobs continue later
-notice_outbox        notices that wait for their delivery
-leases_and_uploads   GPUs that stay leased to ended attempts; the uploads of finished jobs
-usage_accounting     GPU-seconds of users, and the number of their jobs in the queue
+preemption_table           attempts that were asked to end so that their jobs continue later
+notice_outbox              notices that wait for their delivery
+orphan_leases_and_uploads  GPUs that stay leased to ended attempts; the uploads of finished jobs
+usage_accounting           GPU-seconds of users, and the number of their jobs in the queue
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.script import AdoptedProcess
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotoolsd.supervisor.procfs import (
     Process,
     await_program,

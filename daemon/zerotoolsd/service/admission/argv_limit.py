@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator, Mapping
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.exec_limits import LONGEST_STRING, room_of, room_taken, string_bytes
 
 _ADDED_PATH = 4096

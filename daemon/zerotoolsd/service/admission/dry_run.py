@@ -13,9 +13,9 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.data import ENCODED, kind_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.submit_timeout import REHEARSAL_SECONDS
-from zerotools.jobs.tables.data import ENCODED, kind_of
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.service.admission.interpreter_check import ask
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
-from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.dispatch.removable_files import Mention, mentions
 from zerotoolsd.service.admission.dry_run import reads_data

@@ -15,6 +15,9 @@ from typing import IO, Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.jobfile_tables.deepspeed import on_nvme
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight import (
     accelerate_config,
     async_io,
@@ -22,9 +25,6 @@ from zerotools.jobs.preflight import (
     known_tasks,
 )
 from zerotools.jobs.submit_timeout import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
-from zerotools.jobs.tables.deepspeed import on_nvme
-from zerotools.jobs.tables.deepspeed_config import completed
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow
 from zerotoolsd.users.job_user import JobUser, given_env
 from zerotoolsd.users.open_as_user import rights_of

@@ -15,10 +15,10 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
-from zerotools.jobs.tables.checkpoint import EXPORT
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.store_urls import in_store
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.job_environment import job_environment

@@ -17,8 +17,8 @@ from zerotools.jobs.datafiles.example_files import has_documents, read_documents
 from zerotools.jobs.datafiles.json_objects import not_utf8
 from zerotools.jobs.datafiles.record_files import COLUMNAR, saved_files
 from zerotools.jobs.datafiles.token_files import read_token_header
-from zerotools.jobs.tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 MAX_FILES = 8
 MAX_EXAMPLES = 100

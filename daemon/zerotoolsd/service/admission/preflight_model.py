@@ -14,9 +14,9 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.io.huggingface.model_directory import read_index
+from zerotools.jobs.jobfile_tables.data import BYTES, tokenizer_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import quantised
-from zerotools.jobs.tables.data import BYTES, tokenizer_of
-from zerotools.jobs.tables.spec import JobSpec
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -16,9 +16,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
+from zerotools.jobs.jobfile_tables.eval import TASK_KEYS
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
-from zerotools.jobs.tables.eval import TASK_KEYS
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import output_dirs_of
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec

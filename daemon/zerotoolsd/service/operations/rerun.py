@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.dispatch.removable_files import names_of

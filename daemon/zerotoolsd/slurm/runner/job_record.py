@@ -15,6 +15,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.spec import LOCAL
 from zerotools.jobs.slurm.job_directory import (
     END,
     OUTPUT,
@@ -24,8 +25,7 @@ from zerotools.jobs.slurm.job_directory import (
     read_record,
     write_record,
 )
-from zerotools.jobs.slurm.slurm_job_status import spec_of
-from zerotools.jobs.tables.spec import LOCAL
+from zerotools.jobs.slurm.state_from_slurm import spec_of
 from zerotoolsd.attempts import cause_of_end, end_event
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
 from zerotoolsd.attempts.job_environment import unshown_values

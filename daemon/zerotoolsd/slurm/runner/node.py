@@ -25,9 +25,9 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.mounts import read_mounts
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.slurm_nodes import of_node
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
-from zerotools.jobs.tables.slurm_nodes import of_node
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import run_directory
 from zerotoolsd.attempts.backends.launch_backend import (
     open_log,

@@ -26,10 +26,10 @@ from typing import Any
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
+from zerotools.jobs.jobfile_tables.job_rules import most_nodes
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.submit_to_slurm import own_of
-from zerotools.jobs.tables.job_rules import most_nodes
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.cause_of_end import saved_step
 from zerotoolsd.queue import lifecycle

@@ -26,12 +26,12 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported, Zer
 from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.stored_job import read_stored
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, slurm_home, write_record
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.plan import EXIT

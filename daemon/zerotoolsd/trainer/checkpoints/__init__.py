@@ -2,7 +2,7 @@
 
 save_checkpoint    all ranks write one checkpoint together
 commit             rank 0 renames the complete directory to its name
-retention          which checkpoints are kept
+keep_policy        which checkpoints are kept
 resume_point       the checkpoint from which a run continues
 
 These modules may import `engine`, `model` and `rank`.

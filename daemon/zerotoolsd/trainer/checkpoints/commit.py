@@ -20,7 +20,7 @@ from zerotools.runs.job_record import JobRecord
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_errors import is_transient
-from zerotoolsd.trainer.checkpoints.retention import KeepPolicy
+from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord

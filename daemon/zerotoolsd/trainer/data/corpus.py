@@ -25,7 +25,7 @@ from zerotools.jobs.datafiles.example_files import has_documents, read_documents
 from zerotools.jobs.datafiles.json_objects import Seen, not_utf8
 from zerotools.jobs.datafiles.record_files import saved_files
 from zerotools.jobs.datafiles.token_files import TokenArray
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.jobfile_tables.data import DataSpec
 
 PIECE_BYTES = 1 << 20
 BYTES_VOCABULARY = 256

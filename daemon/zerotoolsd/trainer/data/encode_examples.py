@@ -13,7 +13,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.datafiles.example_files import Record, read_records_of
-from zerotools.jobs.tables.data import SEPARATE, DataSpec
+from zerotools.jobs.jobfile_tables.data import SEPARATE, DataSpec
 from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, batches_of
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder
 from zerotoolsd.trainer.data.example_store import write_examples

@@ -20,7 +20,7 @@ import numpy as np
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.example_files import has_documents, read_documents, read_records_of
 from zerotools.jobs.datafiles.record_files import COLUMNAR
-from zerotools.jobs.tables.data import (
+from zerotools.jobs.jobfile_tables.data import (
     BYTES,
     ENCODED,
     DataSpec,
@@ -29,7 +29,7 @@ from zerotools.jobs.tables.data import (
     patterns_of,
     tokenizer_of,
 )
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import Piece, find_files, read_pieces
 from zerotoolsd.trainer.data.encode_examples import ModelInput, ReadingStats, check_stats, encode
 from zerotoolsd.trainer.data.encoding.encoded_example import (

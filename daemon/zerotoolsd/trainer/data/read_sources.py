@@ -19,9 +19,9 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.example_files import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
+from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.tokenizer_processes import count_for, memory_limit_of
-from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import (
     BYTES_VOCABULARY,
     find_files,

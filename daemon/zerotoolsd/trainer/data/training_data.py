@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.tables.data import (
+from zerotools.jobs.jobfile_tables.data import (
     ENCODED,
     DataSpec,
     fixed_length,
@@ -22,7 +22,7 @@ from zerotools.jobs.tables.data import (
     longest_sequence,
     patterns_of,
 )
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, TokenStream

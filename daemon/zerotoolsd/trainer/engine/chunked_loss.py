@@ -27,8 +27,8 @@ from torch.nn import functional
 
 from zerotools.core.errors import Unsupported
 from zerotools.core.loss_chunks import LossSize
-from zerotools.jobs.tables.data import longest_sequence
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import longest_sequence
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.data.training_data import positions_of
 from zerotoolsd.trainer.model.tiny_model import small_model

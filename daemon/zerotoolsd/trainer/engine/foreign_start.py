@@ -9,10 +9,10 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.deepspeed import at, optimizer_of
-from zerotools.jobs.tables.deepspeed_config import completed
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.deepspeed import at, optimizer_of
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
 from zerotools.ops.resume_from_other_program.job_checks import (
     OPTIONS_RESTORED,

@@ -16,7 +16,7 @@ from zerotools import formats
 from zerotools.core.adapter_names import DEFAULT, PREFIX, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.weights.adapter_config import read_adapter_config, scale_of
 from zerotoolsd.trainer.model.fill_shards import BoxReader, fill_shard
 from zerotoolsd.trainer.model.lora import is_adapter

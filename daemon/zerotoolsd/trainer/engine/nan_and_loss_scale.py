@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from zerotools.jobs.tables.fp16 import Fp16Spec
+from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
 from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.example_pools import Example
 from zerotoolsd.trainer.model.tiny_model import small_model
 from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.train import OLD_FORM, TrainSpec, check_length
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.train import OLD_FORM, TrainSpec, check_length
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:

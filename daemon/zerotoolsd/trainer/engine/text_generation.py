@@ -13,9 +13,9 @@ import torch
 from transformers import GenerationConfig
 
 from zerotools.jobs.datafiles.example_files import TextExample, as_conversation
-from zerotools.jobs.tables.data import SEPARATE
-from zerotools.jobs.tables.eval import MAX_NEW_TOKENS
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import SEPARATE
+from zerotools.jobs.jobfile_tables.eval import MAX_NEW_TOKENS
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.encoding.chat_template import ChatTemplate, special_tokens
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 

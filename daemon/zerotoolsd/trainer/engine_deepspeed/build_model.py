@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerotools.jobs.tables.deepspeed import precision_of, stage_of
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.deepspeed import precision_of, stage_of
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers, values_by_rule
 from zerotoolsd.trainer.model.initial_weights import initialise, units, with_memory, with_values

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
-from zerotools.jobs.tables.deepspeed_config import completed
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.deepspeed import at, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch

@@ -24,9 +24,9 @@ from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
+from zerotools.jobs.jobfile_tables.deepspeed import ADAMS, at, device_of
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU, JobSpec
 from zerotools.jobs.preflight import async_io
-from zerotools.jobs.tables.deepspeed import ADAMS, at, device_of
-from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
 from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
     BUILDS,
     BuildReporter,

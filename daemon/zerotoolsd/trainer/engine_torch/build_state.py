@@ -13,7 +13,7 @@ import torch
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import DISK, MemoryLayout
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of

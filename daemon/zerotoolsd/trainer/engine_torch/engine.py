@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch

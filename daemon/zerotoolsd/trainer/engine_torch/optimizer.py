@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import MOMENTS
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clip_factor, local_tensor

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotoolsd.trainer.data.example_pools import RankBatch
 from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy

@@ -20,9 +20,9 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.open_files import sync_directory
-from zerotools.jobs.tables.data import SEPARATE, tokenizer_of
-from zerotools.jobs.tables.eval import PREDICTIONS
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.data import SEPARATE, tokenizer_of
+from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
 from zerotoolsd.trainer.data.example_store import Preference

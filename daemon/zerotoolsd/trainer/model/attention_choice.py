@@ -26,8 +26,8 @@ from transformers.integrations import sdpa_attention
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.optional_packages import install_command
-from zerotools.jobs.tables.model import AUTO
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.model import AUTO
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
 from zerotoolsd.trainer.model.segment_attention import SEGMENTED, segments_of

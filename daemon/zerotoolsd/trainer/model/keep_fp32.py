@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 
 ALL_KEPT = TrainSpec(batch_size=1, precision="fp16")
 """The training settings for which transformers keeps the most parameters in fp32."""

@@ -15,7 +15,7 @@ from torch import nn
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
-from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.jobfile_tables.lora import LoraSpec
 
 BASE = ".base_layer."
 GATHERS_TWO_TYPES = (2, 9)

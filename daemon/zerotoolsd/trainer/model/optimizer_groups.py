@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.job_record import JobRecord, OptimizerGroup
 
 _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.memory_advice import settings_to_try
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.rank_errors import OutOfGpuMemory, TooLargeForGpu

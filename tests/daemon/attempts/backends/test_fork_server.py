@@ -26,7 +26,7 @@ from tests.daemon.made_attempts import (
     started,
 )
 from tests.daemon.waiting import wait_for
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server as servers
 from zerotoolsd.attempts.backends.fork_server import ForkServer, NoServer, kind_of, why_cold
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend

@@ -17,7 +17,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.made_attempts import FAKE_RANK, an_attempt_row
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,

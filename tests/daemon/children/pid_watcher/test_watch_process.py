@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
-from zerotools.jobs.tables.script import AdoptedProcess
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotoolsd.attempts.launcher_command import watching_command
 from zerotoolsd.children.pid_watcher import watch_process as exit_info
 from zerotoolsd.children.pid_watcher.watch_process import WatchedTree, exit_status

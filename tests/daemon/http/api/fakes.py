@@ -13,9 +13,9 @@ from typing import Any
 from tests.daemon.http.api.made_views import JOB, SHARE, a_job, a_view
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.sweeps import put_key, remove_key
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import AttemptView, JobView
 
 JOB: dict[str, Any] = {

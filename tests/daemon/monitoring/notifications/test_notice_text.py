@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.http.api.made_views import a_job
+from zerotools.jobs.jobfile_tables.notify import NOTICES
 from zerotools.jobs.states import STATES
-from zerotools.jobs.tables.notify import NOTICES
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices, notice_of
 from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus

@@ -18,7 +18,7 @@ from tests.daemon.dispatchers import CONFIG, leave_attempt, running
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.notify import NotifySpec
+from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notifier import (

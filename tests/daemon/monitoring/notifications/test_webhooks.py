@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
-from zerotools.jobs.tables.notify import NotifySpec
+from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.webhooks import (
     ForbiddenAddress,

@@ -13,7 +13,7 @@ import pytest
 from harness.started import Started
 from tests.daemon.users.other_users import AS_ROOT
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.script import AdoptedProcess, adopted_process
+from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
 from zerotoolsd.service.admission.adoptable_process import look_at_process, missing
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 

@@ -12,13 +12,13 @@ import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.model import ModelSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.tokenizer_processes import (
     PROCESS_BYTES,
     count_for,
     memory_limit_of,
 )
-from zerotools.jobs.tables.model import ModelSpec
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.service.admission.memory_check import (
     JobMemoryEstimate,
     MachineMemory,

@@ -17,7 +17,7 @@ from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from tests.runs.records import seal
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import CheckedJob, NotFound
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.operations.job_results import JobExamples

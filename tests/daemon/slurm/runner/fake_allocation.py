@@ -11,8 +11,8 @@ from harness import forked
 from harness.faults import warm
 from harness.forked import Forked
 from tests.daemon.waiting import wait_for
+from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
-from tests.jobs.tables.test_slurm import job
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job

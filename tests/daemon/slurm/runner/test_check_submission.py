@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.tables.test_slurm import job
+from tests.jobs.jobfile_tables.test_slurm import job
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotoolsd.slurm.runner import check_submission
 

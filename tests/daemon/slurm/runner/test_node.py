@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.tables.test_slurm import job
+from tests.jobs.jobfile_tables.test_slurm import job
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotoolsd.slurm.runner import node

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
-from tests.jobs.tables.test_slurm import job
 from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs

@@ -12,7 +12,7 @@ import pytest
 
 from harness.launching import TINY_GPT2, Attempt, job, run, start
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import (
     BadCheckpoint,

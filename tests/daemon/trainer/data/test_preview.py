@@ -13,7 +13,7 @@ from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.finetuning import TEMPLATE, VOCABULARY, load, make_tokenizer, write_lines
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.service.admission.interpreter_check import LONGEST_ANSWER
 from zerotoolsd.trainer.data.encode_examples import ModelInput
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded

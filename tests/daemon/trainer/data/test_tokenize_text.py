@@ -12,7 +12,7 @@ import pytest
 from harness.launching import job, run
 from tests.daemon.trainer.finetuning import make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.jobfile_tables.data import DataSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.data.corpus import PIECE_BYTES, Piece, read_pieces, write_bytes
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds

@@ -33,7 +33,7 @@ SUMMATION, ROUNDING = 2e-6, 1e-3
 
 
 def drawn(**config: Any) -> Any:
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     return make_meta_model(read_config(ModelSpec(config=config))).model

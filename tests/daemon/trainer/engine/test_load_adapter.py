@@ -12,11 +12,11 @@ import pytest
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_dpo_reference import GOLDEN
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.checkpoint import ADAPTER
-from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER
+from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotoolsd.children.export import export
 
 pytestmark = [

@@ -12,7 +12,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.tensors import load
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 pytestmark = pytest.mark.torch
 MIXTRAL = {

@@ -4,8 +4,8 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotoolsd.trainer.engine.schedule import (
     decay_steps,
     learning_rate,

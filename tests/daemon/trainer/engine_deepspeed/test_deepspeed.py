@@ -22,10 +22,10 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 

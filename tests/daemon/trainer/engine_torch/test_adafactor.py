@@ -13,7 +13,7 @@ CLOSE = 2e-6
 def test_steps_are_those_of_torch() -> None:
     import torch
 
-    from zerotools.jobs.tables.train import TrainSpec
+    from zerotools.jobs.jobfile_tables.train import TrainSpec
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory

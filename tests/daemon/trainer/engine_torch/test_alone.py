@@ -42,7 +42,7 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     import torch
     from transformers import LlamaConfig, Qwen3MoeConfig
 
-    from zerotools.jobs.tables.train import TrainSpec
+    from zerotools.jobs.jobfile_tables.train import TrainSpec
     from zerotoolsd.trainer.engine import router_balance
     from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts
     from zerotoolsd.trainer.engine_torch.live_state import LiveState

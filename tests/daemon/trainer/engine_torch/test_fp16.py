@@ -14,11 +14,11 @@ from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training_state import LossScale
-from zerotools.jobs.tables.fp16 import Fp16Spec
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.nan_and_loss_scale import initial_loss_scale, loss_scale_after

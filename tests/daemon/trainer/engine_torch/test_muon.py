@@ -232,7 +232,7 @@ def test_a_rank_holds_what_is_predicted(by_ranks: dict[int, Runs]) -> None:
 def test_steps_are_those_of_torch(scale: str) -> None:
     import torch
 
-    from zerotools.jobs.tables.train import TrainSpec
+    from zerotools.jobs.jobfile_tables.train import TrainSpec
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory

@@ -14,7 +14,7 @@ import pytest
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(50, "every stage and place, resumed")]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from harness.launching import TINY_GPT2
 from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "a model learns a sentence by heart")]

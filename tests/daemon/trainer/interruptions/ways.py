@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.judging_training.setting import VOCABULARY, Setting
 from harness.launching import TINY_GPT2, TINY_LLAMA, job
-from zerotools.jobs.tables.spec import FP16_ON_CPU
+from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 
 BATCH, SAVED_EVERY = 12, 7
 MOE = {

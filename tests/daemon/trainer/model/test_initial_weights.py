@@ -65,7 +65,7 @@ def test_values_that_a_directory_has_need_no_rule() -> None:
 
 
 def test_numbers_that_json_lacks_are_read_from_a_config(tmp_path: Path) -> None:
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import read_config
 
     config = tiny_config("mamba2")

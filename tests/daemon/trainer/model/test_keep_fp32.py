@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 
 pytestmark = pytest.mark.torch
 

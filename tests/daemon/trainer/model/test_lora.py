@@ -12,7 +12,7 @@ from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer,
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.peft
@@ -133,7 +133,7 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare
     from zerotools.ops.conversions.conversion import perform
-    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotoolsd.trainer.model.lora import add_adapters
 
     source, out = runs[1].checkpoint("gpt2", 2), tmp_path / "exported"
@@ -221,7 +221,7 @@ def test_frozen_weights_keep_their_bits_in_checkpoint_and_export(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare
     from zerotools.ops.conversions.conversion import perform
-    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
 
     source, out = halves.checkpoint(f"{name}-train", 4), tmp_path / "exported"
     started = halves.report[f"{name}-train"]

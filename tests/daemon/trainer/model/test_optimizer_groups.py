@@ -9,8 +9,8 @@ import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.lora import LoraSpec
-from zerotools.jobs.tables.train import TrainSpec
+from zerotools.jobs.jobfile_tables.lora import LoraSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.job_record import JobRecord, ModelRecord, OptimizerGroup, OptimizerRecord
 
 pytestmark = pytest.mark.torch

@@ -79,7 +79,7 @@ def saved(directory: Path, config: dict[str, Any], change: Change = same) -> Pat
     import torch
     from safetensors.torch import load_file, save_file
 
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import read_config
 
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ def language_model(config: Any) -> Any:
 
 
 def drawn(directory: Path) -> Any:
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     return make_meta_model(read_config(ModelSpec(path=str(directory))))
@@ -259,8 +259,8 @@ def test_a_model_of_a_config_is_exported_as_save_pretrained_names_it(tmp_path: P
 
 def test_adapters_do_not_hide_the_names(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    from zerotools.jobs.tables.lora import LoraSpec
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.lora import LoraSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.model.pretrained import match_directory
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 
 def drawn(**changes: Any) -> Any:
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     return make_meta_model(read_config(ModelSpec(config={**TINY_LLAMA, **changes}))).model
@@ -144,8 +144,8 @@ def test_names_of_older_plans_mean_the_same() -> None:
 def test_an_adapter_is_cut_as_its_layer() -> None:
     import torch
 
-    from zerotools.jobs.tables.lora import LoraSpec
-    from zerotools.jobs.tables.model import ModelSpec
+    from zerotools.jobs.jobfile_tables.lora import LoraSpec
+    from zerotools.jobs.jobfile_tables.model import ModelSpec
     from zerotoolsd.trainer.model.lora import add_adapters
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.tiny_model import small_model

@@ -18,7 +18,7 @@ from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.consolidate import exported_formats
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare, written_formats
-from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.inspection.inspect import inspect
 

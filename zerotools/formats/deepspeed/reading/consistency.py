@@ -30,7 +30,7 @@ from zerotools.formats.deepspeed.schema.file_names import identity_of, is_rank_f
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema.pt_keys import (
     GLOBAL_STEPS,
     LAST_RATES,
     LOSS_SCALER,
@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import (
     numel_of,
     slice_mappings,
 )
-from zerotools.io.files.damage import is_tolerated, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor

@@ -24,7 +24,7 @@ from zerotools.core.tensor_parallel_rules import (
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
-from zerotools.io.files.damage import is_tolerated, lose_name, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, lose_name, tolerate
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from zerotools.core.training_state import (
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema.pt_keys import (
     DYNAMIC_LOSS_SCALE,
     PARAM_GROUPS,
     STATE,

@@ -35,15 +35,15 @@ from zerotools.formats.deepspeed.schema.file_names import (
     optim_file,
 )
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_trees import TENSOR_PARALLEL_INFO
+from zerotools.formats.deepspeed.schema.pt_keys import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tag import open_tag
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
     parse_rules,
     read_layout,
 )
-from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinning_record import read_thinned
 

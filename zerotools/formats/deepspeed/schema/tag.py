@@ -15,8 +15,8 @@ from zerotools.formats.deepspeed.schema.file_names import (
     is_tag_directory,
     list_files,
 )
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular_files import read_regular, source_file
+from zerotools.io.files.tolerated_damage import tolerate
 
 _LONGEST_NAME = 255
 _LARGEST_LATEST = 4096

@@ -40,8 +40,8 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     misplaced_values,
     parse_state,
 )
-from zerotools.io.files.damage import tolerate
 from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.tolerated_damage import tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile

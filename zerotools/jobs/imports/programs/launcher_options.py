@@ -13,6 +13,7 @@ from typing import Any
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.jobfile_tables.spec import NUMA_AUTO, NUMA_CORES, NUMA_OFF
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, PREFIXES
 from zerotools.jobs.launcher_keys.launcher_flags import (
     ACCELERATE_KINDS,
@@ -21,7 +22,6 @@ from zerotools.jobs.launcher_keys.launcher_flags import (
     SEVERAL_MACHINES,
     WORDS_AFTER,
 )
-from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES, NUMA_OFF
 from zerotools.jobs.text.document import Document, Trail
 
 _COUNTS = {

@@ -24,6 +24,7 @@ from zerotools.jobs.imports.reading.batch_size import (
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
+from zerotools.jobs.jobfile_tables.metrics import WANDB
 from zerotools.jobs.launcher_keys.config_key import ValueKind, is_off
 from zerotools.jobs.launcher_keys.trainer_keys import (
     DIRECT,
@@ -35,7 +36,6 @@ from zerotools.jobs.launcher_keys.trainer_keys import (
     SYNONYMS,
     TRACKERS,
 )
-from zerotools.jobs.tables.metrics import WANDB
 
 ACCUMULATION = "gradient_accumulation_steps"
 _RESPONSES = frozenset({"response_column", "summary_column", "target_column"})

@@ -2,5 +2,5 @@
 report.
 
 A claim is the value that one source gives to one key of the job file. Imports `jobs.launcher_keys`,
-`jobs.text`, `jobs.tables` and `jobs.binding`.
+`jobs.text`, `jobs.jobfile_tables` and `jobs.binding`.
 """

@@ -1,6 +1,6 @@
 """Look up keys of the job file by their dotted names.
 
-The keys are declared in `zerotools.jobs.tables.spec`.
+The keys are declared in `zerotools.jobs.jobfile_tables.spec`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from zerotools.jobs.binding.bind import Mismatch, convert, dotted_keys
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 JobTree = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.jobs.client.daemon_compatibility import API_VERSION
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
 from zerotoolsd.http.api.openapi.json_schemas import refusal_components, tables_of
 from zerotoolsd.http.api.openapi.request_paths import (

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.conversations import ASSISTANT, SYSTEM, Conversation, Turn
-from zerotools.jobs.tables.data import TURN_FIELDS
+from zerotools.jobs.jobfile_tables.data import TURN_FIELDS
 
 PROBE = "\u2042probe\u2042"
 """A text that no template changes. It replaces the text of a turn to find its position."""

@@ -21,8 +21,8 @@ from typing import Any
 
 from zerotools.io.telemetry.metrics import METRICS
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.tracker_login import is_switched_off, offline_reasons
-from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, is_secret_name, mask_tree
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")

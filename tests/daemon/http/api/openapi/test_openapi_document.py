@@ -17,8 +17,8 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
 from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import OLD_VERBS
-from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
 from zerotoolsd.http.api.openapi.json_schemas import tables_of
 from zerotoolsd.http.api.openapi.openapi_document import document

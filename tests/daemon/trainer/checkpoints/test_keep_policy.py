@@ -1,0 +1,115 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.runs.test_checkpoint_dirs import make
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.checkpointing import CheckpointMetrics
+from zerotoolsd.trainer.checkpoints.commit import Committer
+from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
+
+
+def steps(paths: list[Path]) -> list[int]:
+    return sorted(checkpoint_dirs.step_of(path.name) or 0 for path in paths)
+
+
+def fill(output_dir: Path, losses: dict[int, float | None]) -> Path:
+    for step, loss in losses.items():
+        newest = make(output_dir, step, measured={} if loss is None else {"loss": loss})
+    return newest
+
+
+def test_what_is_older_than_the_last_goes_but_what_is_pinned_stays(tmp_path: Path) -> None:
+    newest = fill(tmp_path, dict.fromkeys(range(10, 80, 10)))
+    assert KeepPolicy().to_delete(tmp_path, newest) == []
+    assert steps(KeepPolicy(last=2).to_delete(tmp_path, newest)) == [10, 20, 30, 40, 50]
+    assert steps(KeepPolicy(last=2, every=20).to_delete(tmp_path, newest)) == [10, 30, 50]
+    named = tmp_path / "link"
+    named.symlink_to(tmp_path / checkpoint_dirs.directory_name(30))
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
+    kept = KeepPolicy(last=1, every=20, named=named)
+    assert steps(kept.to_delete(tmp_path, newest)) == [50]
+
+
+def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> None:
+    output, needed = tmp_path / "real", tmp_path / "needed"
+    newest = fill(output, dict.fromkeys(range(10, 50, 10)))
+    (tmp_path / "runs").symlink_to(output)
+    needed.mkdir()
+    first, second = (checkpoint_dirs.directory_name(step) for step in (10, 20))
+    told = {"job": 7, "named": [["resume_from", str(output / first)]]}
+    (needed / "7").write_text(json.dumps(told))
+    told = {"job": 8, "named": [["script.command", f"--from={output}/{second}/model.bin"]]}
+    (needed / "8").write_text(json.dumps(told))
+    (needed / "9").write_bytes(b"\xff")
+    (needed / "10").write_text('{"job": 10, "named": [3]}')
+    said: list[str] = []
+    keeping = KeepPolicy(last=1, needed=needed)
+    committer = Committer(tmp_path / "runs", keeping, lambda path: None, say=said.append)
+    for _ in range(2):
+        assert committer.tidy(tmp_path / "runs" / newest.name) is None
+        assert steps(checkpoint_dirs.listing(output)) == [10, 20, 40]
+    assert said == [
+        f"{tmp_path}/runs/{second} is old but kept: job 8 names it in script.command",
+        f"{tmp_path}/runs/{first} is old but kept: job 7 names it in resume_from",
+    ]
+    shutil.rmtree(needed)
+    assert committer.tidy(tmp_path / "runs" / newest.name) is None
+    assert steps(checkpoint_dirs.listing(output)) == [40]
+
+
+def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:
+    newest = fill(tmp_path, {10: 2.0, 20: 1.5, 30: 1.5, 40: None})
+    assert KeepPolicy().best_of(tmp_path, newest) is None
+    keeping = KeepPolicy(best="loss")
+    best = keeping.best_of(tmp_path, newest)
+    assert best == tmp_path / checkpoint_dirs.directory_name(20)
+    assert KeepPolicy(best="eval_loss").best_of(tmp_path, newest) is None
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, best.name)
+    better = fill(tmp_path, {50: 1.4})
+    assert keeping.best_of(tmp_path, better) == better
+
+
+def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_path: Path) -> None:
+    newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
+    keeping = KeepPolicy(best="loss")
+    (tmp_path / checkpoint_dirs.BEST).write_text("step-00000099\n")
+    assert keeping.best_of(tmp_path, newest) == tmp_path / checkpoint_dirs.directory_name(10)
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
+    shutil.rmtree(tmp_path / checkpoint_dirs.directory_name(10))
+    assert keeping.best_of(tmp_path, newest) == newest
+    # The best one itself is written anew, and is worse now.
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, newest.name)
+    shutil.rmtree(newest)
+    worse = fill(tmp_path, {30: 3.0})
+    assert keeping.best_of(tmp_path, worse) == tmp_path / checkpoint_dirs.directory_name(20)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
+    newest = fill(tmp_path, {10: 1.0, 20: 1.2})
+    (tmp_path / checkpoint_dirs.directory_name(10) / checkpoint_dirs.RECORD).write_text("{}")
+    assert KeepPolicy(best="loss").best_of(tmp_path, newest) == newest
+
+
+def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
+    measured = CheckpointMetrics()
+    measured.stepped(2.0)
+    measured.stepped(1.0)
+    measured.evaluated(2, 1.75)
+    assert measured.take(2) == {"loss": 1.5, "eval_loss": 1.75}
+    measured.stepped(0.5)
+    assert measured.take(3) == {"loss": 0.5}
+    assert measured.take(4) == {}
+    measured.stepped(float("inf"))
+    assert measured.take(5) == {}
+
+
+@pytest.mark.parametrize("hint", [checkpoint_dirs.LATEST, checkpoint_dirs.BEST])
+def test_a_job_resumes_from_what_a_hint_names(tmp_path: Path, hint: str) -> None:
+    fill(tmp_path, {10: 1.0, 20: 2.0})
+    checkpoint_dirs.write_hint(tmp_path, hint, checkpoint_dirs.directory_name(10))
+    assert checkpoint_dirs.resolve(
+        tmp_path / hint
+    ).path == tmp_path / checkpoint_dirs.directory_name(10)

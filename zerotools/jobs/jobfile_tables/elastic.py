@@ -1,0 +1,132 @@
+"""Elastic jobs: the world sizes that a job may have, and its settings at each size.
+
+At every size the job trains on the same sequences in the same order, because these depend only on
+the seed and the step. Only the number of sequences per rank changes. Unless `micro_batch_size` is
+set, a forward pass never has more sequences than at the largest size. So with fewer ranks, each
+rank accumulates more passes and needs no more memory for activations.
+
+Example: with `batch_size` 24 and `gpus = {min = 2, max = 8}`, a rank of 8 has one pass of 3
+sequences, a rank of 4 has two passes of 3, and a rank of 2 has four passes of 3. A rank of 6 has
+two passes of 2, because 3 does not divide its 4 sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.jobfile_tables.spec import MOST_RANKS, JobSpec, SizeRange
+
+_MOST_LISTED = 12
+
+
+def at_size(spec: JobSpec, size: int) -> JobSpec:
+    """Return the job file for an attempt with `size` ranks.
+
+    A job that is not elastic is returned unchanged.
+    """
+    if spec.size_range is None:
+        return spec
+    spec, whole = _with_ranks(spec, size), spec
+    return with_passes_of(spec, size, max((size, *whole.sizes)))
+
+
+def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
+    """Return the job file for `size` ranks.
+
+    Unless `micro_batch_size` is set, a forward pass has no more sequences than with `largest`
+    ranks.
+    """
+    if spec.train.micro_batch_size is not None:
+        return spec
+    evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
+    together = spec.zero.share_ranks
+    shares, most = (max(1, count // together) for count in (size, largest))
+    passes = _pass_of(spec.train.batch_size, shares, most)
+    train = replace(spec.train, micro_batch_size=passes)
+    return replace(spec, train=train, eval=evaluated)
+
+
+def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
+    return replace(spec, ranks=size) if spec.device == "cpu" else replace(spec, gpus=size)
+
+
+def _pass_of(batch: int, shares: int, most_shares: int) -> int:
+    """Return the number of sequences in a forward pass.
+
+    It divides the rank's sequences, and is at most the number of sequences of a rank at the largest
+    size.
+    """
+    whole, most = batch // shares, batch // most_shares
+    return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
+
+
+def largest(spec: JobSpec) -> JobSpec:
+    """Return the job file for the largest number of ranks that the job may have."""
+    return at_size(spec, max(spec.sizes, default=spec.world_size))
+
+
+def check_sizes(spec: JobSpec) -> Iterator[str]:
+    """Yield each problem with the range of ranks of an elastic job."""
+    wanted = spec.size_range
+    if wanted is None:
+        return
+    key = "ranks" if spec.device == "cpu" else "gpus"
+    if spec.engine != "torch":
+        yield f"{key} = {wanted}: {_why_rigid(spec.engine)} set one number, {key} = {wanted.max}"
+    elif wanted.min < 1:
+        yield f"{key}.min = {show(wanted.min)}: must be at least 1"
+    elif wanted.max > MOST_RANKS:
+        yield f"{key}.max = {show(wanted.max)}: must be at most {MOST_RANKS}"
+    elif wanted.min > wanted.max:
+        yield (
+            f"{key}.min = {wanted.min}: must be at most {key}.max, which is {wanted.max}; "
+            "exchange them"
+        )
+    else:
+        for name in dict.fromkeys(("min", "max")) if wanted.min < wanted.max else ("min",):
+            yield from _check_end(spec, key, name, wanted)
+
+
+def _check_end(spec: JobSpec, key: str, name: str, wanted: SizeRange) -> Iterator[str]:
+    size, sizes = getattr(wanted, name), spec.sizes
+    if size in sizes:
+        return
+    listed = ", ".join(map(str, sizes[:_MOST_LISTED])) + ", ..." * (len(sizes) > _MOST_LISTED)
+    do = (
+        f"from {wanted.min} to {wanted.max} these do: {listed}"
+        if sizes
+        else (f"from {wanted.min} to {wanted.max} none does; change {key} or train.batch_size")
+    )
+    yield f"{key}.{name} = {size}: {_why_uneven(spec, size)}; {do}"
+
+
+def _why_uneven(spec: JobSpec, size: int) -> str:
+    batch, micro = spec.train.batch_size, spec.train.micro_batch_size
+    together = spec.zero.share_ranks
+    if size % together:
+        return f"is not a multiple of the {together} ranks that compute one sequence together"
+    shares = size // together
+    whose = "rank" if together == 1 else f"group of {together} ranks"
+    if batch % shares:
+        return f"does not divide train.batch_size = {batch} into whole sequences for each {whose}"
+    if micro is not None and (batch // shares) % micro:
+        return (
+            f"leaves {batch // shares} of the {batch} sequences of a step to a {whose}, which are "
+            f"not whole passes of train.micro_batch_size = {micro}"
+        )
+    return f"is not a multiple of zero.shard_size = {spec.zero.shard_size}"
+
+
+def _why_rigid(engine: str) -> str:
+    if engine == "deepspeed":
+        return (
+            'the number of ranks of an engine = "deepspeed" job cannot change while it runs, '
+            "because DeepSpeed does not load a checkpoint of another world size (zerotools "
+            'reshard converts it by hand); use engine = "torch", which allows elastic jobs, or'
+        )
+    return (
+        'the number of ranks of an engine = "script" job cannot change while it runs, because '
+        "zerotools cannot divide the batch of your program;"
+    )

@@ -1,0 +1,402 @@
+"""Check the rules of the job file: those of each table, and those between tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+
+from zerotools.core.training_memory import NF4
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
+from zerotools.jobs.jobfile_tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
+from zerotools.jobs.jobfile_tables.deepspeed_config import check_deepspeed
+from zerotools.jobs.jobfile_tables.dpo import DpoSpec
+from zerotools.jobs.jobfile_tables.elastic import check_sizes
+from zerotools.jobs.jobfile_tables.eval import check_eval
+from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec, check_fp16
+from zerotools.jobs.jobfile_tables.limits import check_limits
+from zerotools.jobs.jobfile_tables.lora import check_lora
+from zerotools.jobs.jobfile_tables.memory import check_memory
+from zerotools.jobs.jobfile_tables.metrics import check_metrics
+from zerotools.jobs.jobfile_tables.model import FLASH, check_model
+from zerotools.jobs.jobfile_tables.notify import check_notify
+from zerotools.jobs.jobfile_tables.offload import check_offload
+from zerotools.jobs.jobfile_tables.rendezvous import check_rendezvous
+from zerotools.jobs.jobfile_tables.script import check_script
+from zerotools.jobs.jobfile_tables.slurm import check_slurm
+from zerotools.jobs.jobfile_tables.slurm_nodes import check_backend, on_nodes
+from zerotools.jobs.jobfile_tables.spec import (
+    FP16_ON_CPU,
+    NUMA_AUTO,
+    NUMA_CORES,
+    SLURM,
+    JobSpec,
+    check_names,
+    check_ranks,
+    check_time_limit,
+)
+from zerotools.jobs.jobfile_tables.stall import check_stall
+from zerotools.jobs.jobfile_tables.store_urls import in_store
+from zerotools.jobs.jobfile_tables.train import check_optimizer, check_train
+from zerotools.jobs.jobfile_tables.zero import check_zero
+from zerotools.jobs.launcher_keys.launcher_flags import PLACING, PLACING_VARIABLES
+
+_OPTIMIZERS = ("adamw", "adam", "sgd")
+
+
+def check(spec: JobSpec) -> tuple[list[str], list[str]]:
+    """Check all rules for `spec`.
+
+    Return two lists: its problems, and its settings that are valid but not supported.
+    """
+    if spec.backend == SLURM:
+        return _check_under_slurm(spec)
+    wrong, unsupported = _check_here(spec)
+    return [*check_backend(spec), *wrong], unsupported
+
+
+def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
+    """Check the job for the smallest and the largest number of nodes that Slurm may give.
+
+    Return the two lists of `check`.
+    """
+    wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
+    if wrong:
+        return wrong, []
+    placed = replace(spec, output_dir=spec.output_dir or "/")  # it has a separate one there
+    counts = spec.slurm.node_counts
+    for nodes in dict.fromkeys((counts[0], counts[-1])):
+        found, lacking = _check_here(on_nodes(placed, nodes))
+        ranks = f" (slurm.nodes = {nodes} makes {nodes * spec.world_size} ranks)"
+        if found and len(counts) > 1:
+            return [f"{each}{ranks}" for each in found], []
+        wrong += found
+        unsupported |= dict.fromkeys(lacking)
+    return wrong, list(unsupported)
+
+
+def most_nodes(spec: JobSpec, given: int) -> int:
+    """Return the number of nodes that the job can use if it gets `given` nodes, at least 1.
+
+    For example, it uses 2 of 3 nodes if the ranks of 3 nodes do not divide the batch. The job may
+    be invalid even with 1.
+    """
+    placed = replace(spec, output_dir=spec.output_dir or "/")
+    for nodes in range(given, 1, -1):
+        if not _check_here(on_nodes(placed, nodes))[0]:
+            return nodes
+    return 1
+
+
+def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
+    wrong = [*check_ranks(spec), *check_sizes(spec), *check_time_limit(spec), *check_names(spec)]
+    wrong += check_stall(spec.stall)
+    wrong += [*check_rendezvous(spec.rendezvous), *_check_nodes(spec)]
+    wrong += check_limits(spec.limits)
+    wrong += check_memory(spec.memory, spec.limits, spec.device)
+    wrong += check_notify(spec.notify)
+    wrong += check_metrics(spec.metrics, spec.engine)
+    wrong += _check_numa(spec)
+    if spec.engine == "script":
+        wrong += [*check_script(spec.script), *_check_launcher(spec), *_check_adopted(spec)]
+        return wrong, []
+    wrong += [
+        *check_model(spec.model),
+        *_check_attention(spec),
+        *check_data(spec.data),
+        *_check_data_with_others(spec),
+        *check_eval(spec.eval),
+        *_check_generation(spec),
+        *_check_tasks(spec),
+        *check_lora(spec.lora),
+        *check_packed(spec),
+        *_check_batch(spec),
+        *check_train(spec.train),
+        *(check_optimizer(spec.train) if spec.engine == "torch" else ()),
+        *check_fp16(spec.fp16),
+        *_check_precision(spec),
+        *check_checkpoint(spec.checkpoint),
+        *_check_checkpoints(spec),
+        *check_offload(spec.offload),
+        *_check_stage(spec),
+        *check_zero(spec.zero, spec.all_ranks if spec.size_range is None else 0),
+        *check_tensor_ranks(spec),
+        *check_deepspeed(spec),
+    ]
+    return wrong, list(_check_supported(spec))
+
+
+def _check_nodes(spec: JobSpec) -> Iterator[str]:
+    nodes = f"rendezvous.nodes = {spec.rendezvous.nodes}"
+    if spec.rendezvous.nodes < 2:
+        return
+    if spec.size_range is not None:
+        yield (
+            f"{nodes}: the nodes of an elastic job would have to agree on its ranks; set one "
+            f"number for {'ranks' if spec.device == 'cpu' else 'gpus'}"
+        )
+    if spec.engine != "script" and spec.output_dir is None:
+        yield (
+            f"{nodes}: the ranks of all nodes write one checkpoint; set output_dir to a directory "
+            "that all of them have, on a shared file system"
+        )
+    if spec.engine == "script" and spec.script.launcher == "deepspeed":
+        yield (
+            f'{nodes}: script.launcher = "deepspeed" would start the ranks of the other nodes by '
+            'ssh, which no daemon does; set script.launcher = "torchrun"'
+        )
+
+
+def _check_launcher(spec: JobSpec) -> Iterator[str]:
+    script = spec.script
+    if script.launcher == "accelerate" and spec.device == "cpu" and spec.world_size > 1:
+        yield (
+            f"ranks = {spec.world_size}: accelerate launch starts one process on CPUs; set "
+            'script.launcher = "torchrun"'
+        )
+    if script.launcher == "plain":
+        return
+    ours = f"is set by the daemon for {script.launcher}, which would take other GPUs or ranks"
+    for option in script.launcher_options:
+        name = option.partition("=")[0]
+        word = name.removeprefix("--").replace("-", "_")  # torchrun takes the beginning of one, too
+        if name.startswith("--") and word and any(each.startswith(word) for each in PLACING):
+            yield f"script.launcher_options: {name} {ours}; leave it out"
+    for variable in sorted(PLACING_VARIABLES & spec.env.keys()):
+        yield f"env.{variable}: {ours}; leave it out"
+
+
+def _check_adopted(spec: JobSpec) -> Iterator[str]:
+    if spec.script.adopted is None:
+        return
+    if spec.device != "cpu" or spec.ranks not in (None, 1):
+        yield (
+            "script.adopted: a watched process gets no GPUs or ranks from the daemon; set "
+            'device = "cpu", and leave ranks out'
+        )
+    if spec.max_restarts != 0:
+        yield (
+            f"max_restarts = {spec.max_restarts}: the daemon cannot restart a watched "
+            "process; set it to 0"
+        )
+
+
+def _check_numa(spec: JobSpec) -> Iterator[str]:
+    if spec.numa == NUMA_CORES and spec.memory.per_gpu is not None:
+        yield (
+            f'numa = "{NUMA_CORES}": jobs that share a GPU by memory.per_gpu would also share '
+            f'its cores, while other cores are idle; set numa = "{NUMA_AUTO}"'
+        )
+
+
+def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
+    data = spec.data
+    given = [kind for kind in KINDS if getattr(data, kind)]
+    if given == ["tokens"] and data.token_type is None:
+        for name in (*data.tokens, *spec.eval.files):
+            if PurePath(name).suffix != ".npy":
+                yield f"data.token_type: is missing; {name} does not name the type of its ids"
+                break
+    if given in (["examples"], ["preferences"]) and (
+        tokenizer_of(data, spec.model.path) in (None, BYTES)
+    ):
+        needs = f"data.{given[0]} needs a Hugging Face tokenizer"
+        if data.tokenizer == BYTES:
+            own = "" if spec.model.path is None else ", or leave it out to take that of model.path"
+            yield f'data.tokenizer = "{BYTES}": {needs}; set its path{own}'
+        else:
+            yield (
+                f"data.tokenizer: {needs}, and model.path, which could provide one, is not "
+                "set; set data.tokenizer"
+            )
+    if given == ["preferences"] and spec.train.router_bias_rate:
+        yield (
+            f"train.router_bias_rate = {spec.train.router_bias_rate}: cannot be used in a job with "
+            "data.preferences; leave it out"
+        )
+    if given and given != ["preferences"] and spec.dpo != DpoSpec():
+        yield (
+            f"dpo.beta = {spec.dpo.beta}: cannot be used in a job with data.{given[0]}; leave it "
+            "out, or name data.preferences"
+        )
+
+
+def _check_generation(spec: JobSpec) -> Iterator[str]:
+    if not spec.eval.predict_with_generate or not any(getattr(spec.data, kind) for kind in KINDS):
+        return
+    if not spec.data.examples:
+        yield (
+            f"eval.predict_with_generate = true: data.{kind_of(spec.data)} has no prompts and no "
+            "responses to compare with; use data.examples, or leave it out"
+        )
+
+
+def _check_tasks(spec: JobSpec) -> Iterator[str]:
+    """Yield a problem if the job has evaluation tasks, but its exported model will not have a
+    tokenizer.
+    """
+    if not spec.eval.tasks or not any(getattr(spec.data, kind) for kind in KINDS):
+        return
+    named = tokenizer_of(spec.data, spec.model.path)
+    if named == BYTES or (named is None and spec.model.path is None):
+        yield (
+            f"eval.tasks = {show(spec.eval.tasks)}: needs a model with a Hugging Face tokenizer, "
+            "and this job trains on bytes or on ready token ids; set data.tokenizer or "
+            "model.path, or leave eval.tasks out"
+        )
+
+
+def _check_batch(spec: JobSpec) -> Iterator[str]:
+    shares, batch, micro = spec.shares, spec.train.batch_size, spec.train.micro_batch_size
+    if spec.all_ranks < 1 or spec.size_range is not None:  # `check_sizes` reports faults of a range
+        return
+    together = spec.zero.share_ranks
+    whose = f"rank{'s' * (shares > 1)}" if together == 1 else f"group{'s' * (shares > 1)} of ranks"
+    if batch % shares:
+        yield f"train.batch_size = {batch}: must be divisible by the {shares} {whose}"
+    elif micro is not None and (batch // shares) % micro:
+        one = "rank" if together == 1 else f"group of {together} ranks"
+        yield (
+            f"train.micro_batch_size = {micro}: must divide the {batch // shares} sequences of a "
+            f"{one} (train.batch_size {batch} over {shares} {whose})"
+        )
+
+
+def _check_attention(spec: JobSpec) -> Iterator[str]:
+    wanted = spec.model.attention
+    if wanted in (*FLASH, "flex_attention") and spec.device == "cpu":
+        yield (
+            f'model.attention = "{wanted}": is for GPUs; on device = "cpu" leave it out, or use '
+            '"sdpa" or "eager"'
+        )
+    elif wanted in FLASH and spec.train.precision == "fp32":
+        yield (
+            f'model.attention = "{wanted}": computes in 16 bits, and train.precision is "fp32"; '
+            'set train.precision = "bf16", or model.attention = "sdpa"'
+        )
+    if wanted in (*FLASH, "flex_attention") and spec.zero.sequence_ranks > 1:
+        yield (
+            f'model.attention = "{wanted}": cannot be computed over zero.sequence_ranks = '
+            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which includes flash '
+            "attention"
+        )
+
+
+def _check_precision(spec: JobSpec) -> Iterator[str]:
+    precision = spec.train.precision
+    if precision != "fp16" and spec.fp16 != Fp16Spec():
+        yield (
+            f'fp16: cannot be used in a train.precision = "{precision}" job; leave [fp16] out, or '
+            'set train.precision = "fp16"'
+        )
+
+
+def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
+    if spec.checkpoint.asynchronous and spec.engine != "torch":
+        yield (
+            f'checkpoint.asynchronous = true: cannot be used in an engine = "{spec.engine}" job, '
+            "which writes its checkpoints itself; leave it out"
+        )
+    if spec.checkpoint.asynchronous and spec.offload.optimizer == "disk":
+        yield (
+            "checkpoint.asynchronous = true: would copy to host memory what offload.optimizer = "
+            '"disk" keeps out of it; leave one of them out'
+        )
+    if spec.checkpoint.export_on_finish == ADAPTER and spec.lora.rank is None:
+        yield (
+            f'checkpoint.export_on_finish = "{ADAPTER}": the job trains no adapters; set '
+            'lora.rank, or export the model as "bf16"'
+        )
+    if spec.checkpoint.best == "eval_loss":
+        yield from _check_evaluated(spec)
+    if spec.engine == "script":
+        yield from _check_stores_of_script(spec)
+    elif spec.resume_order is not None and spec.resume_from is None:
+        yield (
+            f"resume_order = {spec.resume_order}: orders the optimizer state in resume_from, which "
+            "is not set; set that too, or leave this out"
+        )
+
+
+def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:
+    why = 'is of the built-in engines, and an engine = "script" job writes its checkpoints itself'
+    if in_store(spec.resume_from):
+        yield f"resume_from = {spec.resume_from}: a URL {why}; fetch it, and name the copy"
+
+
+def _check_evaluated(spec: JobSpec) -> Iterator[str]:
+    every, evaluated = spec.checkpoint.every, spec.eval.every
+    if not spec.eval.has_data:
+        yield 'checkpoint.best = "eval_loss": needs [eval] with files or a fraction'
+    elif every is not None and (evaluated is None or every % evaluated):
+        yield (
+            f'checkpoint.best = "eval_loss": checkpoint.every, which is {every}, must be a '
+            f"multiple of eval.every, which is {'not set' if evaluated is None else evaluated}"
+        )
+
+
+def _check_stage(spec: JobSpec) -> Iterator[str]:
+    if spec.offload.params == "cpu" and spec.zero.stage != 3:
+        yield (
+            'offload.params = "cpu": needs zero.stage 3, which gathers parameters block by block, '
+            f"and zero.stage is {spec.zero.stage}; set it to 3, or leave offload.params out"
+        )
+
+
+def _check_supported(spec: JobSpec) -> Iterator[str]:
+    if spec.train.precision == "fp16" and spec.device == "cpu" and spec.env.get(FP16_ON_CPU) != "1":
+        yield 'train.precision = "fp16": is for GPUs; on device = "cpu" use "bf16" or "fp32"'
+
+
+def check_packed(spec: JobSpec) -> Iterator[str]:
+    """Yield each problem of a job that stores its frozen weights in 4 bits."""
+    said = f'lora.frozen_precision = "{NF4}"'
+    if not spec.lora.packs_frozen:
+        if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
+            yield f"lora.double_quant = false: is for {said}; set that, or leave it out"
+        return
+    if spec.model.path is None:
+        yield (
+            f"{said}: checkpoints hold only the adapters, so their base model must stay in a "
+            "directory; set model.path"
+        )
+    if spec.offload.params != "none":
+        yield (
+            f"{said}: weights of 4 bits stay on the GPU that computes with them; leave "
+            f'offload.params = "{spec.offload.params}" out'
+        )
+    if spec.zero.tensor_ranks > 1:
+        yield (
+            f"{said}: weights of 4 bits cannot be shared by zero.tensor_ranks = "
+            f"{spec.zero.tensor_ranks}; leave one of them out"
+        )
+
+
+def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
+    """Yield each problem of a job with tensor parallelism: several ranks share the weights of
+    each layer.
+    """
+    zero, train = spec.zero, spec.train
+    if zero.tensor_ranks == 1:
+        return
+    said = f"zero.tensor_ranks = {zero.tensor_ranks}"
+    if zero.stage < 2:
+        yield (
+            f"{said}: needs zero.stage 2 or 3, which shard the weights, and zero.stage is "
+            f"{zero.stage}; set it to 3"
+        )
+    if zero.shard_size is not None:
+        yield f"{said}: cannot be used with zero.shard_size = {zero.shard_size}; leave one out"
+    if spec.fewest_nodes > 1 and spec.world_size % zero.tensor_ranks:
+        yield (
+            f"{said}: must divide the {spec.world_size} ranks of a node, because these ranks "
+            "exchange values in every layer"
+        )
+    if train.optimizer not in _OPTIMIZERS:
+        yield (
+            f'{said}: cannot be used with train.optimizer = "{train.optimizer}", which needs '
+            'whole rows or matrices; set train.optimizer = "adamw", or leave one of them out'
+        )
+    if train.compile:
+        yield f"{said}: cannot be used with train.compile = true yet; leave one of them out"

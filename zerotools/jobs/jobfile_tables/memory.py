@@ -1,0 +1,70 @@
+"""`[memory]`: the memory that a job declares, so that others may run next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.core.counts import bytes_of
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.jobfile_tables.limits import LimitsSpec
+
+_SIZE = 'bytes, or text such as `"10GiB"`'
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySpec:
+    """`[memory]`: the memory of the job. The daemon starts it if that much is free, next to other
+    jobs that declare theirs. See [share the GPUs of a machine](../how-to/share-gpus.md)."""
+
+    per_gpu: int | str | None = key(
+        f"Memory of each of its GPUs, without the CUDA context: {_SIZE}. Other jobs that declare "
+        "theirs may run on the same GPUs. Not set: the job has its GPUs for itself.",
+        default=None,
+        stored_default=None,
+    )
+    host: int | str | None = key(
+        f"Host memory of all its processes together: {_SIZE}. The job starts when this much "
+        "of the memory for jobs (`limits.host_memory` of the daemon) is not declared by "
+        "others. If control groups are delegated to the daemon, it is also the job's limit, "
+        "unless `limits.memory` is higher.",
+        default=None,
+        stored_default=None,
+    )
+
+    @property
+    def per_gpu_bytes(self) -> int | None:
+        """The value of `per_gpu` in bytes; None if it is not set."""
+        return None if self.per_gpu is None else bytes_of(self.per_gpu)
+
+    @property
+    def host_bytes(self) -> int:
+        """The value of `host` in bytes; 0 if it is not set."""
+        return 0 if self.host is None else bytes_of(self.host)
+
+
+def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterator[str]:
+    """Yield the problems with `[memory]`, alone and together with `[limits]`."""
+    sizes = {}
+    for name in ("per_gpu", "host"):
+        value = getattr(memory, name)
+        try:
+            if value is not None:
+                sizes[name] = bytes_of(value)
+        except ValueError as error:
+            yield f"memory.{name} = {show(value)}: {error}"
+    if memory.per_gpu is not None and device == "cpu":
+        yield (
+            f'memory.per_gpu = {show(memory.per_gpu)}: cannot be used in a device = "cpu" job; '
+            "leave it out"
+        )
+    try:
+        most = None if limits.memory is None else bytes_of(limits.memory)
+    except ValueError:
+        return  # reported for `[limits]`
+    if most is not None and sizes.get("host", 0) > most:
+        yield (
+            f"memory.host = {show(memory.host)}: must not be more than limits.memory = "
+            f"{show(limits.memory)}, beyond which the kernel ends the job"
+        )

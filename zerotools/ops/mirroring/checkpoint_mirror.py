@@ -1,0 +1,210 @@
+"""Copy a job's checkpoints to an object store, and fetch them back.
+
+The newest checkpoint is sent first, then the older ones that the rule keeps in the store. A
+checkpoint is marked while it is sent, so that the ranks do not delete it. If ranks save faster than
+the network sends, the next one to send is again the newest, and those between are never sent:
+neither the disk nor the ranks wait for the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.output.store_staging import ForeignObjects
+from zerotools.io.stores.addresses import lies_in, path_of
+from zerotools.io.stores.store_path import StorePath
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.mirroring import prefix_owner
+from zerotools.ops.mirroring.fetch_copy import fetch_copy
+from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
+from zerotools.ops.mirroring.store_copies import newest_copy, point_at, refuse_part, remove_old
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.checkpoint_dirs import BEST, LATEST
+from zerotools.runs.retention import KeepRule
+from zerotools.runs.thinning_record import is_thinned
+from zerotools.runs.upload_records import (
+    FETCHED,
+    fetched_url,
+    record_fetched_url,
+    record_upload,
+    uploading_job,
+)
+
+OnSent = Callable[[Path, StorePath, SentCopy], None]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Copies the checkpoints in `output_dir` to the prefix `place` of an object store.
+
+    `rule` selects the checkpoints that are kept there. `job` identifies the run if its directory is
+    lost.
+    """
+
+    output_dir: Path
+    place: StorePath
+    job: str
+    rule: KeepRule = field(default_factory=KeepRule)
+
+    def send_all(
+        self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
+    ) -> bool:
+        """Send the missing checkpoints; return whether all are there now. A checkpoint that cannot
+        be sent, because it is damaged or other objects are there, is reported by `failed`, and does
+        not stop the others.
+
+        Raises:
+            BadRequest: another run owns the prefix; or no rights.
+            HostUnreachable: the store does not answer.
+        """
+        done: set[str] = set()
+        whole = True
+        while (path := self._next(done)) is not None:
+            self._refuse_lost()
+            record_upload(self.output_dir, path)
+            done.add(path.name)
+            try:
+                copy = send_copy(
+                    path, self.place / path.name, budget=budget, permit=self._refuse_lost
+                )
+            except (BadFile, ForeignObjects) as error:
+                # Else the ranks have deleted it before it was noted.
+                if path.is_dir() and not is_thinned(path):
+                    failed(path, str(error))
+                    whole = False
+                continue
+            finally:
+                record_upload(self.output_dir, None)
+            if copy is not None:
+                sent(path, self.place / path.name, copy)
+            self._tidy()
+        return whole
+
+    def _refuse_lost(self) -> None:
+        prefix_owner.refuse_lost(self.place, self.output_dir)
+
+    def _next(self, done: set[str]) -> Path | None:
+        """Return the newest checkpoint that should be sent and is not in `done`; None if there is
+        no other.
+        """
+        return next((path for path in self._wanted() if path.name not in done), None)
+
+    def _wanted(self) -> list[Path]:
+        """Return the checkpoints on the disk that should be in the store, the newest first."""
+        listed = checkpoint_dirs.listing(self.output_dir)
+        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        goes = {*self.rule.beyond(listed)} - {best}
+        return [path for path in listed if path not in goes and not is_thinned(path)]
+
+    def _tidy(self) -> None:
+        """Update the objects `latest` and `best` in the store, and remove copies that need not be
+        kept.
+        """
+        newest = newest_copy(self.place).path
+        if newest is None:
+            return
+        point_at(self.place, LATEST, newest.name)
+        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        if best is not None and (self.place / best.name).is_dir():
+            point_at(self.place, BEST, best.name)
+        # Those on the disk may be older than those in the store, if the run went back.
+        remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
+
+    def can_go_on(self) -> bool:
+        """Return whether the job has begun, and has a complete checkpoint on the disk."""
+        if uploading_job(self.output_dir) != self.job:
+            return False
+        return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
+
+    def fetch(self, resume_from: str | None) -> Path | None:
+        """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
+
+        Return the path of the fetched checkpoint on the disk, or None if nothing was fetched.
+
+        Raises:
+            BadRequest: `resume_from` names an older one than another of the run.
+            As `far_claim.claim`, and `fetch_copy`.
+        """
+        own = checkpoint_dirs.choose(self.output_dir, trusting=True)  # as the ranks choose
+        above = -1 if own.record is None else own.record.step
+        if resume_from is not None and lies_in(resume_from, str(self.place)):
+            self._check_start(_far(path_of(resume_from)), resume_from, above)
+        prefix_owner.claim(self.place, self.output_dir, self.job, resume_from)
+        found = newest_copy(self.place, above).path
+        if found is None:
+            return None
+        destination = self.output_dir / found.name
+        fetch_copy(_far(found), destination)
+        return destination
+
+    def _check_start(self, start: StorePath, given: str, own: int) -> None:
+        """Check that a new job can start from `start`, before the job claims the prefix.
+
+        `given` is `start` as the user wrote it. `own` is the newest step on the disk, -1 for none.
+
+        Raises:
+            BadRequest: no checkpoint is there, or the job would resume from a newer one of the run.
+            As `far_claim.check_claim`, and `start_of`.
+        """
+        prefix_owner.check_claim(self.place, self.output_dir, self.job, given)
+        before = prefix_owner.read_claim(self.place)
+        if before is not None and before.job == self.job:
+            return
+        if start == self.place:
+            if own < 0:
+                start_of(start)
+            return
+        step = checkpoint_dirs.read_record(start_of(start)).step
+        newest = newest_copy(self.place).record
+        ahead = max(own, -1 if newest is None else newest.step)
+        if ahead > step:
+            raise BadRequest(
+                f"resume_from = {given}: is at step {step}, but the job would resume from step "
+                f"{ahead} of the run; name another URL to upload to and another output_dir, or "
+                f'set resume_from = "{self.place}"'
+            )
+
+
+def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
+    """Fetch the checkpoint `resume_from` to the disk, unless `output_dir` has a checkpoint already.
+
+    Return the path on the disk; None if `output_dir` had a checkpoint.
+
+    Raises:
+        BadRequest: it is not a job's checkpoint.
+        As `fetch_copy`.
+    """
+    destination = output_dir / FETCHED
+    if checkpoint_dirs.choose(output_dir, digests=False).path is not None:
+        return None
+    if destination.is_dir() and fetched_url(output_dir) == str(resume_from):
+        try:
+            checkpoint_dirs.check(destination, digests=False)
+            return destination
+        except BadFile:
+            pass
+    record_fetched_url(output_dir, None)
+    fetch_copy(_far(start_of(resume_from)), destination)
+    record_fetched_url(output_dir, str(resume_from))
+    return destination
+
+
+def start_of(resume_from: StorePath) -> Path:
+    """Return the checkpoint of `resume_from`, a checkpoint or a directory of them.
+
+    Raises:
+        BadRequest: it has none of a job.
+        BadFile: none is whole.
+    """
+    resume_from.forget()
+    choice = checkpoint_dirs.resolve(resume_from, digests=False, structure=refuse_part)
+    assert choice.path is not None
+    return choice.path
+
+
+def _far(path: Path) -> StorePath:
+    assert isinstance(path, StorePath)
+    return path

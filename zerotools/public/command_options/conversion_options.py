@@ -1,0 +1,228 @@
+"""Options of conversions: the weights, their names and types, and settings of ZeRO."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypedDict
+
+from zerotools.formats.deepspeed.schema.ds_config import read_config
+from zerotools.formats.format import WriteOptions
+from zerotools.ops.conversions.consolidate import (
+    DTYPES,
+    Options,
+    exported_formats,
+    refuse_overflow,
+)
+from zerotools.ops.conversions.quantised_output import AUTO
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.quantised.quantise import QUANTISERS
+from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.public.command_options.option import (
+    NAMES,
+    OUTPUT,
+    TRAINING,
+    WHAT,
+    Option,
+    PathOption,
+    Size,
+    Switch,
+    Words,
+)
+
+
+class SelectionOptions(TypedDict, total=False):
+    """Options that select weights and change their names."""
+
+    include: Annotated[
+        Words, Option(group=WHAT, metavar="GLOB", help="Export only these (new) names.")
+    ]
+    exclude: Annotated[
+        Words, Option(group=WHAT, metavar="GLOB", help="Leave these (new) names out.")
+    ]
+    strip_prefix: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="PREFIX",
+            help="Remove this prefix from the names that begin with it.",
+        ),
+    ]
+    rename: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="REGEX=REPL",
+            help="Replace in every name, after --strip-prefix.",
+        ),
+    ]
+    keep_aliases: Annotated[
+        bool, Option(group=NAMES, help="Write tied weights under each of their names.")
+    ]
+
+
+class ModelOptions(SelectionOptions, total=False):
+    """Options on the files of a model."""
+
+    dtype: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default=AUTO,
+            choices=(AUTO, *DTYPES, *QUANTISERS),
+            help="Type of the floating-point weights; auto is the 16-bit type of the run, and "
+            "leaves quantised weights as they are.",
+        ),
+    ]
+    allow_overflow: Annotated[
+        bool, Option(group=OUTPUT, help="Let weights become infinite in fp16.")
+    ]
+    max_shard_size: Annotated[
+        Size, Option(group=OUTPUT, default="5GB", help="Largest weights file.")
+    ]
+
+
+class MergeOptions(TypedDict, total=False):
+    """Options on the adapter of a LoRA run that is merged, and on its base model."""
+
+    adapter_config: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="FILE|DIR",
+            help="The adapter_config.json of the adapter, if it is not in the run or above it.",
+        ),
+    ]
+    adapter_name: Annotated[
+        str | None,
+        Option(
+            group=WHAT,
+            metavar="NAME",
+            help="Name of the adapter to merge or export, if the run has several.",
+        ),
+    ]
+    base: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="DIR",
+            help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
+            "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
+        ),
+    ]
+
+
+class AdapterOptions(MergeOptions, total=False):
+    """Options on the adapter of a LoRA run: merge it, or export it alone."""
+
+    adapter_only: Annotated[
+        bool,
+        Option(
+            group=WHAT,
+            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
+        ),
+    ]
+
+
+class CheckNamesOption(TypedDict, total=False):
+    """The option to skip the check of names against config.json."""
+
+    no_check_names: Annotated[
+        bool,
+        Option(
+            group=NAMES,
+            help="Do not compare names and shapes with the model of config.json, and do not change "
+            "names to fit it.",
+        ),
+    ]
+
+
+class MastersOption(TypedDict, total=False):
+    """The option that chooses between fp32 masters and 16-bit weights."""
+
+    weights_from: Annotated[
+        Literal["masters", "weights"],
+        Option(
+            group=WHAT,
+            flag="--from",
+            default="masters",
+            help="Take the fp32 masters, if there are any, or the 16-bit weights.",
+        ),
+    ]
+
+
+class FormatOption(TypedDict, total=False):
+    """The option that chooses the kind of files to write."""
+
+    format: Annotated[
+        str,
+        Option(
+            group=OUTPUT,
+            default="safetensors",
+            choices=tuple(exported_formats()),
+            help="Files to write; torch is pytorch_model.bin.",
+        ),
+    ]
+
+
+def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
+    """Return the options of an export in the form of `zerotools.ops`."""
+    names = [each.name for each in fields(Options) if each.name in given]
+    return Options(
+        **{name: given[name] for name in names},
+        max_shard_bytes=given["max_shard_size"],
+        check_names=not given["no_check_names"],
+        mapping=mapping,
+    )
+
+
+def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
+    """Return a function that checks the losses of a cast, and raises an error for weights that
+    became infinite. With `allow_overflow` it accepts them.
+    """
+    return (lambda _: None) if given["allow_overflow"] else refuse_overflow
+
+
+class ZeroOptions(TypedDict, total=False):
+    """Options on the ZeRO settings of the DeepSpeed run that will resume."""
+
+    stage: Annotated[
+        Literal[1, 2, 3] | None,
+        Option(group=TRAINING, help="ZeRO stage to write. Default: the source's."),
+    ]
+    sub_group_size: Annotated[
+        int | None,
+        Option(
+            group=TRAINING,
+            metavar="N",
+            help="Stage 3's sub_group_size to write. Default: the source's.",
+        ),
+    ]
+    round_robin: Annotated[
+        Switch | None,
+        Option(
+            group=TRAINING,
+            help="round_robin_gradients of stages 1 and 2. Default: the source's.",
+        ),
+    ]
+    ds_config: Annotated[
+        PathOption | None,
+        Option(
+            group=TRAINING,
+            metavar="FILE",
+            help="Take these from the DeepSpeed config of the run that will resume.",
+        ),
+    ]
+
+
+def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
+    """Return the settings for the writer of DeepSpeed checkpoints.
+
+    Raises:
+        BadRequest: `ds_config` cannot be read.
+    """
+    config = given["ds_config"]
+    return WriteOptions(
+        stage=given["stage"],
+        sub_group_size=given["sub_group_size"],
+        round_robin=given["round_robin"],
+        ds_config=None if config is None else read_config(config),
+    )

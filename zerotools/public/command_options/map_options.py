@@ -1,0 +1,95 @@
+"""Options that choose the layout of another program."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+from zerotools.core.errors import BadRequest
+from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.public.command_options.option import NAMES, Option, PathOption, Words
+
+
+class MapArgOption(TypedDict, total=False):
+    """The option for sizes that a layout map needs."""
+
+    map_arg: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="NAME=NUMBER",
+            help="A size for the map that replaces the one in config.json (vocab_multiple=128).",
+        ),
+    ]
+
+
+class LayoutOptions(TypedDict, total=False):
+    """Options for the layout of another program."""
+
+    map_to: Annotated[
+        str | None,
+        Option(
+            group=NAMES,
+            metavar="LAYOUT",
+            help="Put the tensors into the layout of another program "
+            "(hf, megatron, ...; see zerotools maps list).",
+        ),
+    ]
+    map_from: Annotated[
+        str | None,
+        Option(
+            group=NAMES,
+            metavar="LAYOUT",
+            help="The layout of the source, if the names of its tensors do not show it.",
+        ),
+    ]
+    map: Annotated[
+        PathOption | None,
+        Option(
+            group=NAMES,
+            metavar="FILE",
+            help="A file with a layout map (TOML), for --map-to.",
+        ),
+    ]
+
+
+class MapOptions(LayoutOptions, MapArgOption, total=False):
+    """Options for the layout of another program, with the sizes that it needs."""
+
+
+def map_request(given: Mapping[str, Any]) -> MapRequest | None:
+    """Return the request for the layout of another program, from the options. Without `map_to`
+    return None.
+
+    Raises:
+        BadRequest: other layout options were given without `map_to`, or `map_arg` is not
+            NAME=NUMBER.
+    """
+    if given["map_to"] is not None:
+        return MapRequest(
+            to=given["map_to"],
+            source=given["map_from"],
+            file=given["map"],
+            arguments=map_arguments(given["map_arg"]),
+        )
+    for name in ("map_from", "map_arg", "map"):
+        if given[name]:
+            flag = "--" + name.replace("_", "-")
+            raise BadRequest(f"{flag} is for --map-to; add that, or leave it out")
+    return None
+
+
+def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
+    """Return the sizes that the option `map_arg` gives, by name.
+
+    Raises:
+        BadRequest: a text is not NAME=NUMBER.
+    """
+    found: dict[str, int | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if equals and value in ("true", "false"):
+            found[name] = value == "true"
+        elif equals and value.isdecimal() and len(value) < 16:
+            found[name] = int(value)
+        else:
+            raise BadRequest(f"--map-arg {text!r} is not NAME=NUMBER")
+    return found

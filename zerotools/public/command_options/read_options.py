@@ -1,0 +1,53 @@
+"""Options that choose a checkpoint and a model of it, and say how its files are read."""
+
+from typing import Annotated, TypedDict
+
+from zerotools.public.command_options.option import NAMES, OUTPUT, WHAT, Option, PathOption
+
+
+class TagOption(TypedDict, total=False):
+    """The option that chooses one of several checkpoints in a directory."""
+
+    tag: Annotated[
+        str | None,
+        Option(group=WHAT, metavar="TAG", help="Which tag of a DeepSpeed save directory."),
+    ]
+
+
+class SectionOption(TypedDict, total=False):
+    """The option that chooses one of several models in a checkpoint."""
+
+    section: Annotated[
+        str | None,
+        Option(
+            group=WHAT,
+            metavar="NAME",
+            help="Which model of a torch DCP that holds several (model, ema, generator).",
+        ),
+    ]
+
+
+class ReadingOptions(TagOption, SectionOption, total=False):
+    """Options that choose a checkpoint and a model of it, and say how its files are read."""
+
+    layout: Annotated[
+        PathOption | None,
+        Option(
+            group=NAMES,
+            metavar="FILE",
+            help="Rules on how tensor-parallel ranks share the weights (TOML).",
+        ),
+    ]
+
+
+class ConfigDirOption(TypedDict, total=False):
+    """The option for a directory with config, tokenizer and other files of a model."""
+
+    config_dir: Annotated[
+        PathOption | None,
+        Option(
+            group=OUTPUT,
+            metavar="DIR",
+            help="Take config.json and the tokenizer from this model directory.",
+        ),
+    ]
