@@ -165,7 +165,7 @@ def _shard(
         _compile(block, compiled=compiled)
         fully_shard(block, **options)
     fully_shard(model, **options)
-    sum_over_one_rank(model, mesh)
+    sum_gradients(model, mesh)
     free_reduction_buffers(model, layout, memory.device.device)
 
 
@@ -368,13 +368,14 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
             module.set_all_reduce_hook(hook)
 
 
-def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
-    """Make FSDP2 sum gradients and divide the sum, if a group of `mesh` has only one rank.
+def sum_gradients(model: Any, mesh: DeviceMesh) -> None:
+    """Make FSDP2 sum gradients and divide the sum, where an average of the backend is wrong.
 
     Before NCCL 2.29.7, NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950,
-    torch's issue 144045). The gradients of these elements would be zero.
+    torch's issue 144045). The gradients of these elements would be zero. In torch 2.8, the average
+    of gloo's reduce-scatter is the sum.
     """
-    if mesh.device_type == "cpu" or 1 not in mesh.shape:
+    if mesh.device_type != "cpu" and 1 not in mesh.shape:
         return
     for module in model.modules():
         if isinstance(module, FSDPModule):
