@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
@@ -35,6 +36,9 @@ TOLERANCE = 1e-3
 If a model sorts tokens by expert, the rounding of one token depends on all other tokens.
 """
 _FIRST_ID = 3
+_OF_IMAGES = "`token_type_ids` is required"
+"""Part of the error of Gemma 3 in transformers before 5.10, if a batch does not say which tokens
+are of an image."""
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
@@ -45,7 +49,8 @@ def check_leaks(config: Any, *, packing: bool) -> None:
 
     Raises:
         BadRequest: a token sees later tokens.
-        Unsupported: packed examples influence each other, or this cannot be tested.
+        Unsupported: packed examples influence each other, or this cannot be tested; or this
+            transformers does not train the model on text alone.
     """
     if config.is_encoder_decoder:
         return
@@ -82,13 +87,22 @@ def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
     """Check a small model that has the layers of `config`, and return the result.
 
     Returns None if no small model can be made or run.
+
+    Raises:
+        Unsupported: the model must be told which tokens are of an image.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
             model = small_model(config)
             return None if model is None else _Leaks(_reads_ahead(model), packing and _mixes(model))
-        except Exception:  # whatever a model of any kind raises over widths it was not made for
+        except Exception as error:  # whatever a model raises over widths it was not made for
+            if _OF_IMAGES in str(error):
+                raise Unsupported(
+                    f"transformers {transformers.__version__} does not train a "
+                    f"{config.model_type} model on text alone ({error}); upgrade transformers to "
+                    "5.10"
+                ) from error
             return None
 
 

@@ -54,6 +54,8 @@ _SMALL = {
 
 A smaller value in the config stays.
 """
+_ON_GPUS_ALONE = ("use_mamba_kernels",)
+"""Switches for kernels that do not run on CPUs. Older releases of transformers have no fallback."""
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "swa_num_key_value_heads")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _LEFT_OUT = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
@@ -123,6 +125,8 @@ def _values(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, _plain_rope(value)
         elif isinstance(value, Mapping):
             yield name, _narrow(value)
+        elif name in _ON_GPUS_ALONE:
+            yield name, False
         elif name in _TOKEN_IDS:
             yield name, None if value is None else 1
         elif name in _KEY_HEADS and _is_count(value):

@@ -34,6 +34,7 @@ def test_what_decides_who_sees_whom_stays() -> None:
         return narrow(CONFIG_MAPPING[kind](**values))
 
     assert narrowed("bert", is_decoder=True).is_decoder
+    assert not narrowed("jamba").use_mamba_kernels
     assert not narrowed("bert").is_decoder
     mistral = narrowed("mistral", num_hidden_layers=3, num_key_value_heads=1)
     assert (mistral.num_hidden_layers, mistral.num_key_value_heads) == (3, 1)
