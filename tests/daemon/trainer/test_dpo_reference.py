@@ -14,6 +14,7 @@ from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.data.test_example_store import pairs_in
 from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.torch_releases import HAS_TENSOR_RANKS, needs_tensor_ranks
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -119,7 +120,11 @@ def together(ranks: int) -> dict[str, dict[str, Any]]:
     """The jobs whose ranks compute the same pairs."""
     ways = TOGETHER.get(ranks, {})
     pieces = {"micro_batch_size": 3}
-    return {name: of_heads(train=pieces, zero={"stage": 3, **way}) for name, way in ways.items()}
+    return {
+        name: of_heads(train=pieces, zero={"stage": 3, **way})
+        for name, way in ways.items()
+        if HAS_TENSOR_RANKS or "tensor_ranks" not in way
+    }
 
 
 @pytest.mark.parametrize("ranks", STAGES_ON)
@@ -137,7 +142,12 @@ def test_losses_and_rewards_are_those_of_trl(by_ranks: dict[int, Runs], ranks: i
 
 
 @pytest.mark.parametrize(
-    ("ranks", "name"), [(ranks, name) for ranks, names in TOGETHER.items() for name in names]
+    ("ranks", "name"),
+    [
+        pytest.param(ranks, name, marks=[needs_tensor_ranks] if "tensor_ranks" in way else [])
+        for ranks, ways in TOGETHER.items()
+        for name, way in ways.items()
+    ],
 )
 def test_ranks_that_compute_the_same_pairs_count_each_once(
     by_ranks: dict[int, Runs], ranks: int, name: str

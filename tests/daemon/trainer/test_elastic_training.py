@@ -17,6 +17,7 @@ from harness.launching import job
 from harness.warm_interpreter import interpreter
 from tests.daemon.daemons import REAL, Daemon, daemon_in
 from tests.daemon.trainer.meshes import check_commands
+from tests.daemon.trainer.torch_releases import needs_tensor_ranks
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
@@ -61,7 +62,7 @@ def end_of(daemon: Daemon, number: int) -> dict[str, Any]:
     "zero",
     [
         {},
-        pytest.param({"tensor_ranks": 2}, marks=pytest.mark.full),
+        pytest.param({"tensor_ranks": 2}, marks=[pytest.mark.full, needs_tensor_ranks]),
         pytest.param({"sequence_ranks": 2}, marks=pytest.mark.full),
     ],
     ids=str,

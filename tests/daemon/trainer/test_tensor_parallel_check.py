@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.trainer.torch_releases import needs_tensor_ranks
 from tests.matrices import FULL
+from zerotools.core.errors import Unsupported
 
 pytestmark = pytest.mark.torch
 # Heads that are views, norms of heads, gathered columns, fused projections, linear attention.
@@ -25,6 +27,7 @@ def drawn(name: str) -> Any:
     return make_meta_model(tiny_config(name))
 
 
+@needs_tensor_ranks
 @pytest.mark.parametrize("name", [*TRIED, *(FURTHER if FULL else ())])
 def test_what_transformers_plans_for_gives_the_logits_of_one_rank(name: str) -> None:
     from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
@@ -55,6 +58,19 @@ def test_a_plan_that_does_not_fit_the_model_is_told(layer: str, style: str) -> N
     with torch.no_grad():
         assert difference(right.eval()) is None
         assert difference(wrong.eval())
+
+
+def test_a_torch_without_a_placement_for_each_weight_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch before 2.12 is."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_common
+
+    from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
+
+    monkeypatch.delattr(_fsdp_common, "ShardPlacementResult", raising=False)
+    with pytest.raises(Unsupported, match=r"^zero\.tensor_ranks: torch .* upgrade torch to 2\.13"):
+        check_tensor_ranks(drawn("llama"), 2)
 
 
 def test_one_rank_is_not_tried() -> None:

@@ -18,10 +18,15 @@ from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.kills import killable, survive
 from tests.daemon.trainer.meshes import check_commands, check_memory
 from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.torch_releases import needs_tensor_ranks
 from tests.matrices import FULL
 from zerotools.runs import checkpoint_dirs
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "ranks of several meshes, resumed")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.dear(40, "ranks of several meshes, resumed"),
+    needs_tensor_ranks,
+]
 # The head's 129 rows of two tensor ranks, and the MLP's 33, are cut unevenly once more; three and
 # four tensor ranks divide all but the head of the latter, which stays whole.
 MODEL: dict[str, Any] = {**TINY_LLAMA, "vocab_size": 258, "intermediate_size": 66}

@@ -14,6 +14,7 @@ from harness.launching import TINY_GPT2
 from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
+from tests.daemon.trainer.torch_releases import HAS_TENSOR_RANKS, needs_tensor_ranks
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
 
@@ -52,13 +53,14 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
         return make.of({**TINY_GPT2, "n_positions": 256}, train={"steps": 3}, **changes)
 
     asked = {"files": [make.other], "every": 1, "predict_with_generate": True, "num_beams": 2}
+    layers = {"layers": then(3, zero={"tensor_ranks": 2}, eval={"num_beams": 2})}
     return {
+        **(layers if HAS_TENSOR_RANKS else {}),
         "learned": learning(make, zero={"stage": 0}, eval={"every": HALF_WAY, "batch_size": 3}),
         "stage-1": then(1, train={"precision": "bf16"}, eval={"num_beams": 3}),
         "stage-2": then(2, train={"precision": "fp16"}, env={FP16_ON_CPU: "1"}),
         "stage-3": then(3, offload={"params": "cpu"}),
         "again": then(3, train={"activation_checkpointing": True}),
-        "layers": then(3, zero={"tensor_ranks": 2}, eval={"num_beams": 2}),
         "sequences": then(2, zero={"sequence_ranks": 2}),
         "with": gpt2(eval={**asked, "max_new_tokens": 8, "max_predictions": 3}),
         "without": gpt2(),
@@ -101,7 +103,13 @@ def test_what_is_known_by_heart_is_said(runs: Runs) -> None:
     assert [scores[name] for name in SCORES] == pytest.approx([100.0] * 4)
 
 
-@pytest.mark.parametrize("name", ["stage-1", "stage-2", "stage-3", "again", "layers", "sequences"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("stage-1", "stage-2", "stage-3", "again", "sequences"),
+        pytest.param("layers", marks=needs_tensor_ranks),
+    ],
+)
 def test_it_is_said_at_every_stage_precision_place_and_mesh(runs: Runs, name: str) -> None:
     said = [row["prediction"] for row in rows(runs, name, LEARNED + 1)]
     assert said == [pair["summary"] for pair in PAIRS]
