@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from zerotools.cli.command_table import OLD_NAMES
@@ -37,7 +39,37 @@ def test_two_words_stand_for_every_kind_of_hold() -> None:
     assert states.states_of("held") == (states.ON_HOLD, states.PAUSED, states.HELD)
     assert states.states_of("holding") == (states.PAUSING,)
     assert [states.states_of(word) for word in ("running", "on_hold")] == [("running",), ()]
-    assert set(states.STATE_WORDS) == {states.word_of(state) for state in states.STATES}
+    assert states.states_of("starting") == (states.LAUNCHING, states.RUNNING)
+    stored = {states.word_of(state) for state in states.STATES}
+    assert set(states.STATE_WORDS) == stored | set(states.RUNNING_WORDS) == set(states.MEANINGS)
+
+
+PHASE = {"name": "step", "last_step": 90.0, "last_progress": 95.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "age_seconds", "word", "since"),
+    [
+        ({}, 5.0, "running", 10.0),
+        ({"name": "loading", "last_step": None}, 900.0, "starting", 10.0),
+        ({"doing": "importing torch", "name": None, "last_step": None}, 900.0, "starting", 10.0),
+        ({"name": None, "last_step": None}, 59.0, "starting", 10.0),
+        ({"name": None, "last_step": None}, 60.0, "running", 10.0),
+        ({"name": "saving"}, 900.0, "saving", 90.0),
+        ({"name": "saving", "waits_for": {"since": 92.0}}, 900.0, "saving", 92.0),
+        ({"late": True}, 900.0, "late", 90.0),
+        ({"quiet": True, "name": "saving"}, 900.0, "late", 95.0),
+        ({"stalled": True, "quiet": True, "waits_for": {"since": 93.0}}, 900.0, "stalled", 93.0),
+        ({"stalled": True, "last_progress": None}, 900.0, "stalled", 90.0),
+    ],
+)
+def test_a_running_job_has_a_word_for_its_progress_and_since_when(
+    changes: dict[str, Any], age_seconds: float, word: str, since: float
+) -> None:
+    phase = {**PHASE, **changes}
+    assert states.word_of("running", phase, age_seconds) == word
+    assert states.since_of(word, phase, 10.0) == since
+    assert states.word_of("yielding", phase, age_seconds) == "yielding"
 
 
 def test_old_names_of_commands_are_those_of_requests() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ON_HOLD = "on_hold"
 """The job is held until it is released: by its user, or because a job that it depends on ended
@@ -68,10 +68,54 @@ ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 
 HOLDING = "holding"
 """The displayed name of the state PAUSING: the job saves now, and is held after that."""
-WORDS: Mapping[str, str] = MappingProxyType({ON_HOLD: HELD, PAUSED: HELD, PAUSING: HOLDING})
+STARTING, SAVING = "starting", "saving"
+"""Displayed names of a job before its first step, and of a job that waits for its checkpoint to be
+written.
+"""
+LATE, STALLED = "late", "stalled"
+"""Displayed names of a running job without progress. STALLED: it has made no progress for longer
+than its phase allows. LATE: its step is late, or it has shown no sign of progress for a long time.
+"""
+WORDS: Mapping[str, str] = MappingProxyType(
+    {ON_HOLD: HELD, LAUNCHING: STARTING, PAUSING: HOLDING, PAUSED: HELD}
+)
 """Stored state -> displayed name, for states in which the two differ."""
-STATE_WORDS = tuple(dict.fromkeys(WORDS.get(state, state) for state in STATES))
+RUNNING_WORDS = (STARTING, RUNNING, SAVING, LATE, STALLED)
+"""The displayed names of the state RUNNING. The phase of the ranks decides which one is shown."""
+STATE_WORDS = tuple(dict.fromkeys([*(WORDS.get(each, each) for each in STATES), *RUNNING_WORDS]))
 """All displayed names of states, without repetition."""
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        HELD: "warning",
+        HOLDING: "warning",
+        WAITING: "quiet",
+        QUEUED: "quiet",
+        STARTING: "busy",
+        RUNNING: "busy",
+        SAVING: "busy",
+        LATE: "warning",
+        STALLED: "bad",
+        STOPPING: "warning",
+        YIELDING: "warning",
+        WAITING_RETRY: "warning",
+        SUCCEEDED: "good",
+        FAILED: "bad",
+        CANCELLED: "quiet",
+        HALTED: "warning",
+    }
+)
+"""Displayed name -> meaning, which decides its colour on terminals and on the page."""
+TIMED_WORDS = frozenset({STARTING, SAVING, LATE, STALLED, STOPPING, HOLDING, YIELDING})
+"""The displayed names that are followed by the time since when they hold, as `stalled 12m`."""
+FIRST_SECONDS = 60.0
+"""A program without a heartbeat counts as starting for so many seconds, or up to its first step."""
+_BEFORE_A_STEP = frozenset(
+    (
+        *(STARTING, "importing", "meeting the other ranks", "connecting", "preparing"),
+        *("reading the data", "loading", "compiling", "first step"),
+    )
+)
+"""The phases of a rank before its first step has ended."""
 
 
 VERBS = ("hold", "release", "retry")
@@ -84,17 +128,50 @@ OLD_VERBS: Mapping[str, str] = {"pause": "hold", "unpause": "release", "resume":
 """
 
 
-def word_of(state: str) -> str:
+def word_of(
+    state: str, phase: Mapping[str, Any] | None = None, age_seconds: float | None = None
+) -> str:
     """Return the displayed name of a stored state.
 
-    It is `held` or `holding` for the states of jobs that are on hold, otherwise the state itself.
+    For a running job it depends on the phase of its ranks (`phase` of a job in JSON), and on the
+    seconds since the start of its attempt, if they are known.
     """
-    return WORDS.get(state, state)
+    if state != RUNNING or not phase:
+        return WORDS.get(state, state)
+    if phase.get("stalled"):
+        return STALLED
+    if phase.get("late") or phase.get("quiet"):
+        return LATE
+    name, is_first = phase.get("name"), phase.get("last_step") is None
+    if name == SAVING:
+        return SAVING
+    is_young = name is None and age_seconds is not None and age_seconds < FIRST_SECONDS
+    if phase.get("doing") or (is_first and (name in _BEFORE_A_STEP or is_young)):
+        return STARTING
+    return RUNNING
+
+
+def since_of(word: str, phase: Mapping[str, Any], started: float | None) -> float | None:
+    """Return since when a running job is displayed as `word`, in seconds since 1970; None if that
+    is unknown. `started` is the start of its attempt.
+    """
+    if word in (STARTING, RUNNING):
+        return started
+    awaited = phase.get("waits_for") or {}
+    if word in (SAVING, STALLED) and awaited.get("since") is not None:
+        return float(awaited["since"])
+    steps = word == SAVING or phase.get("late")
+    names = ("last_step", "last_progress") if steps else ("last_progress", "last_step")
+    return next((phase[name] for name in names if phase.get(name) is not None), started)
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states that are displayed as `word`; an empty tuple if no state is."""
-    return tuple(state for state in STATES if word_of(state) == word)
+    """Return the stored states that may be displayed as `word`; an empty tuple if no state is."""
+    return tuple(
+        state
+        for state in STATES
+        if WORDS.get(state, state) == word or (state == RUNNING and word in RUNNING_WORDS)
+    )
 
 
 def in_words(state: str) -> str:

@@ -5,6 +5,7 @@ Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,7 +68,8 @@ class JobView:
     None in lists.
 
     `phase` is set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
-    and the keys of `stall_report`. `usual_start_seconds` is the usual time of such jobs from start
+    and the keys of `stall_report`. `state_since` is since when `state_word` holds, None if that is
+    unknown. `usual_start_seconds` is the usual time of such jobs from start
     to first step, until this job reaches its first step (in a list, only while it runs).
 
     `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`. `uploaded` is the newest
@@ -112,6 +114,7 @@ class JobView:
     evaluation: Mapping[str, Any] | None = None
     evaluated_by: Mapping[str, Any] | None = None
     phase: Mapping[str, Any] | None = None
+    state_since: float | None = None
     usual_start_seconds: float | None = None
     spec: Mapping[str, Any]
     set_keys: tuple[str, ...] | None = None
@@ -125,12 +128,19 @@ class JobView:
         """The newest attempt; None before the first start."""
         return self.attempts[-1] if self.attempts else None
 
+    @property
+    def state_word(self) -> str:
+        """The displayed name of the state."""
+        started = self.attempt.started if self.attempt else None
+        age_seconds = None if started is None else time.time() - started
+        return word_of(self.state, self.phase, age_seconds)
+
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name, `state_word`, and `attempt`, the newest of `attempts`."""
         attempts = [attempt.to_json() for attempt in self.attempts]
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
-            "state_word": word_of(self.state),
+            "state_word": self.state_word,
             "attempts": attempts,
             "attempt": attempts[-1] if attempts else None,
         }

@@ -528,6 +528,17 @@ class Store:
         newest = "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?"
         return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 
+    def state_since(self, job: JobRow) -> float | None:
+        """Return the time of the event that brought the job into its state; None if that event is
+        not stored any more.
+        """
+        last = (
+            "SELECT time FROM event WHERE job_id = ? AND to_state = ?"
+            " AND from_state IS NOT to_state ORDER BY seq DESC LIMIT 1"
+        )
+        row = self._sql(last, (job.id, job.state)).fetchone()
+        return None if row is None else float(row["time"])
+
     def fences(self) -> list[Fence]:
         """Return all fences of GPUs, including those that have expired."""
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]

@@ -80,6 +80,8 @@ def explain(
         "id": job.id,
         "name": view.name,
         "state": view.state,
+        "state_word": view.state_word,
+        "state_since": view.state_since,
         "why": view.reason,
         "phase": view.phase,
         "size": size,

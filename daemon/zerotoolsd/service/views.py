@@ -61,6 +61,7 @@ def job_view(
     shown: ShownSpec | None = None,
     usual: Mapping[str, float] | None = None,
     evaluated_by: Mapping[str, Any] | None = None,
+    since: float | None = None,
 ) -> JobView:
     """Return the view of one job.
 
@@ -68,7 +69,7 @@ def job_view(
     quiet after `quiet_seconds` without progress. `after` are the jobs that this job starts after.
     `shown` is its job file for clients, if it was made before. `usual` has the usual duration of
     each phase on this machine in seconds, as `StartHistory` returns it. `evaluated_by` is the
-    newest job that evaluates it.
+    newest job that evaluates it. `since` is since when the job is in its stored state.
 
     If another version of zerotools queued the job, only the readable part is shown.
     """
@@ -91,7 +92,7 @@ def job_view(
     starts = job.state in _BEFORE_A_START or (job.state in _AT_A_START and not has_stepped)
     doing = phase["doing"] if phase else None
     uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
-    return JobView(
+    view = JobView(
         id=job.id,
         name=job.name,
         state=job.state,
@@ -123,7 +124,12 @@ def job_view(
         shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
         set_keys=shown.set_keys,
+        state_since=job.ended or since,
     )
+    if job.state == states.RUNNING and phase is not None:
+        begun = states.since_of(view.state_word, phase, attempts[-1].started)
+        return replace(view, state_since=begun)
+    return view
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -34,8 +34,8 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines() == [
         "id  name  state    stage  ranks   step    loss        saved  age  why",
-        " 2  tiny  running      3  2 CPU  12/40  2.5000  10 verified  0 s",
-        " 3  tiny  queued       3  2 CPU      -       -            -  0 s  "
+        " 2  tiny  running      3  2 CPU  12/40  2.5000  10 verified   0s",
+        " 3  tiny  queued       3  2 CPU      -       -            -   0s  "
         "needs 1 GPU, and GPU 0 is leased to job 1",
     ]
     assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)["jobs"]] == [2, 3]
@@ -57,7 +57,7 @@ def test_a_narrow_terminal_gets_the_reasons_whole_below() -> None:
     job = a_view(1, a_job(), created=time.time(), reason="needs 2 GPUs: " + "and more " * 9)
     header, row, *reason = table([job.to_json()], 60)
     assert header.endswith("age")
-    assert row.endswith("0 s")
+    assert row.endswith("0s")
     assert [line[:4] for line in reason] == ["    "] * 2
     assert all(len(line) < 60 for line in reason)
 

@@ -40,7 +40,7 @@ def test_the_state_is_the_same_in_every_view(
 ) -> None:
     monkeypatch.setattr("time.time", lambda: NOW)
     found = job(phase)
-    line = job_line(found, JobColumns.of(100, [found]), 100, NOW, mark=" ")
+    line = job_line(found, JobColumns.of(100, [found], NOW), 100, NOW, mark=" ")
     assert meaning_in(line, state) == meaning
     tree = {
         **found,

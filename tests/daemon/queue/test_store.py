@@ -118,6 +118,10 @@ def test_a_change_is_guarded_and_appends_an_event(tmp_path: Path, opened: Open) 
         ("admit", "queued", "launching", 1),
     ]
     assert [event.kind for event in store.events(1)] == ["admit"]
+    assert store.state_since(job) == store.events(0)[0].time
+    assert store.state_since(store.job(job.id)) == store.events(1)[0].time
+    store.remove_events(store.events(0)[-1].time)
+    assert store.state_since(job) is None
 
 
 def test_a_change_that_fails_halfway_changes_nothing(tmp_path: Path, opened: Open) -> None:

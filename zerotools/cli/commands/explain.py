@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.job_reference import find_job, job_argument
-from zerotools.cli.job_views.describe_job import Job, paint_state, reason_text, shown_state, title
+from zerotools.cli.job_views.describe_job import Job, paint_state, reason_text, state_text, title
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -50,7 +50,7 @@ def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
         "reason": tree["why"],
         "phase": tree.get("phase", job.get("phase")),
     }
-    state = paint_state(shown_state(job), sys.stdout)
+    state = paint_state(state_text(job, now), sys.stdout)
     lines = [f"{title(dict(job))}: {state}"]
     lines += render.fields(_facts(tree, reason_text(job, now), now), indent=2)
     events = tree["events"][-SHOWN_EVENTS:]

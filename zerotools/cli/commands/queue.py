@@ -23,6 +23,7 @@ from zerotools.cli.job_views.describe_job import (
     reason_text,
     saved_step,
     shown_state,
+    state_text,
     steps,
     user_of,
 )
@@ -206,7 +207,7 @@ def _row(job: Job) -> tuple[str, ...]:
     return (
         str(job["id"]),
         render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
-        shown_state(job),
+        state_text(job),
         render.UNKNOWN if job["stage"] is None else str(job["stage"]),
         ranks(job),
         steps(job),

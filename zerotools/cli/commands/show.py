@@ -28,8 +28,8 @@ from zerotools.cli.job_views.describe_job import (
     plan,
     ranks,
     reason_text,
-    shown_state,
     since_step,
+    state_text,
     steps,
     title,
     uploaded,
@@ -134,7 +134,7 @@ def page(
     """Return the lines of the page. `locks` are lines on lock files that the job may be waiting
     for.
     """
-    state = paint_state(shown_state(job), sys.stdout)
+    state = paint_state(state_text(job), sys.stdout)
     if job.get("masked"):
         return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
     lines = [f"{title(job)}: {state}"]

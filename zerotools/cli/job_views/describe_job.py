@@ -16,10 +16,6 @@ from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 
 Job = Mapping[str, Any]
-STALLED, LATE = "stalled", "late"
-"""Displayed states of a running job without progress. STALLED: it has made no progress for longer
-than its phase allows. LATE: the daemon reports a late step, or no output for a long time.
-"""
 COMPLETE = "complete"
 """The phase of a program that has reported that its work is done."""
 SHOWN_SECONDS = 10.0
@@ -33,27 +29,6 @@ _STATES = {
 }
 LONGEST_LINE = 120
 """The largest number of columns of the last log line that are shown."""
-
-_MEANINGS: Mapping[str, str] = {
-    states.ON_HOLD: "warning",
-    states.WAITING: "quiet",
-    states.QUEUED: "quiet",
-    states.LAUNCHING: "busy",
-    states.RUNNING: "busy",
-    states.STOPPING: "warning",
-    states.PAUSING: "warning",
-    states.YIELDING: "warning",
-    states.PAUSED: "warning",
-    states.WAITING_RETRY: "warning",
-    states.SUCCEEDED: "good",
-    states.FAILED: "bad",
-    states.CANCELLED: "quiet",
-    states.HALTED: "warning",
-    states.HELD: "warning",
-    STALLED: "bad",
-    LATE: "warning",
-    "holding": "warning",
-}
 
 
 def title(job: Job) -> str:
@@ -118,15 +93,23 @@ def is_stalled(job: Job) -> bool:
 
 
 def shown_state(job: Job) -> str:
-    """Return the state that is displayed for a job: its stored state in words, or `stalled` or
-    `late`.
+    """Return the state that is displayed for a job: its stored state in words, or, for a running
+    job, a word for its progress (`starting`, `saving`, `late`, `stalled`).
     """
-    phase = job.get("phase") or {}
-    if is_stalled(job):
-        return STALLED
-    if job["state"] == states.RUNNING and (phase.get("late") or phase.get("quiet")):
-        return LATE
-    return state_words(job)
+    attempt = job.get("attempt")
+    age_seconds = time.time() - attempt["started"] if attempt and attempt["started"] else None
+    word = states.word_of(str(job["state"]), job.get("phase"), age_seconds)
+    return word.replace("_", " ")
+
+
+def state_text(job: Job, now: float | None = None) -> str:
+    """Return the displayed state of a job. `starting`, `saving`, `late`, `stalled` and the states
+    of a job that stops are followed by the time since when they hold: `stalled 12m`.
+    """
+    word, since = shown_state(job), job.get("state_since")  # an older daemon does not send it
+    if since is None or word not in states.TIMED_WORDS:
+        return word
+    return f"{word} {render.age((time.time() if now is None else now) - since)}"
 
 
 def state_words(job: Job) -> str:
@@ -288,7 +271,7 @@ def age(job: Job, now: float | None = None) -> str:
     submission.
     """
     since = job["ended"] or job["created"]
-    return render.duration((time.time() if now is None else now) - since)
+    return render.age((time.time() if now is None else now) - since)
 
 
 def outcome(job: Job) -> str:
@@ -432,10 +415,14 @@ def paint_state(state: str, stream: TextIO) -> str:
 
 
 def meaning_of(state: str) -> str:
-    """Return the meaning of a displayed state, which is a key of the table of colours
-    (`colours`).
+    """Return the meaning of a displayed state, with or without its time. The meaning is a key of
+    the table of colours (`colours`).
     """
-    return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
+    words = state.strip()
+    for known in (words.replace(" ", "_"), words.rpartition(" ")[0].replace(" ", "_")):
+        if known in states.MEANINGS:
+            return states.MEANINGS[known]
+    return "strong"
 
 
 def keys_set_by_author(job: Job) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from zerotools.cli.job_views.describe_job import (
     Job,
     ranks,
-    state_words,
+    state_text,
     steps,
     title,
     watched_process,
@@ -268,7 +268,7 @@ def _jobs(view: MonitorView, owners: Owners) -> list[str]:
     rows = [
         (
             title(job),
-            state_words(job),
+            state_text(job),
             ranks(job),
             steps(job),
             render.size(owners.host_bytes(job["attempt"]["run_dir"]) if job["attempt"] else None),

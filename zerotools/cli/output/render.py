@@ -64,6 +64,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
+def age(seconds: float) -> str:
+    """Return a duration in one unit, the largest that it fills: `41s`, `19m`, `4h`, `3d`."""
+    whole = max(0, round(seconds))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
 def moment(unix_seconds: float | None) -> str:
     """Return date and time in the local zone; `-` for None."""
     if unix_seconds is None:

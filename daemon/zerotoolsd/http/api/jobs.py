@@ -227,6 +227,8 @@ async def list_jobs(request: web.Request) -> web.Response:
         states=wanted, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
     )
     after = views[-1].id if len(views) == limit else None
+    if (word := request.query.get("state_word")) is not None:
+        views = [view for view in views if view_for(view, by).state_word == word]
     texts = await _texts(request, views)
     parts = [f"{text}, " for text in texts[:-1]] + texts[-1:]
     return await parts_unless_known(

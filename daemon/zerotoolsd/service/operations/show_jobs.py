@@ -121,6 +121,7 @@ class JobViews:
                 shown=shown,
                 usual=usual,
                 evaluated_by=None if short else newest_evaluation(self._store, job),
+                since=None if job.state in TERMINAL else self._store.state_since(job),
             )
             return await self._thinned.noted(view, job, waits=not short)
         except MemoryError:  # it is not the record that is odd

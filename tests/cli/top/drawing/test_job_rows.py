@@ -19,7 +19,7 @@ from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, width
 
 def line_of(job: Job, columns: int = 80, *, is_chosen: bool = False) -> Line:
     return job_line(
-        job, JobColumns.of(columns, [job]), columns, NOW, mark=MARK if is_chosen else " "
+        job, JobColumns.of(columns, [job], NOW), columns, NOW, mark=MARK if is_chosen else " "
     )
 
 
@@ -38,7 +38,7 @@ def test_a_job_that_trains_has_a_bar_and_the_time_that_is_left() -> None:
 @pytest.mark.parametrize("name", ["tiny", "数据清洗-长名字的任务" * 3, "x" * 90, ""])
 def test_every_line_is_as_wide_as_the_screen(columns: int, name: str) -> None:
     job = job_of(12345, name=name, user="a-long-user-name")
-    widths = JobColumns.of(columns, [job])
+    widths = JobColumns.of(columns, [job], NOW)
     assert width(job_header(widths, columns, "1-5/99")) == columns
     for state in ("running", "queued", "failed"):
         assert width(line_of({**job, "state": state}, columns)) == columns
@@ -46,7 +46,7 @@ def test_every_line_is_as_wide_as_the_screen(columns: int, name: str) -> None:
 
 def test_the_header_stands_above_its_columns() -> None:
     job = job_of(3)
-    widths = JobColumns.of(140, [job])
+    widths = JobColumns.of(140, [job], NOW)
     header, line = text_of(job_header(widths, 140, "")), text_of(line_of(job, 140))
     for word, value in (
         ("left", "14s"),
@@ -71,7 +71,7 @@ def test_one_that_waits_or_is_over_says_why() -> None:
     assert "loads" not in text_of(line_of(loading))
     assert "loads for 1 min 00 s" in text_of(line_of({**loading, "reason": "loads"}))
     imports = job_of(7, progress=None, phase={**PHASE, "name": "importing", "last_step": None})
-    assert "running   importing" in text_of(line_of({**imports, "spec": {}}))
+    assert "starting  importing" in text_of(line_of({**imports, "spec": {}}))
 
 
 def test_the_job_under_the_cursor_has_a_mark_and_not_a_colour_alone() -> None:

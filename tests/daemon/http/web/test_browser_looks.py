@@ -60,15 +60,14 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "open": everything - ended,
     }
     assert set(found["states"]["open"][: len(running)]) == running, "those come first"
-    assert {each: found["words"][each] for each in states.WORDS} == dict(states.WORDS)
-    assert found["words"]["held"] == "held"
+    assert found["words"] == {each: states.in_words(each) for each in everything}
     assert found["shown"] == [
-        ["stalled", "bad"],
-        ["late", "warning"],
-        ["running", "busy"],
-        ["running", "busy"],
-        ["late", "warning"],
-        ["stopping", "warning"],
+        ["stalled 12m", "bad", "!"],
+        ["late 1m", "warning", "!"],
+        ["saving 7s", "busy", "▾"],
+        ["running", "busy", "▶"],
+        ["held", "warning", "‖"],
+        ["waiting retry", "warning", "↻"],
     ]
     assert found["speeds"] == [True, False, False, False]
     assert found["bytes"] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB", "–", "–"]

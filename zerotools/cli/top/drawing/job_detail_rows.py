@@ -14,6 +14,7 @@ from zerotools.cli.job_views.describe_job import (
     outcome,
     plan,
     shown_state,
+    state_text,
     title,
     user_of,
 )
@@ -104,6 +105,8 @@ def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
     state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {short_numbers.brief(now - since)}"]
+    if (timed := state_text(job, now)) != state:
+        words = [timed]
     if job["state"] in TERMINAL and since is not None:
         words = [f"{state} {short_numbers.ago(now - since)}"]
     if places := _gpus(job, look):

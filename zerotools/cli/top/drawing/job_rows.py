@@ -20,6 +20,7 @@ from zerotools.cli.job_views.describe_job import (
     reason_text,
     shown_state,
     since_step,
+    state_text,
     steps,
     user_of,
 )
@@ -36,7 +37,7 @@ figures have space.
 """
 IN_STEPS = ("step", "first step")
 """The names of those phases in which a job makes training steps."""
-SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
+SHORT_STATES = {"waiting retry": "retries"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
 """The columns after the bar, with their widths. If the screen is narrow, the first columns get
 space first.
@@ -55,13 +56,14 @@ class JobColumns:
     figures: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, columns: int, jobs: Sequence[Job]) -> JobColumns:
+    def of(cls, columns: int, jobs: Sequence[Job], now: float) -> JobColumns:
         """Return the widths for these jobs on a screen of `columns` columns. The remaining space is
         given first to the names, and then to the bars.
         """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
-        state, bar, percent = 9, 6, 5
+        bar, percent = 6, 5
+        state = max([9, *(len(_state(job, now)) for job in jobs)])
         room = columns - 2 - number - 1 - (owner and owner + 1) - state - 1 - bar - percent
         longest = 1 + max([8, *(cell_len(str(job["name"] or "")) for job in jobs)])
         name = min(
@@ -81,7 +83,7 @@ class JobColumns:
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
     """Return the header of the table. If only some jobs are shown, `part` says which."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
-    head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
+    head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<{widths.state}} "
     head += filled(part or "progress", widths.bar + 5)
     head += "".join(f"{name:>{width}}" for name, width in widths.figures)
     return padded([(head, "title")], columns)
@@ -92,14 +94,13 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
     `MARK`.
     """
     chosen = mark == MARK
-    state = shown_state(job)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
     line: Line = [
         (f"{mark} ", "strong" if chosen else "quiet"),
         (f"{job['id']:>{widths.id}} ", "strong"),
         (filled(plain(job["name"] or ""), widths.name - 1) + " ", ""),
         (owner, "quiet"),
-        (filled(SHORT_STATES.get(state, state), widths.state) + " ", meaning_of(state)),
+        (filled(_state(job, now), widths.state) + " ", meaning_of(shown_state(job))),
     ]
     done, total = progress_of(job)
     if job["state"] not in ACTIVE or not total or is_stalled(job):
@@ -112,6 +113,11 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
         line += [_figure(job, name, width, now) for name, width in widths.figures]
     line = padded(line, columns)
     return [(text, f"{CURSOR}{meaning}") for text, meaning in line] if chosen else line
+
+
+def _state(job: Job, now: float) -> str:
+    text = state_text(job, now)
+    return SHORT_STATES.get(text, text)
 
 
 def reason_of(job: Job, now: float) -> str:

@@ -259,6 +259,8 @@ def explanation_components() -> dict[str, Schema]:
         id=COUNT,
         name=TEXT,
         state=TEXT,
+        state_word=TEXT,
+        state_since=NUMBER_OR_NULL,
         why=TEXT_OR_NULL,
         phase=or_null(ref("JobPhase")),
         place=or_null(ref("QueuePlace")),

@@ -254,6 +254,16 @@ def test_jobs_are_found_by_the_words_for_their_states(
     ):
         _, body = ask(client, "GET", f"/v1/jobs?{query}")
         assert [job["id"] for job in body["jobs"]] == found, query
+    phase = {"name": "step", "last_step": 5.0, "last_progress": 5.0, "stalled": True}
+    hung = full.add(state="running", phase=phase).id
+    launched = full.add(state="launching").id
+    for query, found in (
+        ("state_word=stalled", [hung]),
+        ("state_word=starting", [launched]),
+        ("state_word=late", []),
+    ):
+        _, body = ask(client, "GET", f"/v1/jobs?{query}")
+        assert [job["id"] for job in body["jobs"]] == found, query
     response, body = ask(client, "GET", "/v1/jobs?state_word=on_hold")
     assert (response.status, body["code"]) == (400, "bad_request")
 

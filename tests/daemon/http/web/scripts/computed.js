@@ -1,6 +1,7 @@
 // What the page's modules without a page compute, for a test to compare.
 async () => {
   const format = await import('/page/js/format.js');
+  const states = await import('/page/js/job_words.js');
   const data = await import('/page/js/curve_data.js');
   const events = await import('/page/js/event_stream.js');
   const hex = await import('/page/js/hex.js');
@@ -15,9 +16,9 @@ async () => {
     days: hours(use.daysOf(noon, noon + 86400)),
     hours: use.gpuHours({ times: [0, 3600, 7200, 10800], step_seconds: 3600, series: { 'job.1.gpu.a.memory_used_bytes': { mean: [null, 5, 5, 5] }, 'job.2.gpu.a.memory_used_bytes': { mean: [5, null, null, null] }, 'job.2.gpu.b.memory_used_bytes': { mean: [5, 5, 5, 5] }, 'job.3.host_memory_bytes': { mean: [5, 5, 5, 5] } } }, new Map([[1, 7]]), [0, 7200]),
     shades: [-1, 0, 0.25, 0.5, 1, 2].map((part) => heat.shade(['#000000', '#0064c8', '#ffffff'], part)),
-    words: Object.fromEntries(Object.entries(format.STATES).map(([state, [word]]) => [state, word])),
-    states: { all: Object.keys(format.STATES), over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
-    shown: [[{ stalled: true, late: true }, 'running'], [{ late: true, last_step: 0 }, 'running'], [{ step_is_old: true, name: 'saving' }, 'running'], [null, 'running'], [{ quiet: true }, 'running'], [{ stalled: true }, 'stopping']].map(([phase, state]) => format.stateOf({ state, phase }).slice(0, 2)),
+    words: Object.fromEntries(states.STATES.map((state) => [state, format.stateWords(state)[0]])),
+    states: { all: states.STATES, over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
+    shown: [['stalled', 720], ['late', 65], ['saving', 7], ['running', 90], ['held', 90], ['waiting_retry', null]].map(([state_word, seconds]) => format.stateOf({ state_word, state_since: seconds && format.now() - seconds })),
     speeds: [{}, { step_is_old: true }, { stalled: true }, { quiet: true }].map((phase) => format.hasSpeed({ state: 'running', phase, progress: { tokens_per_second: 5 } })),
     bytes: [0, 1023, 1536, 2 ** 40, null, NaN].map(format.bytes),
     duration: [0, 59.6, 61, 3700, 90000, -1, null].map(format.duration),

@@ -1,6 +1,6 @@
 // Numbers, times and names as people read them.
 
-import { WORDS } from "./job_words.js";
+import { MEANINGS, STATES, TIMED_WORDS, WORDS } from "./job_words.js";
 
 const MINUS = "−";
 export const UNKNOWN = "–";
@@ -131,41 +131,51 @@ export function plainName(name) {
   return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
 }
 
-export const STATES = {
-  on_hold: [WORDS.on_hold, "warning", "‖"],
-  waiting: ["waiting", "quiet", "…"],
-  queued: ["queued", "quiet", "…"],
-  launching: ["starting", "busy", "▸"],
-  running: ["running", "busy", "▶"],
-  stopping: ["stopping", "warning", "■"],
-  pausing: [WORDS.pausing, "warning", "‖"],
-  yielding: ["making room", "warning", "↷"],
-  paused: [WORDS.paused, "warning", "‖"],
-  waiting_retry: ["waits to retry", "warning", "↻"],
-  held: ["held", "bad", "!"],
-  succeeded: ["succeeded", "good", "✓"],
-  failed: ["failed", "bad", "✕"],
-  cancelled: ["cancelled", "quiet", "–"],
-  stopped: ["stopped", "warning", "■"],
+const SIGNS = {
+  held: "‖",
+  holding: "‖",
+  waiting: "…",
+  queued: "…",
+  starting: "▸",
+  running: "▶",
+  saving: "▾",
+  late: "!",
+  stalled: "!",
+  stopping: "■",
+  yielding: "↷",
+  waiting_retry: "↻",
+  succeeded: "✓",
+  failed: "✕",
+  cancelled: "–",
+  stopped: "■",
 };
 export const OVER = new Set(["succeeded", "failed", "cancelled", "stopped"]);
 /** A job starts from these only when somebody releases it. */
 export const HELD = new Set(["on_hold", "paused", "held"]);
 export const RUNS = new Set(["launching", "running", "stopping", "pausing", "yielding"]);
 /** Not over, those that run first. */
-export const OPEN = [...RUNS, ...Object.keys(STATES).filter((state) => !OVER.has(state) && !RUNS.has(state))];
+export const OPEN = [...RUNS, ...STATES.filter((state) => !OVER.has(state) && !RUNS.has(state))];
 
 /** Word, meaning and sign of a state; of a newer daemon's, its own word. */
 export function stateWords(state) {
-  return STATES[state] ?? [String(state).replaceAll("_", " "), "quiet", "?"];
+  const word = WORDS[state] ?? String(state);
+  return [word.replaceAll("_", " "), MEANINGS[word] ?? "quiet", SIGNS[word] ?? "?"];
 }
 
-/** The same for a job: one that runs and does not get on is late, and then stalled. */
+/** `41s`, `19m`, `4h`, `3d`. */
+export function age(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) {
+    if (whole >= length) return `${Math.floor(whole / length)}${unit}`;
+  }
+  return `${whole}s`;
+}
+
+/** The same for a job, with the time since when it starts, saves, is late, is stalled or stops. */
 export function stateOf(job) {
-  const runs = job.state === "running";
-  if (runs && job.phase?.stalled) return ["stalled", "bad", "!"];
-  if (runs && (job.phase?.late || job.phase?.quiet)) return ["late", "warning", "!"];
-  return stateWords(job.state);
+  const [words, meaning, sign] = stateWords(job.state_word);
+  const isTimed = TIMED_WORDS.includes(job.state_word) && isNumber(job.state_since);
+  return [isTimed ? `${words} ${age(now() - job.state_since)}` : words, meaning, sign];
 }
 
 /** Whether what it says of its speed is of now. */

@@ -3,9 +3,36 @@
 /** The words for stored states that people read otherwise. */
 export const WORDS = {
   "on_hold": "held",
-  "paused": "held",
-  "pausing": "holding"
+  "launching": "starting",
+  "pausing": "holding",
+  "paused": "held"
 };
+
+/** The stored states. */
+export const STATES = ["on_hold", "waiting", "queued", "launching", "running", "stopping", "pausing", "yielding", "paused", "waiting_retry", "held", "succeeded", "failed", "cancelled", "stopped"];
+
+/** The meaning of each word, which is its colour. */
+export const MEANINGS = {
+  "held": "warning",
+  "holding": "warning",
+  "waiting": "quiet",
+  "queued": "quiet",
+  "starting": "busy",
+  "running": "busy",
+  "saving": "busy",
+  "late": "warning",
+  "stalled": "bad",
+  "stopping": "warning",
+  "yielding": "warning",
+  "waiting_retry": "warning",
+  "succeeded": "good",
+  "failed": "bad",
+  "cancelled": "quiet",
+  "stopped": "warning"
+};
+
+/** The words that are followed by the time since when they hold. */
+export const TIMED_WORDS = ["holding", "late", "saving", "stalled", "starting", "stopping", "yielding"];
 
 /** What each verb does to a job. */
 export const VERBS = ["hold", "release", "retry"];
