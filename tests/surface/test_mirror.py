@@ -44,6 +44,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/dispatch/test_retention",
         "daemon/children/checkpoint_finder/test_layouts",
         "daemon/http/web/test_browser",
+        "daemon/http/web/test_browser_actions",
         "daemon/http/web/test_browser_attacks",
         "daemon/http/web/test_browser_curves",
         "daemon/http/web/test_browser_hostile",

@@ -31,7 +31,7 @@ from zerotools.cli.output.language import translated
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
-from zerotools.jobs.imports.combine import Imported, JobFile
+from zerotools.jobs.imports.combine import Imported, JobFile, job_text
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
@@ -41,15 +41,7 @@ from zerotools.jobs.imports.script_job import import_script
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.page_configs import BlockKind, PageBlock, blocks_of, listed
-from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.jobs.text.yaml_parser import parse_yaml
-
-_CHOICES = {
-    "model.path": "model.path, or model.config to start from random weights",
-    "data.text": "data.text, data.tokens or data.examples",
-    "train.steps": "train.steps or train.epochs",
-}
-"""For each missing key, a phrase that names this key and the keys that can be set instead."""
 
 
 def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
@@ -141,7 +133,7 @@ def command(
         imported = page_import(*_page(job_file), blocks, finish)
     if imported.problem is not None:
         raise imported.problem
-    text = to_toml(imported.tree, imported.origins) + _missing(imported)
+    text = job_text(imported)
     if output is not None:
         for path, content in {**files, output: text}.items():
             _write(path, content)
@@ -186,15 +178,6 @@ def _page(name: str) -> tuple[str, str]:
     if name != "-":
         return read_text(Path(name), "page"), name
     return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"
-
-
-def _missing(imported: Imported) -> str:
-    if not imported.missing:
-        return ""
-    listed = "".join(
-        f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
-    )
-    return f"\n# A job also needs these keys, which the import does not give:\n{listed}"
 
 
 def _write(output: Path, text: str) -> None:

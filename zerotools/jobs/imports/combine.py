@@ -43,6 +43,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.text.document import Document, read_text
 from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.toml_writer import to_toml
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
@@ -62,6 +63,12 @@ _PLACEHOLDERS: dict[str, Any] = {
     "train.batch_size": None,
 }
 """Required keys of a job -> placeholder values that are always valid."""
+_CHOICES = {
+    "model.path": "model.path, or model.config to start from random weights",
+    "data.text": "data.text, data.tokens or data.examples",
+    "train.steps": "train.steps or train.epochs",
+}
+"""For each missing key, a phrase that names this key and the keys that can be set instead."""
 _INSTEAD = {
     "model.path": ("model.config",),
     **dict.fromkeys(_DATA, _DATA),
@@ -113,18 +120,20 @@ def import_configs(
     accelerate: Document | None = None,
     load: Load | None = None,
     release: Release = NEWEST,
+    reads_files: bool = True,
 ) -> Imported:
     """Combine the job file, the configs and the arguments in `recipe` into one job.
 
     `load` reads the DeepSpeed config file that the accelerate config names. `release` is the
-    DeepSpeed version that the job's Python has.
+    DeepSpeed version that the job's Python has. Without `reads_files` the config of the model is
+    not read, and every path must be absolute.
 
     Raises:
         BadRequest: `load` cannot read the DeepSpeed config file.
     """
     tree = {} if job is None else copy.deepcopy(dict(job.tree))
     source = "the job file" if job is None else job.source
-    base_dir = Path.cwd() if job is None else job.base_dir
+    base_dir = None if not reads_files else Path.cwd() if job is None else job.base_dir
     claims, findings = claims_of_job(tree, source), Findings()
     deepspeed = _configured(tree, source, deepspeed, findings)
     arguments = None if recipe is None else read_recipe(recipe, claims, findings)
@@ -181,6 +190,19 @@ def import_configs(
         changes,
         _formulas(missing, tree, findings),
     )
+
+
+def job_text(imported: Imported) -> str:
+    """Return the imported job as the text of a job file. Comments name the source of each key, and
+    the keys that the user must add. Raises BadRequest if a value is null.
+    """
+    text = to_toml(imported.tree, imported.origins)
+    if not imported.missing:
+        return text
+    listed = "".join(
+        f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
+    )
+    return f"{text}\n# A job also needs these keys, which the import does not give:\n{listed}"
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
@@ -322,7 +344,7 @@ def problem_of(findings: Findings) -> ZerotoolsError | None:
 
 
 def _judge(
-    tree: Mapping[str, Any], source: str, base_dir: Path, origins: Mapping[str, str]
+    tree: Mapping[str, Any], source: str, base_dir: Path | None, origins: Mapping[str, str]
 ) -> tuple[JobSpec | None, ZerotoolsError | None]:
     try:
         return job_from_tree(tree, source=source, base_dir=base_dir), None
@@ -384,11 +406,12 @@ def _alike(written: list[str], dumped: list[str]) -> bool:
     return same >= 0.5 * len(keys)
 
 
-def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
+def hidden_size(job: Mapping[str, Any], base_dir: Path | None) -> int | None:
     """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`; None
     if it is not known.
 
-    A config that cannot be read is no error here: the job itself is refused later.
+    A config that cannot be read is no error here: the job itself is refused later. Without
+    `base_dir` no file is read.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")
@@ -403,7 +426,9 @@ def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
     return _size(inner) if found is None and isinstance(inner, Mapping) else found
 
 
-def _read(base_dir: Path, path: str) -> Any:
+def _read(base_dir: Path | None, path: str) -> Any:
+    if base_dir is None:
+        return None
     try:
         return json.loads(read_text(base_dir / expanded(path), "model config"))
     except (BadRequest, ValueError, RecursionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.http.api import cleaning, jobs, machine, outputs
+from zerotoolsd.http.api import cleaning, job_files, jobs, machine, outputs
 from zerotoolsd.http.api.app_keys import (
     ACTIONS,
     PAGE,
@@ -31,6 +31,7 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/arrays", jobs.submit_array), Action.SUBMIT),
     (web.post("/v1/adoptions", jobs.adopt), Action.ADOPT),
     (web.post("/v1/check", jobs.check), Action.CHECK),
+    (web.post("/v1/import", job_files.read_job_file), Action.CHECK),
     (web.get("/v1/jobs", jobs.list_jobs), Action.LIST),
     (web.get("/v1/jobs/{id}", jobs.show), Action.SHOW),
     (web.get("/v1/jobs/{id}/explain", jobs.explain), Action.EXPLAIN),

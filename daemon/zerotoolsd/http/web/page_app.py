@@ -56,8 +56,12 @@ OF_API = frozenset(
         *("/v1/history", "/v1/peaks", "/v1/health"),
     }
 )
-CHANGES = frozenset(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", *VERBS))
-LARGEST_BODY = 1 << 12
+CHANGES = frozenset(
+    {
+        *("/v1/import", "/v1/check", "/v1/jobs"),
+        *(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", "edit", "priority", *VERBS)),
+    }
+)
 _NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
 
 
@@ -73,7 +77,7 @@ def make_page_app(
     Requests pass the middleware `gate` (default: `page_gate()`).
     """
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
-    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=middlewares, client_max_size=request_validation.LARGEST_BODY)
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, PerUserLock()
     app[SESSIONS] = sessions
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}

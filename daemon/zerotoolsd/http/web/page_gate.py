@@ -119,7 +119,8 @@ async def _with_session(
     if request.method in SAFE:
         with close_at_session_end(request, request.app[SESSIONS], session):
             return await handler(request)
-    _refuse_others_jobs(request, session)
+    if "id" in request.match_info:
+        _refuse_others_jobs(request, session)
     async with turn_of(request):
         return await handler(request)
 

@@ -236,6 +236,8 @@ async def do_everything(api: Asker, directory: Path) -> None:
     for name in ("submitArray", "checkJob"):
         await api.ask(name, 409, {"job": JOB, "after": after})
     await api.ask("checkJob", 200, {"job": JOB})
+    for status, job in ((200, JOB), (422, UNSUPPORTED)):
+        await api.ask("importJob", status, {"text": json.dumps(job)})
     await read_all(api, held)
     await api.ask("setJobPriority", 200, {"priority": 3}, job=held)
     await api.ask("editJob", 200, {"set": {"name": "edited"}}, job=held)

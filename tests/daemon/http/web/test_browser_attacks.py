@@ -45,6 +45,8 @@ ATTACKS = (
     "fetch(`${root}/v1/jobs/1/cancel`, {method: 'POST', credentials: 'include', mode: 'no-cors'})",
     "fetch(`${root}/v1/jobs/1/cancel`, {method: 'POST', credentials: 'include', mode: 'no-cors', "
     "headers: {'Content-Type': 'text/plain'}, body: '{}'})",
+    "fetch(`${root}/v1/jobs`, {method: 'POST', credentials: 'include', mode: 'no-cors', "
+    "headers: {'Content-Type': 'text/plain'}, body: '{\"job\": {\"name\": \"planted\"}}'})",
     "fetch(`${root}/session`, {credentials: 'include'}).then((answer) => answer.text())",
     "fetch(`${root}/v1/jobs`, {credentials: 'include'}).then((answer) => answer.text())",
     "new Promise((done) => { const frame = document.createElement('iframe'); frame.src = root; "
@@ -72,7 +74,7 @@ def test_a_page_of_elsewhere_changes_and_reads_nothing(
             assert "secret" not in json.dumps(said)
             assert "administrator" not in json.dumps(said)
         other.close()
-        assert daemon.client.job(job)["state"] == "running"
+        assert [each["state"] for each in daemon.client.jobs()] == ["running"]
         visit.cancelled_by_the_user(job)
         visit.wait_for_text("#said", "asked to stop")
         assert daemon.client.job(job)["state"] in ("stopping", "cancelled")

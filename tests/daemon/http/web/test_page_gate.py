@@ -17,6 +17,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served, serving_page
 from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.api.request_limits import RateLimit
+from zerotoolsd.http.api.request_validation import LARGEST_BODY
 from zerotoolsd.http.web.page_app import CHANGES, HEADERS, OF_API
 from zerotoolsd.http.web.page_gate import MOST_COOKIES, is_local, page_gate
 from zerotoolsd.http.web.sessions import SESSIONS_OF_USER
@@ -128,9 +129,10 @@ def test_a_forged_change_changes_nothing(
     service.add(uid=ANNA)
     browser = page.browser()
     given = None if origin is None else origin.format(port=browser.port)
-    for path in ("/v1/jobs/1/cancel", "/v1/jobs/1/release", "/session/end"):
-        assert browser.post(path, origin=given, secret=secret).status == status
+    for path in (*(each.replace("{id}", "1") for each in sorted(CHANGES)), "/session/end"):
+        assert browser.post(path, origin=given, secret=secret).status == status, path
     assert service.views[1].state == "queued"
+    assert (service.uids, len(service.views)) == ([], 1)
     assert browser.get("/v1/jobs").status == 200
 
 
@@ -203,8 +205,9 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
     assert anna.get("/v1/jobs/1/logs").status == 403
     assert owner.get("/v1/jobs/1").json["name"] == "secret"
     for browser in (anna, owner):
-        answer = browser.post("/v1/jobs/1/cancel")
-        assert (answer.status, answer.json["code"]) == (403, "forbidden")
+        for path in (each for each in sorted(CHANGES) if "{id}" in each):
+            answer = browser.post(path.replace("{id}", "1"))
+            assert (answer.status, answer.json["code"]) == (403, "forbidden"), path
     assert b"this page can change only your jobs" in owner.post("/v1/jobs/1/release").body
     assert service.views[1].state == "queued"
 
@@ -212,9 +215,9 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
 @pytest.mark.parametrize(
     "path",
     [
-        *("/v1/jobs", "/v1/arrays", "/v1/check", "/v1/adoptions", "/v1/clean", "/v1/drain"),
-        *("/v1/jobs/1/edit", "/v1/jobs/1/resume", "/v1/jobs/1/priority", "/v1/web/links"),
-        *("/v1/undrain", "/v1/jobs/1/pause", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
+        *("/v1/arrays", "/v1/adoptions", "/v1/clean", "/v1/drain", "/v1/undrain"),
+        *("/v1/jobs/1/resume", "/v1/jobs/1/unpause", "/v1/web/links", "/v1/web/end"),
+        *("/v1/jobs/1/pause", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
     ],
 )
 def test_the_page_does_nothing_else(page: Served, service: FakeService, path: str) -> None:
@@ -262,7 +265,7 @@ def test_a_body_that_is_too_long(page: Served, service: FakeService) -> None:
     browser = page.browser()
     headers = {**browser.own, "Origin": browser.origin}
     answer = browser.send(
-        "POST", "/v1/jobs/1/cancel", *headers.items(), body=b'{"a": "' + b"x" * 9000 + b'"}'
+        "POST", "/v1/jobs/1/cancel", *headers.items(), body=b'{"a": "' + b"x" * LARGEST_BODY + b'"}'
     )
     assert answer.status == 413
     assert service.views[1].state == "queued"

@@ -122,6 +122,9 @@ def _job_components() -> dict[str, Schema]:
         "ArrayChange": object_of(jobs=list_of(ref("JobView")), kept=list_of(ref("UnchangedJob"))),
         "UnchangedJob": object_of(job=NUMBER, why=TEXT),
         "CheckNotes": object_of(("notes",), notes=list_of(TEXT), sample=or_null(ref("DataSample"))),
+        "ImportedJob": object_of(
+            job=or_null(ref("Job")), text=TEXT, missing=list_of(TEXT), notes=list_of(TEXT)
+        ),
         "DataSample": object_of(
             examples=list_of(ref("SampleExample")),
             looked_at=COUNT,

@@ -100,6 +100,14 @@ def job_paths() -> dict[str, dict[str, Schema]]:
             refused=_NEW,
             body="CheckRequest",
         ),
+        "/v1/import": post(
+            "importJob",
+            _JOBS,
+            "Read the job in the text of a job file or of DeepSpeed's config, without queueing it",
+            {"200": ref("ImportedJob")},
+            refused=("403", "422"),
+            body="ImportRequest",
+        ),
         "/v1/jobs/{id}": get(
             "getJob",
             _JOBS,

@@ -17,7 +17,7 @@ from zerotoolsd.http.api.openapi.json_schemas import (
     or_null,
     ref,
 )
-from zerotoolsd.http.api.request_validation import LARGEST_INT
+from zerotoolsd.http.api.request_validation import LARGEST_INT, LONGEST_TEXT
 from zerotoolsd.interface.api_types import ARRAY_OPERATIONS
 from zerotoolsd.interface.queue_terms import CONDITIONS
 
@@ -66,6 +66,12 @@ def request_components() -> dict[str, Schema]:
             model=FLAG,
             show={"type": "integer", "minimum": 0, "maximum": MOST_SHOWN},
             **_JOB,
+        ),
+        "ImportRequest": object_of(
+            ("text",),
+            text={**text_schema(LONGEST_TEXT), "type": "string"},
+            deepspeed=text_schema(LONGEST_TEXT),
+            name=text_schema(255),
         ),
         "AdoptionRequest": object_of(
             ("pid",),

@@ -94,10 +94,9 @@ export class HeatMap {
     const strip = this.#rows.querySelector("canvas");
     const width = strip?.clientWidth ?? 0;
     const ticks = timeTicks(begin, end, Math.max(3, Math.floor(width / LABEL_PIXELS)));
-    const half = LABEL_PIXELS / 2 / Math.max(1, width);
-    fillOnce(this.#ticks, [ticks, width, begin], () => ticks.map((tick) => [(tick - begin) / (end - begin), tick]).filter(([place]) => place >= half && place <= 1 - half).map(([place, tick]) => {
+    fillOnce(this.#ticks, [ticks, width, begin], () => ticks.map((tick) => {
       const label = h("span", {}, tickLabel(tick, end - begin));
-      label.style.left = `${strip.offsetLeft + place * width}px`;
+      label.style.left = `${strip.offsetLeft + ((tick - begin) / (end - begin)) * width}px`;
       return label;
     }));
   }

@@ -61,34 +61,38 @@ export class ExamplesPart {
   #shown({ ready, problem, notes, sample }) {
     if (!ready) return h("p", { class: "empty" }, "The job's interpreter reads the first examples, as its ranks do; importing its libraries takes most of the time.");
     if (problem !== null) return h("p", { class: "empty" }, problem);
-    const said = notes.map((note) => h("p", { class: "note" }, note));
-    if (sample === null) return [said, h("p", { class: "empty" }, "Its data has no examples to show: it is of token ids, too short for one sequence, or read by a program of the user's own.")];
-    return [
-      h("p", {}, "What the model learns to say is ", h("mark", { class: "trained" }, "underlined and green"), "; it reads the rest."),
-      said,
-      sample.examples.map(exampleOf),
-      h("h3", {}, "All that were looked at"),
-      h("ul", {}, this.#words(sample).map((words) => h("li", {}, words))),
-      histogram(sample.lengths),
-    ];
+    return sampleShown(notes, sample, this.#view.job);
   }
+}
 
-  #words(sample) {
-    const { job } = this.#view;
-    const words = [`${count(sample.looked_at)} examples, ${sample.tokens ? Math.round((100 * sample.trained_tokens) / sample.tokens) : 0} % of ${count(sample.tokens)} tokens trained`];
-    if (sample.duplicates) words.push(`${count(sample.duplicates)} the same as an earlier one`);
-    if (sample.empty) words.push(`${count(sample.empty)} left out: no prompt or no answer`);
-    if (sample.packed) words.push(`packed: ${count(sample.packed.sequences)} sequences of ${count(sample.packed.length)} tokens, ${Math.round(100 * sample.packed.filled)} % full`);
-    if (sample.epoch) {
-      const { tokens, sequences, steps, operations } = sample.epoch;
-      const speed = job?.progress?.tokens_per_second;
-      let time = operations ? `; ${duration(operations / RATE)} at ${RATE / 1e12} TFLOP/s` : "";
-      if (speed > 0) time = `; ${duration(tokens / speed)} at ${hasSpeed(job) ? "the speed of now" : "the speed that it had"}`;
-      words.push(`an epoch: about ${count(tokens)} tokens, ${count(sequences)} sequences, ${count(steps)} steps${time}`);
-    }
-    if (sample.memory) words.push(`memory: ${sample.memory}`);
-    return words;
+/** What was read of the data of a job, which need not be queued yet: notes, examples, lengths. */
+export function sampleShown(notes, sample, job = null) {
+  const said = notes.map((note) => h("p", { class: "note" }, note));
+  if (sample === null) return [said, h("p", { class: "empty" }, "Its data has no examples to show: it is of token ids, too short for one sequence, or read by a program of the user's own.")];
+  return [
+    h("p", {}, "What the model learns to say is ", h("mark", { class: "trained" }, "underlined and green"), "; it reads the rest."),
+    said,
+    sample.examples.map(exampleOf),
+    h("h3", {}, "All that were looked at"),
+    h("ul", {}, wordsOf(sample, job).map((words) => h("li", {}, words))),
+    histogram(sample.lengths),
+  ];
+}
+
+function wordsOf(sample, job) {
+  const words = [`${count(sample.looked_at)} examples, ${sample.tokens ? Math.round((100 * sample.trained_tokens) / sample.tokens) : 0} % of ${count(sample.tokens)} tokens trained`];
+  if (sample.duplicates) words.push(`${count(sample.duplicates)} the same as an earlier one`);
+  if (sample.empty) words.push(`${count(sample.empty)} left out: no prompt or no answer`);
+  if (sample.packed) words.push(`packed: ${count(sample.packed.sequences)} sequences of ${count(sample.packed.length)} tokens, ${Math.round(100 * sample.packed.filled)} % full`);
+  if (sample.epoch) {
+    const { tokens, sequences, steps, operations } = sample.epoch;
+    const speed = job?.progress?.tokens_per_second;
+    let time = operations ? `; ${duration(operations / RATE)} at ${RATE / 1e12} TFLOP/s` : "";
+    if (speed > 0) time = `; ${duration(tokens / speed)} at ${hasSpeed(job) ? "the speed of now" : "the speed that it had"}`;
+    words.push(`an epoch: about ${count(tokens)} tokens, ${count(sequences)} sequences, ${count(steps)} steps${time}`);
   }
+  if (sample.memory) words.push(`memory: ${sample.memory}`);
+  return words;
 }
 
 function exampleOf(example) {

@@ -1,8 +1,8 @@
 // One job: what it does, and what it has produced.
 
-import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { HELD, OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
+import { RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
+import { ACTIONS, JobActions, offered } from "./job_actions.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { ExamplesPart } from "./job_examples.js";
@@ -22,7 +22,6 @@ const PARTS = {
   attempts: ["Attempts", null],
 };
 const RUNNING_MS = 2000;
-const RETRIED = new Set(["failed", "cancelled", "stopped"]);
 
 export class JobView {
   job = null;
@@ -36,7 +35,8 @@ export class JobView {
   #title = h("h1");
   #state = h("span");
   #owner = h("span", { class: "quiet" });
-  #actions = h("span");
+  #acts;
+  #actions = h("div", { class: "actions" });
   #why = h("p", { class: "why" });
   #progress = h("div", { class: "wide-progress" });
   #head = h("div", { class: "job-head" }, h("div", { class: "title" }, this.#title, this.#state, this.#owner, h("span", { class: "grow" }), this.#actions), this.#why, this.#progress);
@@ -47,6 +47,7 @@ export class JobView {
   constructor(page, id, rest) {
     this.#page = page;
     this.#id = id;
+    this.#acts = new JobActions(page, (job) => this.#changed(job));
     this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place, wordsTable());
     this.#tabs.append(...Object.entries(PARTS).map(([name, [words]]) => h("a", { href: `#/jobs/${id}/${name}`, "data-part": name }, words)));
     this.listen = (event) => event.detail.jobs.has(this.#id) && this.#soon(0);
@@ -105,15 +106,14 @@ export class JobView {
   #draw() {
     const { job } = this;
     const [words, meaning, sign] = stateOf(job);
-    const own = job.uid === this.session.me.uid && !job.masked;
     const done = doneOf(job);
     setText(this.#title, titleOf(job));
     setText(this.#owner, ownerOf(job));
     setText(this.#why, whyOf(job));
     this.#why.hidden = whyOf(job) === "";
     fillOnce(this.#state, `${words} ${meaning}`, () => badge(words, meaning, sign));
-    const actions = own ? this.#offered() : [];
-    fillOnce(this.#actions, actions.map(({ words }) => words).join(" "), () => actions.map(({ words, kind, act }) => [h("button", { type: "button", class: kind, onclick: act }, words), " "]));
+    const names = this.#offered();
+    fillOnce(this.#actions, names, () => names.map((name) => h("button", { type: "button", class: ACTIONS[name].kind, onclick: () => this.#acts.act(name, this.job) }, ACTIONS[name].words)));
     this.#progress.hidden = done === null;
     const steps = done === null ? "" : `step ${count(job.progress.step)} of ${count(job.progress.steps)}`;
     fillOnce(this.#progress, steps, () => [h("progress", { max: 1, value: done ?? 0, "aria-label": "Steps done" }), h("span", {}, steps)]);
@@ -122,30 +122,18 @@ export class JobView {
   }
 
   #offered() {
-    const { state } = this.job;
-    if (RETRIED.has(state)) return [{ words: "Retry", kind: "primary", act: () => this.#do("retry", "", { from_start: false }) }];
-    if (HELD.has(state)) return [{ words: "Release", kind: "primary", act: () => this.#do("release", "released") }];
-    if (OVER.has(state) || state === "stopping") return [];
-    const cancel = { words: "Cancel", kind: "danger", act: () => this.#cancel() };
-    if (state === "pausing") return [{ words: "Release", kind: "primary", act: () => this.#do("release", "is queued again when it has saved") }, cancel];
-    return [{ words: "Hold", kind: "plain", act: () => this.#do("hold", RUNS.has(state) ? "saves, then it is held" : "held") }, cancel];
+    return this.job && this.job.uid === this.session.me.uid && !this.job.masked ? offered(this.job) : [];
   }
 
-  async #cancel() {
-    const text = RUNS.has(this.job.state) ? "It saves first where it can, then it stops." : "It will not start.";
-    if (await ask(`Cancel ${titleOf(this.job)}?`, text, "Cancel the job")) await this.#do("cancel", "asked to stop");
+  #changed(job) {
+    if (job.id === this.#id) this.#soon(0);
+    else location.hash = `#/jobs/${job.id}`;
   }
 
-  async #do(what, words, body) {
-    try {
-      const found = await this.session.post(`/v1/jobs/${this.#id}/${what}`, body);
-      this.#page.say(found.id === this.#id ? `${titleOf(found)}: ${words}` : `${titleOf(found)} goes on where this one stopped`, "good");
-      this.store.refresh();
-      if (found.id === this.#id) this.#soon(0);
-      else location.hash = `#/jobs/${found.id}`;
-    } catch (error) {
-      this.#page.say(error.message, "bad");
-    }
+  key(event) {
+    const name = this.#offered().find((each) => ACTIONS[each].key === event.key);
+    if (name) this.#acts.act(name, this.job);
+    return name !== undefined;
   }
 
   #factsOf(job) {

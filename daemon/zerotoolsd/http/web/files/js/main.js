@@ -14,6 +14,7 @@ const byId = (id) => document.getElementById(id);
 const LATER = {
   job: async () => (await import("./job_view.js")).JobView,
   machine: async () => (await import("./machine_view.js")).MachineView,
+  submit: async () => (await import("./submit_view.js")).SubmitView,
   events: async () => (await import("./events_view.js")).EventsView,
 };
 const LINK_WORDS = { live: "live", lost: "the daemon does not answer", ended: "session over" };
@@ -137,7 +138,7 @@ class Page {
   #key(event) {
     const typing = event.target.closest?.("select, textarea, dialog, input:not([type=checkbox], [type=radio])");
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const places = { 1: "#/jobs", 2: "#/machine", 3: "#/events" };
+    const places = { 1: "#/jobs", 2: "#/machine", 3: "#/events", 4: "#/submit" };
     if (event.key in places) location.hash = places[event.key];
     else if (event.key === "?") showKeys();
     else if (event.key === "t") turnTheme();

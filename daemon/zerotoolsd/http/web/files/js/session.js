@@ -66,10 +66,10 @@ export class Session extends EventTarget {
     return answer.json();
   }
 
-  /** Ask for a change. */
-  async post(path, body = {}) {
+  /** Ask for a change; one that is `slow` may take minutes. */
+  async post(path, body = {}, { slow = false, signal } = {}) {
     const headers = { "Content-Type": "application/json" };
-    const answer = await this.request(path, { method: "POST", headers, body: JSON.stringify(body) });
+    const answer = await this.request(path, { method: "POST", headers, body: JSON.stringify(body), endless: slow, signal });
     return answer.json();
   }
 

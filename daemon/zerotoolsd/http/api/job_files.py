@@ -1,0 +1,67 @@
+"""Handler of /v1/import: the job in the text of a job file, or of DeepSpeed's config."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.parse import given_of, job_from_tree, read_tree
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.responses import answer
+
+LONGEST_NAME = 255
+MOST_SEARCHED_LINES = 300
+"""The length, in lines, up to which a job file is searched for the line of a wrong key. The search
+parses the beginning of the file many times."""
+OF_DEEPSPEED = frozenset(
+    {
+        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        "zero_optimization",
+    }
+)
+"""Keys of DeepSpeed's config that no job file has at its top level."""
+
+
+async def read_job_file(request: web.Request) -> web.Response:
+    """POST /v1/import. No file is read: paths in the text must be absolute."""
+    body = await request_validation.json_object(request, known=("text", "deepspeed", "name"))
+    text = request_validation.text(body, "text", request_validation.LONGEST_TEXT)
+    if text is None:
+        raise BadRequest("the key 'text' is missing")
+    deepspeed = request_validation.text(body, "deepspeed", request_validation.LONGEST_TEXT)
+    name = request_validation.text(body, "name", LONGEST_NAME) or "job file"
+    return answer(await asyncio.to_thread(imported_job, text, deepspeed, name))
+
+
+def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
+    """Return the job in `text`, which is called `name`; with DeepSpeed's config, if one is given.
+
+    If `text` itself is DeepSpeed's config, the job lacks the keys in `missing`, `job` is None, and
+    `text` is a job file to complete. Raises BadRequest and Unsupported.
+    """
+    tree = read_tree(text, source=name)
+    if deepspeed is None and not tree.keys() & OF_DEEPSPEED:
+        lines = text if text.count("\n") < MOST_SEARCHED_LINES else None
+        spec = job_from_tree(tree, source=name, base_dir=None, text=lines)
+        return {"job": given_of(spec), "text": text, "missing": [], "notes": []}
+    from zerotools.jobs.imports.combine import JobFile, import_configs, job_text
+    from zerotools.jobs.imports.reading.import_report import next_steps, render
+    from zerotools.jobs.text.json_parser import parse_json
+
+    config = text if deepspeed is None else deepspeed
+    source = name if deepspeed is None else "DeepSpeed config"
+    job = None if deepspeed is None else JobFile(tree, name, Path("/"), text)
+    found = import_configs(job, deepspeed=parse_json(config, source=source), reads_files=False)
+    if found.problem is not None:
+        raise found.problem
+    notes = [*render(found.findings, written=True), *next_steps(found.findings)]
+    return {
+        "job": None if found.spec is None else given_of(found.spec),
+        "text": job_text(found),
+        "missing": list(found.missing),
+        "notes": [line.removeprefix("#").strip() for line in notes],
+    }

@@ -1,0 +1,41 @@
+// The keys of a job that its author set, and what was changed of them. No page, no requests.
+
+const HIDDEN = new Set(["env", "captured_env"]);
+const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+// Keys of the job file are `key` or `table.key`; what is in them may be an object too.
+function flat(tree) {
+  return Object.entries(tree).flatMap(([name, value]) => (isTable(value) ? Object.entries(value).map(([key, each]) => [`${name}.${key}`, each]) : [[name, value]]));
+}
+
+/** The keys that the author of a job set, as a tree; variables are never sent. */
+export function setKeys(job) {
+  const named = job.set_keys ?? [];
+  const found = {};
+  for (const [key, value] of flat(job.spec)) {
+    const [table, name] = key.split(/\.(.*)/);
+    if (HIDDEN.has(table) || !named.some((each) => each === key || each.startsWith(`${key}.`))) continue;
+    if (name === undefined) found[table] = value;
+    else (found[table] ??= {})[name] = value;
+  }
+  return found;
+}
+
+/** What turns the keys `before` into `after`: `{set, unset}`. */
+export function changesOf(before, after) {
+  const [old, fresh] = [new Map(flat(before)), new Map(flat(after))];
+  const set = Object.fromEntries([...fresh].filter(([key, value]) => JSON.stringify(old.get(key)) !== JSON.stringify(value)));
+  return { set, unset: [...old.keys()].filter((key) => !fresh.has(key)) };
+}
+
+/** The object that a text of JSON is. Raises an Error. */
+export function parseKeys(text) {
+  let found;
+  try {
+    found = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`the keys are not JSON: ${error.message}`);
+  }
+  if (!isTable(found)) throw new Error("the keys must be one object of JSON");
+  return found;
+}

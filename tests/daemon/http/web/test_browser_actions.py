@@ -1,0 +1,126 @@
+"""Jobs are changed and submitted in a real browser, by keyboard alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.web.pages import ANNA, Served
+from tests.daemon.http.web.visits import Visit, visiting
+from tests.daemon.waiting import wait_for
+
+pytestmark = pytest.mark.browser
+
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}
+REST = """
+gpus = 2
+[model]
+path = "{model}"
+[data]
+text = ["/data/*.txt"]
+"""
+
+
+@pytest.fixture
+def visit(browser: Any, page: Served, service: FakeService) -> Iterator[Visit]:
+    service.add(uid=ANNA, name="tiny", set_keys=("train.steps", "model.path", "env.TOKEN"))
+    with visiting(browser, page) as found:
+        yield found
+
+
+def test_a_job_is_changed_by_keys(visit: Visit, service: FakeService) -> None:
+    keyboard = visit.page.keyboard
+    visit.show("#/jobs/1")
+    visit.wait_for_text(".actions", "Edit…")
+    keyboard.press("p")
+    keyboard.press("Control+A")
+    keyboard.type("7")
+    keyboard.press("Enter")
+    wait_for(lambda: service.views[1].priority == 7, "the priority")
+    visit.page.wait_for_selector("dialog", state="detached")
+    keyboard.press("e")
+    shown = json.loads(visit.page.input_value("textarea[name=keys]"))
+    assert set(shown) <= {"train", "model"}
+    shown["train"]["steps"] = "many"
+    keyboard.press("Control+A")
+    keyboard.insert_text(json.dumps(shown))
+    for _ in range(4):
+        keyboard.press("Tab")
+    keyboard.press("Enter")
+    visit.wait_for_text("dialog [role=alert]", "train.steps")
+    shown["train"]["steps"] = 11
+    visit.page.locator("textarea[name=keys]").focus()
+    keyboard.press("Control+A")
+    keyboard.insert_text(json.dumps(shown))
+    visit.page.get_by_role("button", name="Change the job").press("Enter")
+    wait_for(lambda: service.views[1].spec["train"]["steps"] == 11, "the edit")
+    visit.page.wait_for_selector("dialog", state="detached")
+    for state, words in (("on_hold", "Release"), ("queued", "Hold")):
+        keyboard.press("h")
+        wait_for(lambda state=state: service.views[1].state == state, state)
+        visit.wait_for_text(".actions", words)
+    service.change(1, state="failed")
+    visit.show("#/jobs")
+    visit.show("#/jobs/1")
+    visit.wait_for_text(".actions", "Run again…")
+    keyboard.press("a")
+    keyboard.press("Enter")
+    visit.page.wait_for_function("() => location.hash === '#/jobs/2'")
+    visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
+
+
+def test_a_config_of_deepspeed_becomes_a_job(
+    visit: Visit, service: FakeService, tmp_path: Path
+) -> None:
+    keyboard, page = visit.page.keyboard, visit.page
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(CONFIG))
+    keyboard.press("4")
+    page.get_by_label("Choose files").set_input_files(path)
+    page.wait_for_function("() => document.querySelector('[name=text]').value.includes('zero_op')")
+    page.get_by_role("button", name="Check").press("Enter")
+    visit.wait_for_text("form.submit [role=status]", "Add model.path, data.text, train.steps")
+    text = page.input_value("[name=text]").replace("[train]", "[train]\nsteps = 9")
+    for model, words in (("models/tiny", "must be an absolute path"), ("/models/tiny", "")):
+        page.get_by_label("Job file").focus()
+        keyboard.press("Control+A")
+        keyboard.insert_text(text + REST.format(model=model).replace("\ngpus = 2", ""))
+        page.get_by_role("button", name="Check").press("Enter")
+        if words:
+            visit.wait_for_text("form.submit [role=alert]", words)
+    visit.wait_for_text("form.submit [role=status]", "It would be accepted")
+    visit.wait_for_text("form.submit", "memory: state of a rank: 12.0 MiB on the device")
+    keyboard.press("Enter")
+    page.wait_for_function("() => location.hash === '#/jobs/2'")
+    assert service.uids == [ANNA]
+    assert service.views[2].spec["zero"]["stage"] == 2
+    assert service.views[2].spec["train"]["steps"] == 9
+    visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
+
+
+def test_what_was_checked_is_what_is_queued(visit: Visit, service: FakeService) -> None:
+    page = visit.page
+    visit.show("#/submit")
+    steps = "[train]\nsteps = 3\nbatch_size = 2\n"
+    page.get_by_label("Job file").fill(REST.format(model="/m") + steps)
+    page.get_by_text("Name, priority and time").click()
+    page.get_by_label("Name", exact=True).fill("mine")
+    page.get_by_label("Hold it").check()
+    page.get_by_role("button", name="Check").click()
+    visit.wait_for_text("form.submit [role=status]", "It would be accepted")
+    queue = page.get_by_role("button", name="Queue the job")
+    page.get_by_label("Priority", exact=False).fill("4")
+    assert queue.is_disabled()
+    visit.show("#/events")
+    visit.show("#/submit")
+    assert page.get_by_label("Name", exact=True).input_value() == "mine"
+    page.get_by_role("button", name="Check").click()
+    queue.click()
+    page.wait_for_function("() => location.hash === '#/jobs/2'")
+    view = service.views[2]
+    assert (view.name, view.state, view.priority) == ("mine", "on_hold", 4)
