@@ -50,7 +50,7 @@ def test_the_screen() -> None:
             7: RankProcess("/x/\x1b[2J", 0),
         },
     )
-    lines = draw(view, owners, None)
+    lines = draw(view, owners, 120)
     assert lines[:7] == [
         "GPU  name       used GiB  free GiB  of GiB  busy   temp  power     clock  slowed by  "
         "  leased to",
@@ -67,10 +67,19 @@ def test_the_screen() -> None:
         "job 3 (tiny)  running  2 CPU  12/40      6.0 GiB",
     ]
     assert all(len(line) <= 40 for line in draw(view, owners, 40))
-    narrow = draw(view, owners, 109)
+    narrow = draw(view, owners, 79)
     assert narrow[1] == (
         "  0  Fake H100      61.2      18.8    80.0   0 %  40 °C   70 W  job 3 (tiny)"
     )
+    assert draw(view, owners, 66)[1] == (
+        "  0      61.2      18.8    80.0   0 %  40 °C   70 W  job 3 (tiny)"
+    )
+    hot = replace(busy, throttle_reasons=("power limit", "temperature"))
+    long = replace(view, snapshot=replace(snapshot, gpus=(hot,)))
+    long.leases["GPU-fake-0"] = name = f"job 3 ({'x' * 60})"
+    piped = draw(long, owners, None)
+    assert piped[1] == f"  0      61.2   0 %  {name}", "a pipe has 80 columns, and nothing is cut"
+    assert piped[2] == "     slowed by temperature"
 
 
 def test_old_gpus_are_shown_as_old() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,8 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.job_reference import has_slurm_jobs
-from zerotools.cli.job_views.describe_job import (
-    Job,
-    age,
-    is_over,
-    loss,
-    paint_state,
-    ranks,
-    reason_text,
-    saved_step,
-    shown_state,
-    state_text,
-    steps,
-    user_of,
-)
+from zerotools.cli.job_views.describe_job import is_over
+from zerotools.cli.job_views.queue_table import folded, machine_lines, queue_lines
 from zerotools.cli.options.click_options import (
     SELECTION,
     GroupedCommand,
@@ -36,16 +22,12 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
-from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.core.errors import BadRequest, DaemonError, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
+from zerotools.sensors.snapshot import Snapshot
 
-HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
-USER, ME, ALL = "user", "me", "all"
-PRIORITY = "prio"
-"""The column of priorities. It is shown if a job has a priority other than 0."""
-RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
-LONGEST_NAME = 40
+ME, ALL = "me", "all"
 
 
 @click.command("queue", cls=GroupedCommand)
@@ -107,7 +89,9 @@ def command(
     elif jobs:
         shown = jobs if show_all else folded(jobs)
         columns = render.terminal_columns(sys.stdout)
-        render.print_lines(table(shown, columns, shows_user=shows_user))
+        if columns is not None and name is None and user is None:
+            render.print_lines(_machine(client, jobs, columns))
+        render.print_lines(queue_lines(shown, columns, shows_user=shows_user))
         if left_out:
             click.echo(f"... older jobs are left out (--limit {limit})")
     elif name is not None:
@@ -120,6 +104,18 @@ def command(
         click.echo(f"the queue has no jobs; add one with: {command_name()} submit JOBFILE")
     else:
         click.echo(f"no job waits or runs; list finished jobs with: {command_name()} queue --all")
+
+
+def _machine(client: DaemonClient, jobs: Sequence[Mapping[str, Any]], columns: int) -> list[str]:
+    """Return the lines on the machine; none if the daemon does not describe it."""
+    try:
+        machine = client.machine()
+    except DaemonError:  # an older one, or it has gone meanwhile
+        return []
+    if machine["snapshot"] is None:
+        return []
+    snapshot = Snapshot.from_json(machine["snapshot"])
+    return machine_lines(snapshot, machine["leases"], jobs, columns)
 
 
 def _jobs_of_slurm(
@@ -182,79 +178,3 @@ def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str
         for job in client.every_job(state=state, user=user):
             found[job["id"]] = job
     return [found[job_id] for job_id in sorted(found)]
-
-
-def table(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
-    """Return the lines of the table of jobs.
-
-    If a reason does not fit into the row of its job, it is shown in full below the row. Owners are
-    shown with `shows_user`, or if the jobs have several owners.
-    """
-    headers: tuple[str, ...] = HEADERS
-    rows = [_row(job) for job in jobs]
-    if any(job.get("priority") for job in jobs):
-        headers = (headers[0], PRIORITY, *headers[1:])
-        shown = [str(job.get("priority", 0)) for job in jobs]
-        rows = [(row[0], value, *row[1:]) for row, value in zip(rows, shown, strict=True)]
-    if shows_user or len({job["uid"] for job in jobs}) > 1:
-        headers = (headers[0], USER, *headers[1:])
-        rows = [(row[0], user_of(job), *row[1:]) for row, job in zip(rows, jobs, strict=True)]
-    paint = {"state": partial(paint_state, stream=sys.stdout)}
-    return render.table_and_remarks(headers, rows, right=RIGHT, columns=columns, paint=paint)
-
-
-def _row(job: Job) -> tuple[str, ...]:
-    return (
-        str(job["id"]),
-        render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
-        state_text(job),
-        render.UNKNOWN if job["stage"] is None else str(job["stage"]),
-        ranks(job),
-        steps(job),
-        loss(job["progress"]),
-        saved_step(job),
-        age(job),
-        reason_text(job),
-    )
-
-
-def folded(jobs: Sequence[Job]) -> list[Job]:
-    """Return `jobs` with one entry for each array of jobs, instead of its members.
-
-    The entry is at the position of the first member. It has the number of the array, and the number
-    of members in each state. If only one member is in `jobs`, that job itself is returned.
-    """
-    counts = Counter(_array(job) for job in jobs)
-    found: list[Job] = []
-    seen: set[int] = set()
-    for job in jobs:
-        number = _array(job)
-        if number is None or counts[number] == 1:
-            found.append(job)
-        elif number not in seen:
-            seen.add(number)
-            found.append(_as_one([each for each in jobs if _array(each) == number], number))
-    return found
-
-
-def _array(job: Job) -> int | None:
-    array = job.get("array")
-    return None if not array else int(array["id"])
-
-
-def _as_one(jobs: Sequence[Job], number: int) -> dict[str, Any]:
-    states = Counter(shown_state(job) for job in jobs)
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
-    first = jobs[0]
-    waiting = next((job for job in jobs if job["reason"] and not job["attempts"]), None)
-    name = str(first["name"] or "").rpartition("-")[0] or str(first["name"] or "")
-    return {
-        **first,
-        "id": f"@{number}",
-        "name": name,
-        "state": said,
-        "progress": None,
-        "phase": None,
-        "latest_checkpoint": None,
-        "reason": waiting["reason"] if waiting else None,
-    }

@@ -30,14 +30,15 @@ from zerotools.jobs.states import ACTIVE
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
 from zerotools.sensors.snapshot_source import SnapshotSource
 
-HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
-CLOCK_HEADERS = ("clock", "slowed by")
+SLOWED, LEASED = "slowed by", "leased to"
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
+GIVING_WAY = ("clock", SLOWED, "name", "free GiB", "power", "of GiB", "temp")
+"""The columns that are left out if the table is too wide, in this order."""
+PIPED_COLUMNS = 80
+"""The width of the table without a terminal. Nothing is cut there."""
+CALM = ("power limit", "clocks set by hand", "display clocks")
+"""Reasons for slow clocks that are not problems, such as the power limit of a busy GPU."""
 MOST_XIDS = 4
-WIDE = 110
-"""The least width of a terminal, in columns, for which the clocks of GPUs are shown. Without a
-terminal they are always shown.
-"""
 FRESH_SECONDS = 30.0
 """The greatest age in seconds of a daemon's snapshot that is used. An idle daemon takes snapshots
 less often.
@@ -165,34 +166,38 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     if snapshot.gpus_error:
         age = render.duration(snapshot.gpus_age_seconds)
         lines.append(f"GPUs  as of {age} ago: {render.clean(snapshot.gpus_error)}")
-    wide = columns is None or columns >= WIDE
-    listed = render.table(
-        (*HEADERS, *(CLOCK_HEADERS if wide else ()), "leased to"),
-        [_gpu_row(gpu, view.leases, wide=wide) for gpu in snapshot.gpus],
-        right=RIGHT,
-        columns=columns,
-    )
+    rows = [_gpu_row(gpu, view.leases) for gpu in snapshot.gpus]
+    names, most = list(rows[0]), columns or PIPED_COLUMNS
+    for given in ("", *GIVING_WAY):
+        names = [name for name in names if name != given]
+        texts = [[row[name] for name in names] for row in rows]
+        listed = render.table(names, texts, right=RIGHT)
+        if all(render.width(line) <= most for line in listed):
+            break
     lines.append(listed[0])
     for gpu, line in zip(snapshot.gpus, listed[1:], strict=True):
         lines.append(line)
+        bad = ", ".join(reason for reason in gpu.throttle_reasons or () if reason not in CALM)
+        lines += [f"     slowed by {bad}"] if bad and SLOWED not in names else []
         lines += [f"     {text}" for text in _details(gpu, owners)]
     return lines
 
 
-def _gpu_row(gpu: Gpu, leases: dict[str, str], *, wide: bool) -> tuple[str, ...]:
-    slowed = ", ".join(gpu.throttle_reasons or ()) or render.UNKNOWN
-    return (
-        str(gpu.index),
-        gpu.name or "?",
-        render.gib(gpu.memory_used_bytes),
-        render.gib(gpu.memory_free_bytes),
-        render.gib(gpu.memory_total_bytes),
-        _with_unit(gpu.utilization_percent, "%"),
-        _with_unit(gpu.temperature_celsius, "°C"),
-        _with_unit(gpu.power_watts, "W"),
-        *((_with_unit(gpu.sm_clock_mhz, "MHz"), slowed) if wide else ()),
-        leases.get(gpu.uuid or "", render.UNKNOWN),
-    )
+def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> dict[str, str]:
+    """Return the cells of a GPU by the name of their column, from left to right."""
+    return {
+        "GPU": str(gpu.index),
+        "name": gpu.name or "?",
+        "used GiB": render.gib(gpu.memory_used_bytes),
+        "free GiB": render.gib(gpu.memory_free_bytes),
+        "of GiB": render.gib(gpu.memory_total_bytes),
+        "busy": _with_unit(gpu.utilization_percent, "%"),
+        "temp": _with_unit(gpu.temperature_celsius, "°C"),
+        "power": _with_unit(gpu.power_watts, "W"),
+        "clock": _with_unit(gpu.sm_clock_mhz, "MHz"),
+        SLOWED: ", ".join(gpu.throttle_reasons or ()) or render.UNKNOWN,
+        LEASED: leases.get(gpu.uuid or "", render.UNKNOWN),
+    }
 
 
 def _details(gpu: Gpu, owners: Owners) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerotools.cli.job_views.describe_job import title
+from zerotools.cli.job_views.machine_screen import CALM
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.short_numbers import in_ranges
@@ -35,8 +36,6 @@ from zerotools.sensors.snapshot import Gpu
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 ROOMY = 100
 """The least number of columns of a screen that shows the names of GPUs and their usual states."""
-CALM = ("power limit", "clocks set by hand", "display clocks")
-"""Reasons for slow clocks that are not problems, such as the power limit of a busy GPU."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.job_views.queue_table import (
+    GIVING_WAY,
+    first_clauses,
+    gpu_holders,
+    machine_lines,
+    queue_lines,
+)
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.snapshot_source import SnapshotSource
+
+NEEDS = "needs 4 GPUs: 0 of 8 free: GPUs 0-2: job 1; GPUs 3-4: job 2"
+
+
+def job_of(number: int, user: str, name: str, **changes: Any) -> Job:
+    usual = {"created": time.time() - 3 * 86400, "reason": None, "uid": ord(user[0])}
+    return a_view(number, a_job(), **{**usual, **changes, "user": user, "name": name}).to_json()
+
+
+def runs(number: int, user: str, name: str, **changes: Any) -> Job:
+    saved = {"step": 10, "path": "/o", "verified": None, "not_verified": "no report"}
+    usual = {"state": "running", "attempts": (an_attempt(),), "progress": STEP}
+    return job_of(number, user, name, **{**usual, "latest_checkpoint": saved, **changes})
+
+
+def five_jobs() -> list[Job]:
+    now = time.time()
+    hung = {"name": "step", "last_step": now - 725, "last_progress": now - 725, "stalled": True}
+    hung |= {"doing": None, "since": None, "quiet": True, "last_line": None, "stall": "it hangs"}
+    return [
+        runs(1, "anna", "llama-8b-instruct-on-our-own-conversations"),
+        runs(2, "bob", "lora", phase=hung, state_since=now - 725),
+        job_of(3, "bob", "sweep", reason=NEEDS, created=now - 1140, priority=5),
+        job_of(4, "anna", "evaluation", reason="starts at 22:30", created=now - 4 * 3600),
+    ]
+
+
+def test_columns_give_way_in_their_order_until_the_table_fits() -> None:
+    jobs = five_jobs()
+    wide = queue_lines(jobs, 200)
+    everything = "id user prio name state age ranks stage step loss saved why"
+    assert " ".join(wide[0].split()) == everything
+    assert queue_lines(jobs, 80) == [
+        "id  user  prio  name                      state        age  ranks   step    loss",
+        " 1  anna     0  llama-8b-instruct-on-ou…  running       3d  2 CPU  12/40  2.5000",
+        " 2  bob      0  lora                      stalled 12m   3d  2 CPU  12/40  2.5000",
+        "    it hangs",
+        " 3  bob      5  sweep                     queued       19m  needs 4 GPUs…",
+        " 4  anna     0  evaluation                queued        4h  starts at 22:30",
+    ]
+    gone = [column for column, width in GIVING_WAY if not width]
+    for columns in range(60, 201):
+        header, *rows = queue_lines(jobs, columns)
+        assert all(len(line) <= columns for line in (header, *rows)), columns
+        left_out = [name not in header.split() for name in gone]
+        assert left_out == sorted(left_out, reverse=True), "the last ones stay longest"
+
+
+def test_without_a_terminal_everything_is_there() -> None:
+    lines = queue_lines(five_jobs(), None)
+    assert lines[3].endswith(NEEDS)
+    assert lines[1].split()[3] == "llama-8b-instruct-on-our-own-conversati…"
+    assert {len(line.split("  ")) > 8 for line in lines} == {True}
+    assert queue_lines([], None) == ["id  name  state  age  ranks  stage  step  loss  saved  why"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (len(NEEDS), NEEDS),
+        (40, "needs 4 GPUs: 0 of 8 free…"),
+        (20, "needs 4 GPUs…"),
+        (9, "needs 4 …"),
+    ],
+)
+def test_a_reason_is_cut_after_a_clause(columns: int, text: str) -> None:
+    assert first_clauses(NEEDS, columns) == text
+
+
+def test_gpus_are_grouped_by_their_holders() -> None:
+    jobs = five_jobs()
+    gpus = [*(fake_gpu(n) for n in range(7)), fake_gpu(7, error="NVML: GPU is lost")]
+    leases = [{"gpu_uuid": f"GPU-fake-{n}", "job_id": 1 + (n > 3), "uid": n > 3} for n in range(6)]
+    named = "anna/llama-8b-instruct-on-our-own-conversations"
+    assert gpu_holders(gpus, leases, jobs) == {
+        named: "0-3",
+        "bob/lora": "4-5",
+        "free": "6",
+        "error": "7",
+    }
+    assert gpu_holders(gpus[:2], leases[:1], [])["job 1"] == "0", "a job that is not listed"
+    snapshot = SnapshotSource(FakeProbe(gpus)).read()
+    first, second, blank = machine_lines(snapshot, leases, jobs, 200)
+    assert first.startswith("6 of 8 GPUs in use; 1 running, 1 stalled, 2 queued; memory ")
+    assert (second, blank) == (f"GPUs 0-3 {named}, 4-5 bob/lora, 6 free, 7 error", "")
+    narrow = machine_lines(snapshot, leases, jobs, 70)
+    assert narrow[1] == f"GPUs 0-3 {named} and 3 more"
+    assert all(len(line) <= 70 for line in narrow)

@@ -1,0 +1,268 @@
+"""The table of `zerotools queue`, and the lines on the machine above it.
+
+On a terminal, columns give way in the order of `GIVING_WAY` until the table fits. A job that waits
+has its reason in place of its figures. A reason that does not fit into the row of its job is one
+line below it, cut at the width of the terminal: `zerotools explain` has all of it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from zerotools.cli.job_views.describe_job import (
+    Job,
+    age,
+    is_over,
+    loss,
+    paint_state,
+    ranks,
+    reason_text,
+    saved_step,
+    shown_state,
+    state_text,
+    steps,
+    user_of,
+)
+from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
+from zerotools.sensors.snapshot import Gpu, Snapshot
+
+USER, PRIORITY, WHY = "user", "prio", "why"
+LONGEST_NAME = 40
+GIVING_WAY: Sequence[tuple[str, int]] = (
+    *(("stage", 0), ("name", 24), ("saved", 0), ("name", 16), ("loss", 0), (PRIORITY, 0)),
+    *(("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
+)
+"""The order in which columns become narrower: a column, and its new greatest width (0: it is left
+out).
+"""
+RIGHT = frozenset(("id", PRIORITY, "age", "stage", "ranks", "step", "loss", "saved"))
+_FIGURES = ("ranks", "stage", "step", "loss", "saved")
+_TEXTS: Mapping[str, Callable[[Job], str]] = {
+    "id": lambda job: str(job["id"]),
+    USER: user_of,
+    PRIORITY: lambda job: str(job.get("priority", 0)),
+    "name": lambda job: render.clean(job["name"] or render.UNKNOWN),
+    "state": lambda job: state_text(job),
+    "age": lambda job: age(job),
+    "ranks": ranks,
+    "stage": lambda job: render.UNKNOWN if job["stage"] is None else str(job["stage"]),
+    "step": steps,
+    "loss": lambda job: loss(job["progress"]),
+    "saved": saved_step,
+}
+"""The columns from left to right, except the reason, which is the last one."""
+_GAP = "  "
+_CLAUSE = re.compile(r"(?<!\d)[:;,] ")
+
+
+def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
+    """Return the lines of the table of jobs. `columns` is the width of the terminal, or None for
+    all columns with whole reasons.
+
+    Owners are shown with `shows_user`, or if the jobs have several owners. Priorities are shown if
+    a job has one.
+    """
+    names = list(_TEXTS)
+    if not shows_user and len({job["uid"] for job in jobs}) < 2:
+        names.remove(USER)
+    if not any(job.get("priority") for job in jobs):
+        names.remove(PRIORITY)
+    rows = [[_TEXTS[name](job) for name in names] for job in jobs]
+    reasons = [render.clean(reason_text(job)) for job in jobs]
+    widths = _widths(names, rows, columns)
+    header = _cells(names, names, widths)
+    titled = _GAP.join([*header, WHY])
+    has_room = columns is None or (any(reasons) and render.width(titled) <= columns)
+    lines = [titled if has_room else _GAP.join(header).rstrip()]
+    for row, reason, job in zip(rows, reasons, jobs, strict=True):
+        cells = _painted(names, _cells(names, row, widths), widths)
+        if columns is None:
+            lines.append(_GAP.join([*cells, reason]).rstrip())
+        else:
+            lines += _row(names, cells, widths, reason, columns, waits=_has_no_figures(job))
+    return lines
+
+
+def _widths(
+    names: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None
+) -> dict[str, int]:
+    """Return the width of each column; 0 for a column that is left out."""
+    widths = {
+        name: max(render.width(name), *(render.width(row[at]) for row in rows), 0)
+        for at, name in enumerate(names)
+    }
+    widths["name"] = min(widths["name"], LONGEST_NAME)
+    for name, most in GIVING_WAY:
+        shown = [width for width in widths.values() if width]
+        if columns is None or sum(shown) + len(_GAP) * (len(shown) - 1) <= columns:
+            break
+        if name in widths:
+            widths[name] = min(widths[name], most)
+    return widths
+
+
+def _cells(names: Sequence[str], texts: Sequence[str], widths: Mapping[str, int]) -> list[str]:
+    """Return the texts of a row, padded to the widths of their columns."""
+    found = []
+    for name, text in zip(names, texts, strict=True):
+        if widths[name]:
+            short = render.shorten(text, widths[name])
+            blank = " " * (widths[name] - render.width(short))
+            found.append(blank + short if name in RIGHT else short + blank)
+    return found
+
+
+def _painted(names: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> list[str]:
+    shown = [name for name in names if widths[name]]
+    return [
+        paint_state(cell, sys.stdout) if name == "state" else cell
+        for name, cell in zip(shown, cells, strict=True)
+    ]
+
+
+def _has_no_figures(job: Job) -> bool:
+    return job["progress"] is None and job["latest_checkpoint"] is None
+
+
+def _row(
+    names: Sequence[str],
+    cells: Sequence[str],
+    widths: Mapping[str, int],
+    reason: str,
+    columns: int,
+    *,
+    waits: bool,
+) -> list[str]:
+    """Return the line of a job with its reason, or two lines if the reason has no space there."""
+    shown = [name for name in names if widths[name]]
+    kept = len([name for name in shown if name not in _FIGURES]) if waits and reason else len(shown)
+    used = sum(widths[name] + len(_GAP) for name in shown[:kept])
+    line = _GAP.join(cells[:kept])
+    if not reason:
+        return [line.rstrip()]
+    short = first_clauses(reason, columns - used)
+    if waits or short == reason:
+        return [f"{line}{_GAP}{paint(short, 'quiet', sys.stdout)}"]
+    below = render.shorten(reason, columns - 4)
+    return [line.rstrip(), f"    {paint(below, 'quiet', sys.stdout)}"]
+
+
+def first_clauses(text: str, columns: int) -> str:
+    """Return the first clauses of a sentence that fit into `columns` columns, with an ellipsis if
+    others were left out.
+    """
+    if render.width(text) <= columns:
+        return text
+    ends = [found.start() for found in _CLAUSE.finditer(text) if found.start() < columns]
+    if ends and ends[-1] * 2 >= columns:
+        return f"{text[: ends[-1]]}…"
+    return render.shorten(text, columns)
+
+
+def folded(jobs: Sequence[Job]) -> list[Job]:
+    """Return `jobs` with one entry for each array of jobs, instead of its members.
+
+    The entry is at the position of the first member. It has the number of the array, and the number
+    of members in each state. If only one member is in `jobs`, that job itself is returned.
+    """
+    counts = Counter(_array(job) for job in jobs)
+    found: list[Job] = []
+    seen: set[int] = set()
+    for job in jobs:
+        number = _array(job)
+        if number is None or counts[number] == 1:
+            found.append(job)
+        elif number not in seen:
+            seen.add(number)
+            found.append(_as_one([each for each in jobs if _array(each) == number], number))
+    return found
+
+
+def _array(job: Job) -> int | None:
+    array = job.get("array")
+    return None if not array else int(array["id"])
+
+
+def _as_one(jobs: Sequence[Job], number: int) -> dict[str, Any]:
+    first = jobs[0]
+    waiting = next((job for job in jobs if job["reason"] and not job["attempts"]), None)
+    name = str(first["name"] or "").rpartition("-")[0] or str(first["name"] or "")
+    return {
+        **first,
+        "id": f"@{number}",
+        "name": name,
+        "state": _counts(jobs),
+        "progress": None,
+        "phase": None,
+        "latest_checkpoint": None,
+        "reason": waiting["reason"] if waiting else None,
+    }
+
+
+def _counts(jobs: Sequence[Job]) -> str:
+    """Return the number of jobs in each state, as `3 queued, 1 running`."""
+    counts = Counter(shown_state(job) for job in jobs)
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def machine_lines(
+    snapshot: Snapshot, leases: Sequence[Mapping[str, Any]], jobs: Sequence[Job], columns: int
+) -> list[str]:
+    """Return a line that sums up the machine and its jobs, and a line with the GPUs of each job.
+
+    `leases` are the daemon's leases of GPUs, and `jobs` all unfinished jobs. What does not fit into
+    `columns` is left out.
+    """
+    host, gpus = snapshot.host, snapshot.gpus
+    leased = {lease["gpu_uuid"] for lease in leases}
+    parts = [_counts([job for job in jobs if not is_over(job)])]
+    if gpus:
+        parts.insert(0, f"{sum(gpu.uuid in leased for gpu in gpus)} of {len(gpus)} GPUs in use")
+    total = render.size(host.memory_total_bytes)
+    parts.append(f"memory {render.gib(host.memory_used_bytes)} of {total}")
+    parts += [] if host.cpu_percent is None else [f"CPU {host.cpu_percent:.0f} %"]
+    while len(parts) > 1 and render.width("; ".join(parts)) > columns:
+        parts.pop()
+    lines = [render.shorten("; ".join(filter(None, parts)), columns)]
+    if gpus:
+        holders = gpu_holders(gpus, leases, jobs)
+        lines.append(
+            _listed("GPUs ", [f"{where} {who}" for who, where in holders.items()], columns)
+        )
+    return [*lines, ""]
+
+
+def gpu_holders(
+    gpus: Sequence[Gpu], leases: Sequence[Mapping[str, Any]], jobs: Sequence[Job]
+) -> dict[str, str]:
+    """Return the numbers of the GPUs by their holder, as `0-3` by `anna/llama`. Other holders are
+    `error` and `free`. Users are named if several have GPUs.
+    """
+    known = {job["id"]: job for job in jobs}
+    is_shared = len({lease.get("uid") for lease in leases}) > 1
+    names: dict[str, list[str]] = {}
+    for lease in leases:
+        job = known.get(lease["job_id"])
+        name = render.clean(str((job or {}).get("name") or f"job {lease['job_id']}"))
+        owner = f"{user_of(job)}/" if is_shared and job is not None else ""
+        names.setdefault(lease["gpu_uuid"], []).append(f"{owner}{name}")
+    places: dict[str, list[int]] = {}
+    for gpu in gpus:
+        other = "error" if gpu.error else "excluded" if gpu.excluded else "free"
+        places.setdefault(" + ".join(names.get(gpu.uuid or "", [other])), []).append(gpu.index)
+    return {who: render.spans(where).replace(", ", ",") for who, where in places.items()}
+
+
+def _listed(head: str, parts: Sequence[str], columns: int) -> str:
+    """Return the parts that fit into one line, and the number of the others."""
+    line = head + ", ".join(parts)
+    for count in range(len(parts) - 1, 0, -1):
+        if render.width(line) <= columns:
+            break
+        line = f"{head}{', '.join(parts[:count])} and {len(parts) - count} more"
+    return render.shorten(line, columns)
