@@ -180,6 +180,9 @@ def _tables(spec: type) -> Iterator[str]:
         if is_dataclass(table):
             assert isinstance(table, type)
             yield from _table(f"`[{name}]`", table)
+            for key_name, key_hint in get_type_hints(table).items():
+                if get_origin(key_hint) is tuple and (row := table_of(key_hint)) is not None:
+                    yield from _table(f"`[[{name}.{key_name}]]`", row)
 
 
 def _table(title: str, spec: type) -> Iterator[str]:

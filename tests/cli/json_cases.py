@@ -209,6 +209,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "web": (lambda it: it.ask("web"), lambda it: it.ask("web", "--end")),
     "drain": (lambda it: it.ask("drain"),),
     "undrain": (lambda it: it.ask("undrain"),),
+    "notify": (lambda it: it.ask("notify", "test", "--place", "lab"),),
     "doctor": (lambda it: it.ask("doctor", "--python", "/bin/false"),),
     "chaos": (lambda it: it.run("chaos", "--minutes", "0.1", "--every", "6", "--jobs", "1"),),
     "help": (lambda it: it.run("help"), lambda it: it.run("help", "install")),

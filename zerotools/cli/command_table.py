@@ -155,6 +155,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.drain", MACHINE, "Start no more jobs; running jobs continue."
     ),
     "undrain": CommandEntry("zerotools.cli.commands.undrain", MACHINE, "Start jobs again."),
+    "notify": CommandEntry(
+        "zerotools.cli.commands.notify", MACHINE, "Test the places that get notifications."
+    ),
     "doctor": CommandEntry(
         "zerotools.cli.commands.doctor", MACHINE, "Find problems that could stop jobs.", True
     ),
@@ -349,6 +352,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "web": ("zerotools web", "zerotools web --open", "zerotools web --end"),
     "drain": ("zerotools drain", "zerotools drain --why 'new driver at 18:00'"),
     "undrain": ("zerotools undrain",),
+    "notify": (
+        "zerotools notify test",
+        "zerotools notify test --place lab --kind failed",
+    ),
     "doctor": ("zerotools doctor", "zerotools doctor --python /opt/train/bin/python"),
     "chaos": ("zerotools chaos", "zerotools chaos --minutes 10 --directory /data --seed 7"),
     "help": ("zerotools help", "zerotools help install", "zerotools help numa --json"),

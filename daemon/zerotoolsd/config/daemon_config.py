@@ -13,7 +13,6 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.jobfile_tables.notify import wrong_sending
 from zerotools.jobs.priorities import why_not_priority
 from zerotoolsd.config.config_tables import (
     ApiConfig,
@@ -23,7 +22,6 @@ from zerotoolsd.config.config_tables import (
     HistoryConfig,
     LaunchConfig,
     LimitsConfig,
-    NotifyConfig,
     PreemptionConfig,
     PressureConfig,
     PriorityConfig,
@@ -38,6 +36,7 @@ from zerotoolsd.config.config_tables import (
     wrong_warm_start,
     wrong_web,
 )
+from zerotoolsd.config.notify_config import NotifyConfig, wrong_notify
 from zerotoolsd.config.users_config import UsersConfig, wrong_users
 
 
@@ -92,7 +91,7 @@ def load(path: Path | None) -> Config:
     config: Config | None = build(Config, tree, "", problems)
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
-        problems += wrong_sending(config.notify)
+        problems += wrong_notify(config.notify)
         problems += wrong_users(config.users)
         problems += wrong_warm_start(config.warm_start)
         problems += wrong_history(config.history)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotools.core.counts import bytes_of
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
@@ -33,6 +34,7 @@ from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.stop_attempts import AttemptStopper
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
 from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.cleaner import Cleaner
@@ -48,6 +50,7 @@ from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
+from zerotoolsd.queue.disk_reserve import why_little_room
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -242,7 +245,7 @@ class Dispatcher:
         )
         machine.lets_go = lambda: self.placing.drained is not None and not self._running()
         self.priority_classes = PriorityClasses(config.priority)
-        self.notifier = JobNotifier(store, config.notify, self._guard, users)
+        self.notifier = JobNotifier(store, config.notify, self._guard, users, self._shortages)
         self.last_uploads = LastUploads(store, self.announce, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = CheckpointPins(state_dir, store, users)
@@ -376,6 +379,15 @@ class Dispatcher:
                     self._retries.over(job.id)
                     self.transitions.take(job, Retry())
         return waits
+
+    def _shortages(self) -> dict[str, str]:
+        """Return the shortages of the machine: the kind of the notice to one sentence."""
+        least = bytes_of(self.config.notify.disk_free)
+        found = {
+            MEMORY_SHORT: self.pressure.why_none_starts,
+            DISK_SHORT: why_little_room(self.state_dir, least),
+        }
+        return {notice: why for notice, why in found.items() if why is not None}
 
     def _tell_over(self, lease: Lease, what: str) -> None:
         self.announce()

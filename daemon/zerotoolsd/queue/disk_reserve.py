@@ -86,6 +86,21 @@ def why_full(state_dir: Path) -> str | None:
     return None
 
 
+def why_little_room(state_dir: Path, least_bytes: int) -> str | None:
+    """Return a sentence for administrators if the disk has less than `least_bytes` bytes free;
+    None if it has more.
+    """
+    try:
+        found = os.statvfs(state_dir)
+    except OSError as error:
+        return f"{state_dir}: {error.strerror}"
+    free = found.f_bavail * found.f_frsize
+    if free >= least_bytes:
+        return None
+    limit = f"less than {least_bytes / 2**30:.4g} GiB (notify.disk_free)"
+    return f"{state_dir} has {free / 2**30:.1f} GiB free, {limit}; zerotools clean frees space"
+
+
 def is_full(error: BaseException) -> bool:
     """Return whether `error`, an error of SQLite, means that the disk is full."""
     code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it

@@ -212,6 +212,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE job ADD COLUMN text_number INTEGER;
     CREATE UNIQUE INDEX job_text_number ON job (text_number) WHERE text_number IS NOT NULL;
     """,
+    # Conditions of jobs that notices have reported, such as a stall; job 0 is the machine.
+    """
+    CREATE TABLE reported (job_id INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (job_id, name));
+    """,
 )
 """SQL scripts of the migrations. Number n (from 1) changes a database with `user_version` n-1
 into one with n.

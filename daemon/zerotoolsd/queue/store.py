@@ -355,6 +355,7 @@ class Store:
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
             self.dependencies.removed(job)
             self.yields.removed(job.id)
+            self.outbox.removed(job.id)
             self.of_user.forget()
             self._append(now, job.id, None, "clean", job.state, None, why)
 

@@ -383,6 +383,17 @@ class JobRequests:
         await self._draining.drain(why, uid)
         return self.health()
 
+    async def test_notices(
+        self, places: Collection[str], kinds: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Send examples of notices to the configured places, and return the answers.
+
+        Without `places`: to all. Without `kinds`: those that each place gets. An answer has
+        `place`, `service`, `notice`, `delivered` (whether the place took it) and `answer` (its
+        words). Raises BadRequest.
+        """
+        return await self._dispatcher.notifier.try_places(places, kinds)
+
     async def undrain(self, *, uid: int) -> dict[str, Any]:
         """End the drain, so that jobs start again. Returns and raises the same as `drain`."""
         await self._draining.undrain(uid)

@@ -60,6 +60,7 @@ class Action(Enum):
     CHANGE_ARRAY = "change its array", Reach.OWN
     RETRY = "run it again", Reach.OWN
     DRAIN = "drain the queue", Reach.OWN
+    TEST_NOTICES = "test the notifications", Reach.OWN
     RELEASE = "release it", Reach.OWN
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN

@@ -116,3 +116,9 @@ def test_a_state_directory_that_does_not_answer_is_full(
         assert (disk_reserve.why_full(tmp_path) is not None) is full
     monkeypatch.undo()
     assert disk_reserve.why_full(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
+    assert disk_reserve.why_little_room(tmp_path, 1) is None
+    said = str(disk_reserve.why_little_room(tmp_path, 2**60))
+    assert said.startswith(f"{tmp_path} has ")
+    assert "less than 1.074e+09 GiB (notify.disk_free); zerotools clean frees space" in said
+    gone = tmp_path / "none"
+    assert disk_reserve.why_little_room(gone, 1) == f"{gone}: No such file or directory"

@@ -248,6 +248,8 @@ def convert(hint: Any, value: Any) -> Any:
 
 
 def _convert_table(kind: type[Any], value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Mismatch("must be a table")
     problems: list[str] = []
     result = build(kind, value, "", problems)
     if problems:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,10 @@ CLEAN_SECONDS = 3600.0
 """The additional time in seconds to wait for the removal of jobs: their files may have many
 gigabytes.
 """
+
+
+NOTICE_TEST_SECONDS = 60.0
+"""The additional time in seconds to wait for the answers of services."""
 
 
 class DaemonRequests:
@@ -423,6 +427,15 @@ class DaemonClient(DaemonRequests):
         Return the daemon's health. `why` is the reason that the daemon shows to users.
         """
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
+
+    def test_notices(self, places: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
+        """Let the daemon send examples of notifications to its places (default: to all).
+
+        Return the answer of each place to each notification, as `sent`. `kinds` are the kinds of
+        notifications (default: those that each place gets).
+        """
+        body = {"places": list(places), "kinds": list(kinds)}
+        return self._object("POST", "/v1/notices/test", body=body, patience=NOTICE_TEST_SECONDS)
 
     def undrain(self) -> dict[str, Any]:
         """Let the daemon start jobs again after `drain`. Return the daemon's health."""

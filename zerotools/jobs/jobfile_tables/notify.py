@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import ip_network
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
-from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.text.exec_limits import too_long
 from zerotools.jobs.text.secrets import HIDDEN
 
 NOTICES = (
-    *("started", "retried", "stalled", "preempted", "paused", "held"),
+    *("started", "first_step", "retried", "stalled", "preempted", "paused", "held"),
     *("succeeded", "failed", "stopped", "cancelled"),
 )
 """The events of a job about which a message can be sent."""
@@ -34,8 +31,9 @@ class NotifySpec:
         stored_default=USUAL_NOTICES,
     )
     webhook: str | None = key(
-        "An `https://` address that gets each notification as JSON, in Slack's form. The "
-        "daemon's administrator configures the hosts that are allowed.",
+        "An `https://` address that gets each notification: as a message, of Slack, Discord, "
+        "Feishu, DingTalk or ntfy.sh; of other hosts as JSON. The daemon's administrator "
+        "configures the hosts that are allowed.",
         default=None,
         stored_default=None,
     )
@@ -59,45 +57,13 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
             yield f"notify.command: entry {index} ({show(word)}) is too long: {why}"
 
 
-def wrong_notices(name: str, notices: tuple[str, ...]) -> Iterator[str]:
+def wrong_notices(
+    name: str, notices: tuple[str, ...], allowed: tuple[str, ...] = NOTICES
+) -> Iterator[str]:
     """Yield each problem with the value of the key `name`, which is a list of events."""
     for each in notices:
-        if each not in NOTICES:
-            yield f"{name}: {show(each)} is not one of {', '.join(NOTICES)}"
-
-
-class SendingRules(Protocol):
-    """The settings in the table `[notify]` of the daemon's configuration."""
-
-    @property
-    def on(self) -> tuple[str, ...]: ...
-    @property
-    def allow(self) -> tuple[str, ...]: ...
-    @property
-    def networks(self) -> tuple[str, ...]: ...
-    @property
-    def webhook(self) -> str | None: ...
-    @property
-    def keep_trying(self) -> int | str: ...
-
-
-def wrong_sending(rules: SendingRules) -> Iterator[str]:
-    """Yield each problem with the table `[notify]` of the daemon's configuration."""
-    yield from wrong_notices("notify.on", rules.on)
-    if rules.webhook is not None and (why := wrong_url(rules.webhook)) is not None:
-        yield f"notify.webhook: {why}"
-    for entry in rules.allow:
-        if (why := wrong_url(entry if "://" in entry else f"https://{entry}")) is not None:
-            yield f"notify.allow: {show(entry)} {why}"
-    for network in rules.networks:
-        try:
-            ip_network(network)
-        except ValueError as error:
-            yield f"notify.networks: {error}"
-    try:
-        seconds_of(rules.keep_trying)
-    except ValueError as error:
-        yield f"notify.keep_trying = {show(rules.keep_trying)}: {error}"
+        if each not in allowed:
+            yield f"{name}: {show(each)} is not one of {', '.join(allowed)}"
 
 
 def wrong_url(url: str) -> str | None:

@@ -98,6 +98,14 @@ async def undrain(request: web.Request) -> web.Response:
     return answer(await request.app[SERVICE].undrain(uid=asked(request).uid))
 
 
+async def test_notices(request: web.Request) -> web.Response:
+    """POST /v1/notices/test."""
+    body = await request_validation.json_object(request, known=("places", "kinds"))
+    names = request_validation.texts(body, "places")
+    kinds = request_validation.texts(body, "kinds")
+    return answer({"sent": await request.app[SERVICE].test_notices(names, kinds)})
+
+
 async def events(request: web.Request) -> web.Response:
     """GET /v1/events?since=&wait= (the value `next` of a response is `since` of the next
     request).

@@ -262,6 +262,16 @@ def text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
     return value
 
 
+def texts(body: Mapping[str, Any], name: str) -> list[str]:
+    """Return the list of texts of the key `name` in the request body; empty if it is missing."""
+    value = body.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadRequest(f"{name}: must be null or a list of texts")
+    return value
+
+
 def _is_plain(value: str) -> bool:
     try:
         value.encode()

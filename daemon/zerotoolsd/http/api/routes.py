@@ -55,6 +55,7 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
+    (web.post("/v1/notices/test", machine.test_notices), Action.TEST_NOTICES),
     (web.get("/v1/events", machine.events), Action.FOLLOW_EVENTS),
     (web.get("/v1/events/stream", machine.stream, allow_head=False), Action.FOLLOW_EVENTS),
     (web.get("/v1/openapi.json", openapi_document.openapi), Action.SEE_DAEMON),

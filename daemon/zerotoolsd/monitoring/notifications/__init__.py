@@ -1,10 +1,14 @@
-"""Notifications about jobs.
+"""Notifications about jobs and about the machine.
 
-notice_text     the notices of a job's change and their recipients; no I/O
-notifier        delivers notices from the outbox, repeats failed deliveries, reports stalls
-webhooks        sends one notice to an allowed address
-notify_command  runs a command of a user for a notice, as that user
-run_command     the process that runs one such command, and ends its remaining children
+notifier         delivers notices from the outbox and repeats failed deliveries
+places           sends one notice to a place of the configuration: a service, or e-mail
+webhooks         sends one notice by HTTP; for jobs to allowed addresses only
+notify_command   runs a command of a user for a notice, as that user
+run_command      the process that runs one such command, and ends its remaining children
+progress_watch   finds first steps and stalls of running jobs
+shortage_watch   finds shortages of memory and of disk space
+message_formats  the requests and answers of Slack, Discord, Feishu, DingTalk and ntfy; no I/O
+notice_text      the notices of a change, with their texts and recipients
 
 Nothing here blocks the daemon: a delivery has a time limit, and the outbox is bounded.
 """

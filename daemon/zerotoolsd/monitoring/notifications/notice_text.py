@@ -1,23 +1,31 @@
-"""The kinds and recipients of the notices that are sent if a job changes. No I/O."""
+"""The notices of a change of a job or of the machine: their kinds, texts and recipients."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
-from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.attempts.last_report import last_report
+from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConfig
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
-from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.tables.notice_outbox import COMMAND, PLACE, WEBHOOK, Notice
+from zerotoolsd.supervisor.heartbeats.stall_detector import duration
 
-STALLED = "stalled"
+STALLED, FIRST_STEP = "stalled", "first_step"
+MACHINE_JOB = 0
+"""The number that notices of the machine have instead of the number of a job."""
 _OF_STATE: Mapping[str, str] = MappingProxyType(
     {
         states.SUCCEEDED: "succeeded",
@@ -32,8 +40,9 @@ _OF_STATE: Mapping[str, str] = MappingProxyType(
 _WORDS: Mapping[str, str] = MappingProxyType(
     {
         "started": "has started",
+        FIRST_STEP: "has done its first step",
         "retried": "is tried again",
-        "stalled": "makes no progress",
+        STALLED: "makes no progress",
         "preempted": "stopped for another job, and continues later",
         "held": "is held",
         "paused": "is held",
@@ -41,8 +50,13 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "failed": "has failed",
         "stopped": "was stopped at its time limit",
         "cancelled": "was cancelled",
+        MEMORY_SHORT: "has little memory left",
+        DISK_SHORT: "has little disk space left",
     }
 )
+_ADVICE = ("; try ", "; set ")
+"""Beginnings of the advice that the reason of a job may contain."""
+_LONGEST_REASON = 2000
 
 
 def notice_of(before: str, after: str, why: str | None = None) -> str | None:
@@ -60,6 +74,10 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
     return _OF_STATE.get(after)
 
 
+NewestAttempt = Callable[[JobRow], AttemptRow | None]
+"""A function that returns the newest attempt of a job; None if it has none."""
+
+
 class JobNotices:
     """Makes the notices of job changes for the recipients that the job and the daemon's
     configuration name.
@@ -70,30 +88,64 @@ class JobNotices:
         self._host = host or os.uname().nodename
 
     def of_change(
-        self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
+        self,
+        job: JobRow,
+        after: JobStatus,
+        *,
+        event: int,
+        attempt: int | None,
+        now: float,
+        newest: NewestAttempt = lambda job: None,
     ) -> Iterator[Notice]:
         """Yield the notices that report the change of `job` to `after`, one for each recipient.
 
-        `event` is the number of the change in the queue's events.
+        `event` is the number of the change in the queue's events. `newest` returns the newest
+        attempt of the job after the change.
         """
         notice = notice_of(job.state, after.state, job.standing.reason)
-        if notice is None:
+        if notice is None or not self.wants(job, notice):
             return
-        name = f"{event}"
-        yield from self._notices(job, notice, name, after.state, after.reason, attempt, now)
+        facts = _JobFacts(job, after.state, after.reason, attempt, newest(job))
+        yield from self._notices(facts, notice, f"{event}", now)
 
-    def of_stall(self, job: JobRow, attempt: int, why: str | None, now: float) -> Iterator[Notice]:
-        """Yield the notices that report that the ranks of a running attempt make no progress."""
-        name = f"{STALLED}-{attempt}"
-        yield from self._notices(job, STALLED, name, job.state, why, attempt, now)
+    def of_attempt(
+        self, job: JobRow, notice: str, attempt: AttemptRow, why: str | None, now: float
+    ) -> Iterator[Notice]:
+        """Yield the notices that report the first step or a stall of a running attempt."""
+        facts = _JobFacts(job, job.state, why, attempt.number, attempt)
+        yield from self._notices(facts, notice, f"{notice}-{attempt.number}", now)
 
-    def wants(self, job: JobRow, notice: str) -> bool:
-        """Return whether any recipient gets this notice."""
-        return any(True for _ in self._targets(job.reading.spec, notice))
+    def of_machine(self, notice: str, why: str, now: float) -> Iterator[Notice]:
+        """Yield the notices that report that memory or disk space of the machine is short."""
+        title = f"{self._host} {_WORDS[notice]}"
+        for channel, target in self._targets(None, notice):
+            key = _key(MACHINE_JOB, now, notice, channel, target)
+            tree = self._body(notice, title, why, [], key, now)
+            yield _notice(key, os.geteuid(), MACHINE_JOB, channel, target, tree)
+
+    def sample(self, notice: str, place: str, now: float) -> Notice:
+        """Return an example of a notice for the place of this name. It concerns no job."""
+        is_of_machine = notice in (MEMORY_SHORT, DISK_SHORT)
+        who = self._host if is_of_machine else f"job 0 (example) on {self._host}"
+        title = f"{who} {_WORDS[notice]}"
+        why = "this is a test of zerotools notify"
+        key = _key(MACHINE_JOB, now, notice, PLACE, place)
+        tree = self._body(notice, title, why, [], key, now)
+        return _notice(key, os.geteuid(), MACHINE_JOB, PLACE, place, tree)
+
+    def wants(self, job: JobRow | None, notice: str) -> bool:
+        """Return whether any recipient gets this notice. None as the job: a notice of the
+        machine.
+        """
+        spec = None if job is None else job.reading.spec
+        return any(True for _ in self._targets(spec, notice))
 
     def _targets(self, spec: JobSpec | None, notice: str) -> Iterator[tuple[str, str]]:
         if self._config.webhook is not None and notice in self._config.on:
             yield WEBHOOK, self._config.webhook
+        for place in self._config.places:
+            if notice in place.on:
+                yield PLACE, place.name
         if spec is None or notice not in spec.notify.on:
             return
         if spec.notify.webhook not in (None, self._config.webhook):
@@ -101,46 +153,112 @@ class JobNotices:
         if spec.notify.command:
             yield COMMAND, json.dumps(spec.notify.command)
 
-    def _notices(
-        self,
-        job: JobRow,
-        notice: str,
-        name: str,
-        state: str,
-        why: str | None,
-        attempt: int | None,
-        now: float,
-    ) -> Iterator[Notice]:
+    def _notices(self, facts: _JobFacts, notice: str, name: str, now: float) -> Iterator[Notice]:
+        job = facts.row
         spec = job.reading.spec
+        hidden = unshown_values(spec)
+        reason = None if facts.reason is None else mask_text(facts.reason, hidden)
+        name_shown = mask_text(job.name, secrets_of(spec))
+        details = [mask_text(one_line(line), hidden) for line in facts.lines(notice, now)]
+        title = f"job {job.id} ({name_shown}) on {self._host} {_WORDS[notice]}"
         for channel, target in self._targets(spec, notice):
             # Numbers of jobs and events begin anew with another state directory, times do not.
-            seed = f"{job.id}/{job.created!r}/{name}/{channel}/{target}"
-            key = hashlib.sha256(seed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-            reason = None if why is None else mask_text(why, unshown_values(spec))
-            because = f": {reason}" if reason else ""
-            title = mask_text(job.name, secrets_of(spec))
-            tree = {
-                "text": f"job {job.id} ({title}) on {self._host} {_WORDS[notice]}{because}",
-                "id": key,
-                "notice": notice,
-                "time": now,
-                "host": self._host,
-                "job": {
-                    "id": job.id,
-                    "name": title,
-                    "state": state,
-                    "reason": reason,
-                    "attempt": attempt,
-                },
+            key = _key(job.id, job.created, name, channel, target)
+            tree = self._body(notice, title, reason, details, key, now)
+            tree["job"] = {
+                "id": job.id,
+                "name": name_shown,
+                "state": facts.state,
+                "reason": reason,
+                "attempt": facts.attempt,
             }
-            yield Notice(
-                key=key,
-                uid=job.uid,
-                job_id=job.id,
-                notice=notice,
-                channel=channel,
-                target=target,
-                body=json.dumps(tree),
-                created=now,
-                next_at=now,
-            )
+            if self._config.link is not None:
+                tree["link"] = f"{self._config.link.rstrip('/')}/#/jobs/{job.id}"
+            yield _notice(key, job.uid, job.id, channel, target, tree)
+
+    def _body(
+        self, notice: str, title: str, why: str | None, details: list[str], key: str, now: float
+    ) -> dict[str, Any]:
+        because = f": {why}" if why else ""
+        lines = [one_line(why)[:_LONGEST_REASON], *details] if why else details
+        return {
+            "text": f"{title}{because}",
+            "title": title,
+            "details": lines,
+            "id": key,
+            "notice": notice,
+            "time": now,
+            "host": self._host,
+        }
+
+
+@dataclass(frozen=True)
+class _JobFacts:
+    """A job, its state after a change, the reason of the change, the number of the attempt that
+    it concerns, and the newest attempt of the job.
+    """
+
+    row: JobRow
+    state: str
+    reason: str | None
+    attempt: int | None
+    newest: AttemptRow | None
+
+    def lines(self, notice: str, now: float) -> Iterator[str]:
+        """Yield lines about the progress of the job, and the commands that help."""
+        if self.newest is not None and notice != "retried":
+            yield from self._progress(notice, self.newest, now)
+        if notice in ("failed", "held") and not any(w in (self.reason or "") for w in _ADVICE):
+            yield f"zerotools logs {self.row.id} shows its output, zerotools explain the cause"
+        elif notice == STALLED:
+            yield f"zerotools explain {self.row.id} shows where the ranks are"
+        elif notice == "stopped":
+            yield f"zerotools retry {self.row.id} continues it"
+
+    def _progress(self, notice: str, newest: AttemptRow, now: float) -> Iterator[str]:
+        if notice == "started":
+            where = counted(len(newest.gpu_uuids), "GPU") if newest.gpu_uuids else "the CPU"
+            yield f"attempt {newest.number} on {where}"
+            if newest.resumed_from is not None:
+                yield f"continues from {newest.resumed_from}"
+            return
+        if self.state in states.TERMINAL and self.row.started is not None:
+            yield f"after {duration(max(0.0, now - self.row.started))}"
+        elif notice == FIRST_STEP and newest.started is not None:
+            yield f"{duration(max(0.0, now - newest.started))} after its start"
+        report = last_report(newest)
+        if line := _step_line(report.step or {}):
+            yield line
+        if notice != FIRST_STEP and report.checkpoint_path is not None:
+            yield f"checkpoint {report.checkpoint_path}"
+
+
+def _step_line(step: Mapping[str, Any]) -> str:
+    """Return the number and the loss of the last step that was reported; empty if unknown."""
+    number, steps, loss = (step.get(name) for name in ("step", "steps", "loss"))
+    if type(number) is not int:
+        return ""
+    of_steps = f" of {steps}" if type(steps) is int else ""
+    shown = f", loss {loss:.4g}" if isinstance(loss, float) else ""
+    return f"step {number}{of_steps}{shown}"
+
+
+def _key(job_id: int, created: float, name: str, channel: str, target: str) -> str:
+    seed = f"{job_id}/{created!r}/{name}/{channel}/{target}"
+    return hashlib.sha256(seed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _notice(
+    key: str, uid: int, job_id: int, channel: str, target: str, tree: Mapping[str, Any]
+) -> Notice:
+    return Notice(
+        key=key,
+        uid=uid,
+        job_id=job_id,
+        notice=tree["notice"],
+        channel=channel,
+        target=target,
+        body=json.dumps(tree),
+        created=tree["time"],
+        next_at=tree["time"],
+    )

@@ -1,4 +1,4 @@
-"""Sends the notices of jobs from the outbox in the queue, and makes notices of stalled jobs.
+"""Sends the notices of jobs and of the machine from the outbox in the queue.
 
 Several notices are delivered at a time, each with a time limit. A failed delivery is repeated.
 """
@@ -9,32 +9,32 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.progress_report import Clocks, time_since_step
-from zerotoolsd.config.config_tables import NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobNotices
+from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
+from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
-from zerotoolsd.monitoring.notifications.webhooks import NotDelivered, WebhookSender
+from zerotoolsd.monitoring.notifications.places import PlaceSender, try_places
+from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
+from zerotoolsd.monitoring.notifications.shortage_watch import Shortages, ShortageWatch
+from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retry_rules import part_of_wait
-from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
+from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice, Outbox
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.queue.tables.notice_outbox import COMMAND, PLACE, WEBHOOK, Notice, Outbox
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 OUTBOX_SECONDS = 1.0
 """Interval in seconds between reads of the outbox."""
-STALL_SECONDS = 10.0
-"""Interval in seconds between checks for stalled jobs."""
+WATCH_SECONDS = 10.0
+"""Interval in seconds between checks of the running jobs and of the machine."""
 
 log = logging.getLogger(__name__)
 
@@ -43,23 +43,47 @@ class JobNotifier:
     """Makes notices of job changes in `store`, and delivers them while `keep_up` runs."""
 
     def __init__(
-        self, store: Store, config: NotifyConfig, guard: Guard, users: ServedUsers = OWN_ONLY
+        self,
+        store: Store,
+        config: NotifyConfig,
+        guard: Guard,
+        users: ServedUsers = OWN_ONLY,
+        shortages: Shortages = dict,
     ) -> None:
-        self._teller = JobNotices(config)
-        self.stalls = StallWatch(store, self._teller, guard)
-        runner = CommandRunner(config.timeout_seconds, users)
-        senders: dict[str, NoticeSender] = {WEBHOOK: WebhookSender(config), COMMAND: runner}
+        self._notices = JobNotices(config)
+        self.progress = ProgressWatch(store, self._notices, guard)
+        self.shortages = ShortageWatch(store.outbox, self._notices, shortages)
+        self._config, self._web = config, WebhookSender(config)
+        senders: dict[str, NoticeSender] = {
+            WEBHOOK: self._web,
+            COMMAND: CommandRunner(config.timeout_seconds, users),
+            PLACE: PlaceSender(config, self._web),
+        }
         self.courier = NoticeDelivery(store.outbox, config, senders)
+        self._store = store
         store.tell = self._tell
 
     def _tell(
         self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> list[Notice]:
         try:
-            return list(self._teller.of_change(job, after, event, attempt, now))
+            return list(
+                self._notices.of_change(
+                    job, after, event=event, attempt=attempt, now=now, newest=self._newest
+                )
+            )
         except Exception:  # of faulty data of a job: the change itself matters more
             log.exception("a change of job %d cannot be notified", job.id)
             return []
+
+    def _newest(self, job: JobRow) -> AttemptRow | None:
+        return next(reversed(self._store.attempts(job.id)), None)
+
+    async def try_places(
+        self, names: Collection[str], kinds: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Send examples of notices to the configured places; see `places.try_places`."""
+        return await try_places(self._config, self._web, self._notices, names, kinds)
 
     async def keep_up(self) -> None:
         """Deliver notices until this task is cancelled; the next daemon repeats unfinished
@@ -70,72 +94,15 @@ class JobNotifier:
             while True:
                 await asyncio.sleep(OUTBOX_SECONDS)
                 try:
-                    if time.monotonic() - looked >= STALL_SECONDS:
+                    if time.monotonic() - looked >= WATCH_SECONDS:
                         looked = time.monotonic()
-                        self.stalls.look()
+                        self.progress.look()
+                        self.shortages.look()
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
                     log.error("the outbox cannot be used now: %s", error)
         finally:
             self.courier.cancel()
-
-
-LOOKING = "checking its progress"
-
-
-class StallWatch:
-    """Finds running jobs that make no progress.
-
-    `stalled` are their numbers at the last check.
-    """
-
-    def __init__(self, store: Store, teller: JobNotices, guard: Guard) -> None:
-        self._store = store
-        self._teller = teller
-        self._guard = guard
-        self._told: set[str] = set()
-        """Tokens of the attempts that were already reported as stalled."""
-        self.stalled: frozenset[int] = frozenset()
-
-    def look(self) -> None:
-        """Check the running jobs, and put notices of newly stalled ones into the outbox.
-
-        Raises sqlite3.OperationalError if the outbox cannot be written now.
-        """
-        live, stalled = set[str](), set[int]()
-        for job in self._store.jobs([states.RUNNING]):
-            with self._guard(job.id, LOOKING) as reach:
-                reach()
-                attempt = self._store.attempts(job.id)[-1]
-                if attempt.state != RUNNING or (seen := _standstill(attempt)) is None:
-                    continue
-                stalled.add(job.id)
-                live.add(attempt.token)
-                if self._teller.wants(job, STALLED):
-                    self._tell(job, attempt, seen)
-        self._told &= live
-        self.stalled = frozenset(stalled)
-
-    def _tell(self, job: JobRow, attempt: AttemptRow, seen: Mapping[str, Any]) -> None:
-        if attempt.token in self._told:
-            return
-        now, waits, why = time.time(), seen["waits_for"], seen["stall"]
-        if not why and waits is not None:
-            why = f"the others wait for rank {waits['rank']}"
-        self._store.outbox.put(self._teller.of_stall(job, attempt.number, why or None, now), now)
-        self._told.add(attempt.token)
-
-
-def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
-    """Return the report on an attempt that makes no progress; None if it makes progress, or that is
-    unknown.
-    """
-    try:
-        with opened(Path(attempt.run_dir)) as run_dir:
-            seen = time_since_step(run_dir, None, Clocks())
-    except OSError:  # errors of its directory are reported at the attempt's end
-        return None
-    return seen if seen["stalled"] else None
 
 
 AT_A_TIME = 8
@@ -149,8 +116,11 @@ Each wait is double the wait before.
 class NoticeSender(Protocol):
     """A channel for notices: a webhook, or a command."""
 
-    async def send(self, notice: Notice) -> None:
-        """Try once, within a time limit, to deliver the notice. Raises NotDelivered."""
+    async def send(self, notice: Notice) -> str:
+        """Try once, within a time limit, to deliver the notice. Return the answer in a few words.
+
+        Raises NotDelivered.
+        """
 
 
 class NoticeDelivery:
@@ -171,6 +141,8 @@ class NoticeDelivery:
         self._now = now
         self._keep_trying = seconds_of(config.keep_trying)
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._asked_waits: dict[tuple[str, str], float] = {}
+        """The times until which services asked for no more requests, by channel and target."""
         outbox.most_per_user, outbox.most = config.most_per_user, config.most
 
     def cancel(self) -> None:
@@ -184,7 +156,10 @@ class NoticeDelivery:
         if room <= 0:
             return
         for notice in self._outbox.due(self._now(), AT_A_TIME + len(self._tasks)):
-            if notice.id not in self._tasks and len(self._tasks) < AT_A_TIME:
+            until = self._asked_waits.get((notice.channel, notice.target), 0.0)
+            if until > self._now():
+                self._outbox.postpone(notice.channel, notice.target, until)
+            elif notice.id not in self._tasks and len(self._tasks) < AT_A_TIME:
                 task = asyncio.create_task(self._deliver(notice))
                 self._tasks[notice.id] = task
                 task.add_done_callback(partial(self._forget, notice.id))
@@ -209,12 +184,19 @@ class NoticeDelivery:
 
     async def _try(self, notice: Notice) -> None:
         trouble: str | None = None
+        wait = self.wait_after(notice)
         try:
             sender = self._senders.get(notice.channel)
             if sender is None:
                 raise NotDelivered(f"nothing delivers by {notice.channel}")
             await sender.send(notice)
-        except (NotDelivered, ZerotoolsError) as error:
+        except NotDelivered as error:
+            trouble = str(error)
+            if error.retry_after is not None:
+                wait = min(max(wait, error.retry_after), MOST_SECONDS)
+                self._asked_waits[notice.channel, notice.target] = self._now() + wait
+                self._outbox.postpone(notice.channel, notice.target, self._now() + wait)
+        except ZerotoolsError as error:
             trouble = str(error)
         except Exception as error:  # a defect, or an odd row: it must not end the others
             log.exception("a notice of job %d", notice.job_id)
@@ -223,14 +205,14 @@ class NoticeDelivery:
             self._outbox.delivered(notice)
         elif self._now() >= notice.created + self._keep_trying:
             log.warning(
-                "job %d: the notification to %s was not delivered: %s",
+                "job %d: the notification %s was not delivered: %s",
                 notice.job_id,
                 notice.notice,
                 trouble,
             )
             self._outbox.expired(notice)
         else:
-            self._outbox.failed(notice, self._now() + self.wait_after(notice), trouble)
+            self._outbox.failed(notice, self._now() + wait, trouble)
 
     @staticmethod
     def wait_after(notice: Notice) -> float:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.job_user import USUAL_PATH, given_env
@@ -36,8 +36,9 @@ class CommandRunner:
         self._timeout = timeout_seconds
         self._users = users
 
-    async def send(self, notice: Notice) -> None:
-        """Run the command once, with the notice on its standard input.
+    async def send(self, notice: Notice) -> str:
+        """Run the command once, with the notice on its standard input. Return its exit status in
+        words.
 
         Raises NotDelivered, and BadRequest if the daemon may not run programs as the job's user.
         """
@@ -74,6 +75,7 @@ class CommandRunner:
             await _end_all(child)
         if child.returncode:
             raise NotDelivered(f"{argv[0]} ended with status {child.returncode}")
+        return f"{argv[0]} ended with status 0"
 
 
 def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:

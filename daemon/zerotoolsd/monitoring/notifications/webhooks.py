@@ -1,4 +1,5 @@
-"""Sends one notice to a webhook: to allowed hosts only, with verified TLS, without redirects.
+"""Sends one notice to a webhook or a place: with verified TLS, without redirects, and for jobs to
+allowed hosts only.
 
 The host name is checked before it is looked up, and its address when the connection is made: a name
 server could return one address for the check and another one for the connection.
@@ -7,9 +8,11 @@ server could return one address for the check and another one for the connection
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from ipaddress import ip_address
 from ssl import SSLContext, create_default_context
@@ -19,7 +22,16 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 import zerotools
-from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig, service_of
+from zerotoolsd.monitoring.notifications.message_formats import (
+    ANSWERS_IN_BODY,
+    REQUESTS,
+    NotDelivered,
+    NoticeText,
+    ServiceRequest,
+    check_answer,
+    secrets_in,
+)
 from zerotoolsd.queue.tables.notice_outbox import Notice
 
 if TYPE_CHECKING:
@@ -33,10 +45,6 @@ from zerotools.jobs.jobfile_tables.notify import NotifySpec
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
 """A function of a host and a port that returns the addresses of the host. Raises OSError."""
-
-
-class NotDelivered(Exception):
-    """A delivery failed; the message gives the reason."""
 
 
 async def look_up(host: str, port: int) -> list[str]:
@@ -70,9 +78,12 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves a host to allowed addresses only: the connection is made to a checked address."""
+    """Resolves a host to allowed addresses only: the connection is made to a checked address.
 
-    def __init__(self, config: NotifyConfig, look_up: LookUp) -> None:
+    Without `config`, all addresses are allowed.
+    """
+
+    def __init__(self, config: NotifyConfig | None, look_up: LookUp) -> None:
         self._config = config
         self._look_up = look_up
 
@@ -81,8 +92,9 @@ class CheckedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """Resolve a host for aiohttp. Raises OSError."""
         found = await self._look_up(host, port)
-        for address in found:
-            check_address(host, address, self._config)
+        if self._config is not None:
+            for address in found:
+                check_address(host, address, self._config)
         return [
             {
                 "hostname": host,
@@ -108,8 +120,13 @@ def _verifying() -> SSLContext:
     return create_default_context()
 
 
+_LARGEST_ANSWER = 16 * 1024
+_BODY_SECONDS = 2.0
+"""Seconds to wait for the body of an answer that already failed by its status."""
+
+
 class WebhookSender:
-    """Sends notices to webhooks.
+    """Sends notices to webhooks of jobs, and to places.
 
     `ssl` are the TLS settings that verify the server; None: the system's.
     """
@@ -121,53 +138,104 @@ class WebhookSender:
         self._look_up = look_up
         self._ssl = ssl
 
-    async def send(self, notice: Notice) -> None:
-        """Send the notice to its address once.
+    async def send(self, notice: Notice) -> str:
+        """Send the notice to its address once, and return the answer in a few words.
 
         Raises NotDelivered, within `notify.timeout_seconds`.
         """
         if (why := why_refused(notice.target, self._config)) is not None:
             raise NotDelivered(why)
+        _, host, _ = place_of(notice.target)
+        try:
+            if _is_address(host):  # aiohttp looks up names alone
+                check_address(host, host, self._config)
+        except ForbiddenAddress as error:
+            raise NotDelivered(_words(error)) from None
+        resolver = CheckedResolver(self._config, self._look_up)
+        return await self._try(notice, service_of(notice.target), notice.target, None, resolver)
+
+    async def send_to(self, place: NoticePlace, notice: Notice) -> str:
+        """Send the notice to `place` once, as `send` does.
+
+        The administrator has given its address, so it may lead to any network.
+        """
+        resolver = CheckedResolver(None, self._look_up)
+        return await self._try(notice, place.kind, place.url or "", place.secret, resolver)
+
+    async def _try(
+        self,
+        notice: Notice,
+        service: str,
+        url: str,
+        secret: str | None,
+        resolver: CheckedResolver,
+    ) -> str:
+        if (make := REQUESTS.get(service)) is None:
+            request = ServiceRequest(url=url, tree=json.loads(notice.body))
+        else:
+            request = make(NoticeText.of(notice), url, secret, time.time())
+        hidden = [*secrets_in(url), *filter(None, (secret,))]
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
-                status = await self._post(notice)
+                status, headers, body = await self._post(request, service, notice.key, resolver)
         except TimeoutError:
             limit = self._config.timeout_seconds
             raise NotDelivered(f"no answer within {limit:g} s") from None
+        except aiohttp.InvalidURL:  # its text is the address
+            raise NotDelivered("its address is not valid") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NotDelivered(_words(error)) from None
-        if 300 <= status < 400:
-            raise NotDelivered(f"status {status}: it leads elsewhere, which is not followed")
-        if not 200 <= status < 300:
-            raise NotDelivered(f"status {status}")
+        return check_answer(service, status, headers, body, hidden)
 
-    async def _post(self, notice: Notice) -> int:
-        _, host, _ = place_of(notice.target)
-        if _is_address(host):  # aiohttp looks up names alone
-            check_address(host, host, self._config)
+    async def _post(
+        self, request: ServiceRequest, service: str, key: str, resolver: CheckedResolver
+    ) -> tuple[int, Mapping[str, str], bytes]:
         connector = aiohttp.TCPConnector(
-            resolver=CheckedResolver(self._config, self._look_up),
+            resolver=resolver,
             use_dns_cache=False,
             force_close=True,
             ssl=self._ssl or _verifying(),
         )
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": notice.key,
+            "Idempotency-Key": key,
             "User-Agent": f"zerotoolsd/{zerotools.__version__}",
+            **request.headers,
         }
         async with (
             aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             ) as session,
             session.post(
-                notice.target,
-                data=notice.body.encode(),
+                request.url,
+                data=json.dumps(request.tree).encode(),
                 headers=headers,
                 allow_redirects=False,
             ) as response,
         ):
-            return response.status  # the rest of the response is not read
+            return response.status, response.headers, await _body(response, service)
+
+
+async def _body(response: aiohttp.ClientResponse, service: str) -> bytes:
+    """Return the beginning of the body of an answer, if it matters; the rest is not read."""
+    if service in ANSWERS_IN_BODY:
+        return await _beginning(response)
+    if response.ok:
+        return b""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return await _beginning(response)
+    except (TimeoutError, aiohttp.ClientError):
+        return b""
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    found = b""
+    async for part in response.content.iter_any():
+        found += part
+        if len(found) >= _LARGEST_ANSWER:
+            break
+    return found[:_LARGEST_ANSWER]
 
 
 def _is_address(host: str) -> bool:

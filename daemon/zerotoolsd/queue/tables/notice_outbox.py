@@ -12,7 +12,7 @@ from typing import Any
 
 RunSql = Callable[..., sqlite3.Cursor]
 
-WEBHOOK, COMMAND = "webhook", "command"
+WEBHOOK, COMMAND, PLACE = "webhook", "command", "place"
 DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
 """Ways in which a notice can end, which are counted. Dropped: too many notices waited. Expired:
 its delivery took too long.
@@ -24,10 +24,10 @@ _MOST_TROUBLE = 300
 class Notice:
     """A notice about a job, to be sent to one recipient.
 
-    `key` is unique, and stays the same for repeated deliveries. `target` is an address, or a
-    program with its arguments as JSON; `body` is JSON. The notice is due at `next_at`.
-    `tries` deliveries have failed, the last one with the error `trouble`. Times are in
-    seconds since the epoch.
+    `key` is unique, and stays the same for repeated deliveries. `target` is an address, a
+    program with its arguments as JSON, or the name of a place; `body` is JSON. The notice is
+    due at `next_at`. `tries` deliveries have failed, the last one with the error `trouble`.
+    Times are in seconds since the epoch.
     """
 
     key: str
@@ -80,6 +80,25 @@ class Outbox:
         with self._transaction():
             self.add(notices, now)
 
+    def put_once(self, job_id: int, name: str, notices: Iterable[Notice], now: float) -> None:
+        """Add notices of the condition `name` of a job, unless they were added before.
+
+        The condition counts as reported until `forget`, also for later daemons.
+        """
+        with self._transaction():
+            key = job_id, name
+            if self._sql("INSERT OR IGNORE INTO reported VALUES (?, ?)", key).rowcount:
+                self.add(notices, now)
+
+    def forget(self, job_id: int, name: str) -> None:
+        """Record that the condition `name` of a job is over: its next occurrence is reported."""
+        with self._transaction():
+            self._sql("DELETE FROM reported WHERE job_id = ? AND name = ?", (job_id, name))
+
+    def removed(self, job_id: int) -> None:
+        """Forget what was reported of a removed job, in the transaction of the caller."""
+        self._sql("DELETE FROM reported WHERE job_id = ?", (job_id,))
+
     def _make_room(self, where: str, values: tuple[object, ...], most: int) -> None:
         gone = self._sql(
             f"DELETE FROM outbox WHERE id IN (SELECT id FROM outbox {where}"
@@ -130,6 +149,16 @@ class Outbox:
             self._sql(
                 "UPDATE outbox SET tries = tries + 1, next_at = ?, trouble = ? WHERE id = ?",
                 (next_at, trouble[:_MOST_TROUBLE], notice.id),
+            )
+
+    def postpone(self, channel: str, target: str, until: float) -> None:
+        """Let all notices to one recipient wait until the time `until` (seconds since the
+        epoch).
+        """
+        with self._transaction():
+            self._sql(
+                "UPDATE outbox SET next_at = ? WHERE channel = ? AND target = ? AND next_at < ?",
+                (until, channel, target, until),
             )
 
     def of_job(self, job_id: int) -> list[Notice]:

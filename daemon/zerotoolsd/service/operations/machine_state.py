@@ -75,7 +75,7 @@ class MachineState:
             snapshot=snapshot,
             uptime_seconds=time.monotonic() - self._started,
             outbox=self._store.outbox.counts(),
-            stalled=len(engine.notifier.stalls.stalled),
+            stalled=len(engine.notifier.progress.stalled),
         )
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 

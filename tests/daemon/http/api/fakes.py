@@ -338,6 +338,24 @@ class FakeService:
         self.drained = Drain(since=1.7e9, uid=uid, why=why)
         return self.health()
 
+    async def test_notices(
+        self, places: Collection[str], kinds: Collection[str]
+    ) -> list[dict[str, Any]]:
+        known = {"lab": ("slack", True, "status 200"), "me": ("email", False, "status 75")}
+        if unknown := sorted(set(places) - {*known}):
+            raise BadRequest(f"place {unknown[0]} is not in the configuration")
+        return [
+            {
+                "place": name,
+                "service": known[name][0],
+                "notice": kind,
+                "delivered": known[name][1],
+                "answer": known[name][2],
+            }
+            for name in places or known
+            for kind in kinds or ("failed",)
+        ]
+
     async def undrain(self, *, uid: int) -> dict[str, Any]:
         self.drained = None
         return self.health()

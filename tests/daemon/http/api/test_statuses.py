@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import Running, running
+from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.http.api.answer_log import AnswerLog, documented_statuses
 from tests.daemon.http.api.fake_page import FakePage
 from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import given_of
 from zerotoolsd.config.config_tables import ApiConfig
+from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
 from zerotoolsd.http.api.app_keys import JobPage, NoPage
 from zerotoolsd.http.api.listen import open_socket, open_tcp
 from zerotoolsd.http.api.openapi.openapi_document import document
@@ -196,6 +197,8 @@ def check_body(operation: Operation, status: int, tree: Any) -> None:
 JOB = given_of(make_job("exit=0"))
 UNSUPPORTED = copy.deepcopy(JOB) | {"train": {**JOB["train"], "precision": "fp16"}}
 FUTURE = {**JOB, "of_a_later_version": 1}
+MAIL = NoticePlace(name="mail", to=("me@example.org",), on=("failed",))
+WITH_PLACE = replace(CONFIG, notify=NotifyConfig(places=(MAIL,), sendmail="/bin/true"))
 
 
 async def hold_new(api: Asker, **more: Any) -> int:
@@ -222,6 +225,7 @@ async def do_everything(api: Asker, directory: Path) -> None:
     assert health["drain"] is not None
     for name in ("getMachine", "getShares", "getMetrics", "getOpenApi", "listPeaks", "getHistory"):
         await api.ask(name, 200)
+    await api.ask("testNotices", 200)
     await api.ask("createPageLink", 201)
     await api.ask("endPageSessions", 200)
     key = {"job": JOB, "hold": True, "idempotency_key": "once"}
@@ -379,7 +383,7 @@ def test_each_operation_answers_what_the_document_lists(
     answers, fault = AnswerLog(), Fault()
 
     async def told() -> None:
-        async with running(tmp_path / "state", touch=fault) as it:
+        async with running(tmp_path / "state", touch=fault, config=WITH_PLACE) as it:
             await sweep(it, fault, tmp_path, answers)
             monkeypatch.setattr("zerotoolsd.http.api.request_validation.BODY_SECONDS", 0.02)
             async with Asker(it, tmp_path / "late", answers).serving() as api:

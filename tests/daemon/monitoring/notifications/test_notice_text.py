@@ -11,10 +11,10 @@ import pytest
 from tests.daemon.http.api.made_views import a_job
 from zerotools.jobs.jobfile_tables.notify import NOTICES
 from zerotools.jobs.states import STATES
-from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.config.notify_config import PLACE_NOTICES, NoticePlace, NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices, notice_of
 from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.notice_outbox import Notice
 
 URL = "https://hooks.slack.com/x"
@@ -39,12 +39,14 @@ def a_row(state: str = "running", **notify: Any) -> JobRow:
 
 def told(job: JobRow, after: str, why: str | None = None, **config: Any) -> list[Notice]:
     teller = JobNotices(NotifyConfig(**config), "box1")
-    return list(teller.of_change(job, JobStatus(state=after, reason=why), 12, 2, 99.0))
+    return list(
+        teller.of_change(job, JobStatus(state=after, reason=why), event=12, attempt=2, now=99.0)
+    )
 
 
 def test_every_notice_but_a_stall_is_that_of_a_transition() -> None:
     found = {notice_of(before, after) for (before, _), after in TRANSITIONS.items()}
-    assert found - {None} == {*NOTICES} - {"stalled"}
+    assert found - {None} == {*NOTICES} - {"stalled", "first_step"}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -90,10 +92,98 @@ def test_the_administrator_is_told_of_all_jobs_and_each_address_once() -> None:
     assert len(told(a_row(webhook=URL), "failed", webhook=URL)) == 1
 
 
-def test_a_stall_is_told_once_for_each_attempt() -> None:
+def test_a_stall_has_one_id_for_each_attempt() -> None:
     teller, job = JobNotices(NotifyConfig(), "box1"), a_row(webhook=URL)
     assert teller.wants(job, "stalled")
     assert not teller.wants(job, "started")
-    stalls = [next(iter(teller.of_stall(job, n, "rank 1 hangs", 1.0))) for n in (1, 1, 2)]
+    stalls = [
+        next(teller.of_attempt(job, "stalled", an_attempt(number=n), "rank 1 hangs", 1.0))
+        for n in (1, 1, 2)
+    ]
     assert stalls[0].key == stalls[1].key != stalls[2].key
     assert "makes no progress: rank 1 hangs" in stalls[0].body
+
+
+def an_attempt(**changes: Any) -> AttemptRow:
+    usual: dict[str, Any] = {
+        "job_id": 7,
+        "number": 2,
+        "token": "t",
+        "state": "ended",
+        "run_dir": "/gone",
+        "gpu_uuids": ("GPU-1", "GPU-2"),
+        "resumed_from": "/out/step-40",
+        "started": 50.0,
+        "ended": 90.0,
+        "result": {
+            "progress": {"event": "step", "step": 60, "steps": 100, "loss": 1.25},
+            "checkpoint": {"step": 60, "path": "/out/step-60"},
+        },
+    }
+    return AttemptRow(**{**usual, **changes})
+
+
+def details(after: str, why: str | None = None, before: str = "running", **config: Any) -> Any:
+    """The JSON of a notice of a job with an attempt that had done 60 steps."""
+    job = replace(a_row(before, webhook=URL, on=list(NOTICES)), started=40.0)
+    job.with_reading(a_row(webhook=URL, on=list(NOTICES)).spec)
+    teller = JobNotices(NotifyConfig(**config), "box1")
+    (notice,) = teller.of_change(
+        job,
+        JobStatus(state=after, reason=why),
+        event=12,
+        attempt=2,
+        now=7300.0,
+        newest=lambda job: an_attempt(),
+    )
+    return json.loads(notice.body)
+
+
+def test_an_end_has_duration_loss_checkpoint_and_link() -> None:
+    tree = details("succeeded", link="https://gpu.lab/zt/")
+    assert tree["title"] == tree["text"] == "job 7 (tiny) on box1 has succeeded"
+    assert tree["link"] == "https://gpu.lab/zt/#/jobs/7"
+    assert tree["details"] == [
+        "after 2 h 01 min",
+        "step 60 of 100, loss 1.25",
+        "checkpoint /out/step-60",
+    ]
+
+
+def test_a_failure_has_one_thing_to_try() -> None:
+    logs = "zerotools logs 7 shows its output, zerotools explain the cause"
+    tree = details("failed", "rank 0 exited with 1: KeyError: 'x' hunter2hunter2")
+    assert tree["details"][0] == "rank 0 exited with 1: KeyError: 'x' ***"
+    assert tree["details"][-1] == logs
+    known = "rank 0 exited with 1: out of memory; try a smaller batch per GPU; no restart left"
+    tree = details("failed", known)
+    assert tree["details"][0] == known
+    assert logs not in tree["details"]
+
+
+def test_a_start_has_its_gpus_and_its_checkpoint() -> None:
+    tree = details("running", before="launching")
+    assert tree["details"] == ["attempt 2 on 2 GPUs", "continues from /out/step-40"]
+    assert details("waiting_retry", "rank 0 died")["details"] == ["rank 0 died"]
+
+
+def test_each_place_gets_the_kinds_that_it_names() -> None:
+    places = (
+        NoticePlace(name="all", url="https://ntfy.sh/a", on=PLACE_NOTICES),
+        NoticePlace(name="bad", to=("me@example.org",), on=("failed",)),
+    )
+    assert [each.target for each in told(a_row(), "failed", places=places)] == ["all", "bad"]
+    assert [each.target for each in told(a_row(), "succeeded", places=places)] == ["all"]
+    teller = JobNotices(NotifyConfig(places=places), "box1")
+    (notice,) = teller.of_machine("disk_short", "/state has 1 GiB free", 1.0)
+    assert (notice.channel, notice.target, notice.job_id) == ("place", "all", 0)
+    text = "box1 has little disk space left: /state has 1 GiB free"
+    assert json.loads(notice.body)["text"] == text
+    assert "secret" not in notice.body
+
+
+def test_an_example_of_each_kind_has_a_text() -> None:
+    teller = JobNotices(NotifyConfig(), "box1")
+    texts = {json.loads(teller.sample(kind, "a", 1.0).body)["text"] for kind in PLACE_NOTICES}
+    assert len(texts) >= len(PLACE_NOTICES) - 1, "held and paused have the same words"
+    assert all("this is a test" in text for text in texts)

@@ -7,31 +7,28 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import CONFIG, leave_attempt, running
+from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
-from zerotoolsd.config.config_tables import NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notifier import (
     AT_A_TIME,
     FIRST_SECONDS,
     MOST_SECONDS,
     NoticeDelivery,
-    StallWatch,
 )
-from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
-from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
 
 
 def test_a_job_tells_of_its_end_and_explains_what_it_could_not_tell(tmp_path: Path) -> None:
@@ -76,33 +73,6 @@ def test_a_job_that_would_send_elsewhere_is_refused(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@contextmanager
-def no_guard(job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
-def test_a_stall_is_told_once(tmp_path: Path) -> None:
-    notify = NotifySpec(on=("stalled",), webhook="https://hooks.test/x")
-    run = leave_attempt(tmp_path / "state", replace(make_job(""), notify=notify))
-    with closing(Store(tmp_path / "state")) as store:
-        watch = StallWatch(store, JobNotices(NotifyConfig(), "box1"), no_guard)
-        watch.look()
-        (run / FILE).write_text("not JSON")
-        watch.look()
-        assert store.outbox.of_job(1) == []
-        assert watch.stalled == frozenset()
-        (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands\x1b[2J"}))
-        for _ in range(3):
-            watch.look()
-        StallWatch(store, JobNotices(NotifyConfig(), "box1"), no_guard).look()  # of the next daemon
-        assert watch.stalled == {1}
-        (notice,) = store.outbox.of_job(1)
-        (run / FILE).write_text("{}")
-        watch.look()
-        assert watch.stalled == frozenset()
-    assert (notice.notice, notice.channel) == ("stalled", "webhook")
-
-
 DAY = 86400.0
 
 
@@ -113,16 +83,18 @@ class Told:
         self.answer = answer
         self.keys: list[str] = []
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice) -> str:
         self.keys.append(notice.key)
         self.answer(notice)
+        return "status 200"
 
 
 class Hanging:
     """Never answers."""
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice) -> str:
         await asyncio.Event().wait()
+        return ""
 
 
 def refusing(notice: Notice) -> None:
@@ -214,3 +186,30 @@ def test_an_odd_notice_ends_nothing(store: Store) -> None:
         "ZeroDivisionError: division by zero",
         "nothing delivers by pigeon",
     ]
+
+
+def test_a_service_that_asks_to_wait_gets_nothing_until_then(store: Store) -> None:
+    """Neither the refused notice nor a newer one to the same address is tried earlier, also by the
+    next daemon; a notice to another address is."""
+
+    def too_fast(notice: Notice) -> None:
+        raise NotDelivered("status 429", retry_after=90.0)
+
+    slow, fast, clock = Told(too_fast), Told(), [1000.0]
+    senders = {"webhook": slow, "command": fast}
+
+    async def story() -> None:
+        for _ in range(2):  # two daemons
+            courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: clock[0])
+            for key in ("a", "b"):
+                notice = a_notice(key, created=1000.0)
+                store.outbox.put([notice, a_notice(f"{key}!", channel="command")], 1000.0)
+                courier.begin_due()
+                await courier.settle()
+            clock[0] += 45.0
+
+    asyncio.run(story())
+    assert slow.keys == ["a"]
+    assert {*fast.keys} == {"a!", "b!"}
+    waits = {each.key: each.next_at - 1000.0 for each in store.outbox.of_job(1)}
+    assert waits == {"a": 90.0, "b": 90.0}

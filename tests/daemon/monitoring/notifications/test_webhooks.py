@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
-from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.config.notify_config import NotifyConfig
 from zerotoolsd.monitoring.notifications.webhooks import (
     ForbiddenAddress,
     NotDelivered,
@@ -86,6 +86,17 @@ def test_what_the_receiver_gets() -> None:
     assert headers["Idempotency-Key"] == "k"
     assert headers["Content-Type"] == "application/json"
     assert "Cookie" not in headers
+
+
+def test_the_webhook_of_a_job_has_the_form_of_its_host() -> None:
+    got: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        got.append(await request.json())
+        return web.Response(text="ok")
+
+    assert deliver(handler, host="hooks.slack.com") is None
+    assert got[0]["blocks"][0]["text"]["text"] == "é"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.config.notify_config import PLACE_NOTICES, SERVICES
 from zerotoolsd.http.api.openapi.json_schemas import (
     ANY_OBJECT,
     COUNT,
@@ -50,6 +51,14 @@ def answer_components() -> dict[str, Schema]:
             api_versions=list_of(COUNT),
             last_event=COUNT,
             drain=or_null(ref("Drain")),
+        ),
+        "NoticeTest": object_of(sent=list_of(ref("NoticeAnswer"))),
+        "NoticeAnswer": object_of(
+            place=TEXT,
+            service={"enum": list(SERVICES)},
+            notice={"enum": list(PLACE_NOTICES)},
+            delivered=FLAG,
+            answer=TEXT,
         ),
     }
 
@@ -253,7 +262,7 @@ def explanation_components() -> dict[str, Schema]:
     )
     notification = object_of(
         notice=TEXT,
-        channel={"enum": ["webhook", "command"]},
+        channel={"enum": ["webhook", "command", "place"]},
         tries=COUNT,
         next_try=of_type(float),
         trouble=TEXT_OR_NULL,

@@ -370,6 +370,14 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
             {"200": ref("Health")},
             refused=("403",),
         ),
+        "/v1/notices/test": post(
+            "testNotices",
+            _DAEMON,
+            "Send examples of notifications to the configured places",
+            {"200": ref("NoticeTest")},
+            refused=("403",),
+            body="NoticeTestRequest",
+        ),
         "/v1/events": get(
             "listEvents",
             _EVENTS,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
+from zerotoolsd.config.notify_config import PLACE_NOTICES
 from zerotoolsd.http.api.openapi.json_schemas import (
     FLAG,
     KEY,
     NUMBER,
+    TEXT,
     Schema,
     closed,
     list_of,
@@ -99,6 +101,11 @@ def request_components() -> dict[str, Schema]:
         "HoldRequest": object_of((), lose_steps=FLAG),
         "PauseRequest": object_of((), lose_steps=FLAG),
         "DrainRequest": object_of((), why=text_schema(500)),
+        "NoticeTestRequest": object_of(
+            (),
+            places=or_null(list_of(TEXT)),
+            kinds=or_null(list_of({"type": "string", "enum": list(PLACE_NOTICES)})),
+        ),
         "CleanRequest": object_of(
             (),
             jobs=or_null(list_of(of_type(int))),

@@ -1,0 +1,154 @@
+"""Sends notices to the places in the daemon's configuration: services by HTTP, and e-mail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from email.message import EmailMessage
+from email.utils import formatdate
+from tempfile import TemporaryFile
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.config.notify_config import EMAIL, PLACE_NOTICES, NoticePlace, NotifyConfig
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, NoticeText
+from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.monitoring.notifications.notify_command import end_session
+from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
+from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.users.job_user import USUAL_PATH
+
+_LONGEST_SUBJECT = 200
+_LONGEST_OUTPUT = 200
+TEST_SECONDS = 30.0
+"""The longest time of a test of a place; its last notice may take `timeout_seconds` more."""
+
+
+class PlaceSender:
+    """Sends notices to places by their names. `web` sends those that go by HTTP."""
+
+    def __init__(self, config: NotifyConfig, web: WebhookSender) -> None:
+        self._config = config
+        self._places = {place.name: place for place in config.places}
+        self._web = web
+
+    async def send(self, notice: Notice) -> str:
+        """Send the notice to its place once, and return the answer in a few words.
+
+        Raises NotDelivered, within `notify.timeout_seconds`.
+        """
+        place = self._places.get(notice.target)
+        if place is None:
+            raise NotDelivered(f"the configuration has no place {notice.target} any more")
+        if place.kind == EMAIL:
+            return await self._mail(place, notice)
+        return await self._web.send_to(place, notice)
+
+    async def _mail(self, place: NoticePlace, notice: Notice) -> str:
+        """Give an e-mail to `sendmail`, which delivers or queues it.
+
+        Its children may deliver later and are left alone; so its output is a file, which they may
+        keep open.
+        """
+        program, limit = self._config.sendmail, self._config.timeout_seconds
+        with TemporaryFile() as output:
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *(program, "-i", *place.to),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    cwd="/",
+                    env={"PATH": f"{USUAL_PATH}:/usr/sbin:/sbin", "LANG": "C.UTF-8"},
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise NotDelivered(f"{program} cannot be started: {error}") from None
+            try:
+                async with asyncio.timeout(limit):
+                    await child.communicate(mail_of(place, notice))
+            except TimeoutError:
+                raise NotDelivered(f"{program} did not end within {limit:g} s") from None
+            finally:
+                await end_session(child)
+            output.seek(0)
+            said = output.read(_LONGEST_OUTPUT).decode("utf-8", "replace")
+        if child.returncode:
+            status = f"{program} ended with status {child.returncode}"
+            raise NotDelivered(": ".join(filter(None, (status, " ".join(said.split())))))
+        return f"{program} ended with status 0"
+
+
+def mail_of(place: NoticePlace, notice: Notice) -> bytes:
+    """Return the e-mail of a notice, with the headers that a mail program needs.
+
+    The message id is the same each time, so a mail server may drop a repeated delivery.
+    """
+    text, host = NoticeText.of(notice), os.uname().nodename
+    mail = EmailMessage()
+    mail["From"] = place.sender or f"zerotools@{host}"
+    mail["To"] = ", ".join(place.to)
+    mail["Subject"] = text.title[:_LONGEST_SUBJECT].encode("utf-8", "replace").decode()
+    mail["Date"] = formatdate(notice.created, localtime=True)
+    mail["Message-ID"] = f"<{notice.key}@zerotools.invalid>"
+    mail["Auto-Submitted"] = "auto-generated"
+    body = "\n".join((*text.lines, *filter(None, (text.link,)))) or text.title
+    mail.set_content(body.encode("utf-8", "replace").decode())
+    return mail.as_bytes()
+
+
+async def try_places(
+    config: NotifyConfig,
+    web: WebhookSender,
+    notices: JobNotices,
+    names: Collection[str],
+    kinds: Collection[str],
+) -> list[dict[str, Any]]:
+    """Send one notice of each kind to each place, and return the answers.
+
+    `names` and `kinds` select places and kinds; empty: all places, and the kinds that each gets.
+    The places are tried side by side. After a place did not answer, no more are sent to it. Raises
+    BadRequest.
+    """
+    known = config.all_places
+    if not known:
+        raise BadRequest("no place is configured; add [[notify.places]] to zerotoolsd.toml")
+    if unknown := sorted(set(kinds) - {*PLACE_NOTICES}):
+        raise BadRequest(f"kind {unknown[0]} is not one of {', '.join(PLACE_NOTICES)}")
+    if unknown := sorted(set(names) - {place.name for place in known}):
+        there = ", ".join(place.name for place in known)
+        raise BadRequest(f"place {unknown[0]} is not in the configuration, which has {there}")
+    sender = PlaceSender(replace(config, places=known), web)
+    chosen = [place for place in known if not names or place.name in names]
+    found = await asyncio.gather(*(_try_place(place, sender, notices, kinds) for place in chosen))
+    return [answer for answers in found for answer in answers]
+
+
+async def _try_place(
+    place: NoticePlace, sender: PlaceSender, notices: JobNotices, kinds: Collection[str]
+) -> list[dict[str, Any]]:
+    answers, why_none = [], None
+    deadline = time.monotonic() + TEST_SECONDS
+    for kind in kinds or place.on:
+        is_delivered, answer = False, f"not sent: {why_none}"
+        if why_none is None:
+            try:
+                answer = await sender.send(notices.sample(kind, place.name, time.time()))
+                is_delivered = True
+            except NotDelivered as error:
+                answer, why_none = str(error), "the one before was not delivered"
+            if time.monotonic() > deadline:
+                why_none = f"the test took longer than {TEST_SECONDS:g} s"
+        answers.append(
+            {
+                "place": place.name,
+                "service": place.kind,
+                "notice": kind,
+                "delivered": is_delivered,
+                "answer": answer,
+            }
+        )
+    return answers

@@ -1,0 +1,92 @@
+"""Watches the progress of running jobs, for notices of their first steps and of stalls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs import states
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.attempts.last_report import first_step_time
+from zerotoolsd.attempts.progress_report import Clocks, time_since_step
+from zerotoolsd.monitoring.notifications.notice_text import FIRST_STEP, STALLED, JobNotices
+from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.users.open_as_user import opened
+
+LOOKING = "checking its progress"
+
+
+class ProgressWatch:
+    """Finds running jobs that have done their first step, and those that make no progress.
+
+    `stalled` are the numbers of the latter at the last check.
+    """
+
+    def __init__(self, store: Store, notices: JobNotices, guard: Guard) -> None:
+        self._store = store
+        self._notices = notices
+        self._guard = guard
+        self._known: dict[tuple[str, str], bool] = {}
+        """Whether a condition holds, by the token of an attempt and the kind of the notice."""
+        self.stalled: frozenset[int] = frozenset()
+
+    def look(self) -> None:
+        """Check the running jobs, and put notices of new conditions into the outbox.
+
+        Raises sqlite3.OperationalError if the outbox cannot be written now.
+        """
+        live, stalled = set[str](), set[int]()
+        for job in self._store.jobs([states.RUNNING]):
+            with self._guard(job.id, LOOKING) as reach:
+                reach()
+                attempt = self._store.attempts(job.id)[-1]
+                if attempt.state != RUNNING:
+                    continue
+                live.add(attempt.token)
+                self._look_at_first_step(job, attempt)
+                if (seen := _standstill(attempt)) is not None:
+                    stalled.add(job.id)
+                self._look_at_stall(job, attempt, seen)
+        self._known = {key: holds for key, holds in self._known.items() if key[0] in live}
+        self.stalled = frozenset(stalled)
+
+    def _look_at_first_step(self, job: JobRow, attempt: AttemptRow) -> None:
+        if (attempt.token, FIRST_STEP) in self._known or not self._notices.wants(job, FIRST_STEP):
+            return
+        if first_step_time(Path(attempt.run_dir)) is not None:
+            self._report(job, attempt, FIRST_STEP, None)
+
+    def _look_at_stall(
+        self, job: JobRow, attempt: AttemptRow, seen: Mapping[str, Any] | None
+    ) -> None:
+        known = self._known.get((attempt.token, STALLED))
+        if seen is None:
+            if known is not False:
+                self._store.outbox.forget(job.id, f"{STALLED}-{attempt.number}")
+                self._known[attempt.token, STALLED] = False
+        elif not known and self._notices.wants(job, STALLED):
+            waits, why = seen["waits_for"], seen["stall"]
+            if not why and waits is not None:
+                why = f"the others wait for rank {waits['rank']}"
+            self._report(job, attempt, STALLED, why or None)
+
+    def _report(self, job: JobRow, attempt: AttemptRow, notice: str, why: str | None) -> None:
+        now = time.time()
+        notices = self._notices.of_attempt(job, notice, attempt, why, now)
+        self._store.outbox.put_once(job.id, f"{notice}-{attempt.number}", notices, now)
+        self._known[attempt.token, notice] = True
+
+
+def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
+    """Return the report on an attempt that makes no progress; None if it makes progress, or that is
+    unknown.
+    """
+    try:
+        with opened(Path(attempt.run_dir)) as run_dir:
+            seen = time_since_step(run_dir, None, Clocks())
+    except OSError:  # errors of its directory are reported at the attempt's end
+        return None
+    return seen if seen["stalled"] else None

@@ -1,0 +1,55 @@
+"""Watches the memory and the disk of the machine, for notices that they run short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
+from zerotoolsd.monitoring.notifications.notice_text import MACHINE_JOB, JobNotices
+from zerotoolsd.queue.tables.notice_outbox import Outbox
+
+Shortages = Callable[[], Mapping[str, str]]
+"""A function that returns the current shortages: the kind of the notice to one sentence."""
+CALM_SECONDS = 600.0
+"""A shortage is reported again only after the machine had none for this long."""
+
+
+class ShortageWatch:
+    """Reports shortages of the machine once each, also over restarts of the daemon."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        notices: JobNotices,
+        shortages: Shortages,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._outbox = outbox
+        self._notices = notices
+        self._shortages = shortages
+        self._clock = clock
+        self._calm_since: dict[str, float] = {}
+        self._reported: set[str] = {MEMORY_SHORT, DISK_SHORT}
+        """Shortages that this daemon, or one before, may have reported."""
+
+    def look(self) -> None:
+        """Check the machine, and put notices of new shortages into the outbox.
+
+        Raises sqlite3.OperationalError if the outbox cannot be written now.
+        """
+        found = self._shortages()
+        for notice in (MEMORY_SHORT, DISK_SHORT):
+            if not self._notices.wants(None, notice):
+                continue
+            if (why := found.get(notice)) is not None:
+                self._calm_since.pop(notice, None)
+                now = time.time()
+                notices = self._notices.of_machine(notice, why, now)
+                self._outbox.put_once(MACHINE_JOB, notice, notices, now)
+                self._reported.add(notice)
+            elif notice in self._reported:
+                since = self._calm_since.setdefault(notice, self._clock())
+                if self._clock() - since >= CALM_SECONDS:
+                    self._outbox.forget(MACHINE_JOB, notice)
+                    self._reported.discard(notice)

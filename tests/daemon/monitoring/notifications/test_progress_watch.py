@@ -1,0 +1,113 @@
+"""First steps and stalls of running attempts: each is reported once, also by the next daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import leave_attempt
+from zerotools.jobs.jobfile_tables.notify import NotifySpec
+from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
+from zerotoolsd.supervisor.plan import PROGRESS
+
+
+@contextmanager
+def no_guard(job_id: int, doing: str) -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+def new_watch(store: Store) -> ProgressWatch:
+    return ProgressWatch(store, JobNotices(NotifyConfig(), "box1"), no_guard)
+
+
+def run_of_job(state: Path, *on: str) -> Path:
+    notify = NotifySpec(on=on, webhook="https://hooks.test/x")
+    return leave_attempt(state, replace(make_job(""), notify=notify))
+
+
+def deliver(store: Store) -> list[Notice]:
+    """Take the waiting notices out of the outbox."""
+    found = store.outbox.of_job(1)
+    for each in found:
+        store.outbox.delivered(each)
+    return found
+
+
+def test_a_stall_is_reported_once_each_time(tmp_path: Path) -> None:
+    run = run_of_job(tmp_path / "state", "stalled")
+    with closing(Store(tmp_path / "state")) as store:
+        watch = new_watch(store)
+        watch.look()
+        (run / FILE).write_text("not JSON")
+        watch.look()
+        assert store.outbox.of_job(1) == []
+        assert watch.stalled == frozenset()
+        (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands\x1b[2J"}))
+        for _ in range(3):
+            watch.look()
+        (notice,) = deliver(store)
+        assert (notice.notice, notice.channel) == ("stalled", "webhook")
+        assert "rank 1 stands" in notice.body
+        later = new_watch(store)  # of the next daemon
+        later.look()
+        assert later.stalled == {1}
+        assert deliver(store) == []
+        (run / FILE).write_text("{}")
+        later.look()
+        assert later.stalled == frozenset()
+        (run / FILE).write_text(json.dumps({"stalled": "rank 0 stands"}))
+        later.look()
+        assert [each.notice for each in deliver(store)] == ["stalled"]
+
+
+def test_a_stall_that_ended_without_a_daemon_is_reported_again(tmp_path: Path) -> None:
+    run = run_of_job(tmp_path / "state", "stalled")
+    with closing(Store(tmp_path / "state")) as store:
+        for text in ("rank 1 stands", None, "rank 0 stands"):
+            (run / FILE).write_text(json.dumps({"stalled": text}))
+            new_watch(store).look()
+        assert len(deliver(store)) == 1, "the notice that waits is not sent twice"
+        (run / FILE).write_text("{}")
+        new_watch(store).look()
+        (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands"}))
+        new_watch(store).look()
+        assert len(deliver(store)) == 1
+
+
+def test_the_first_step_is_reported_once(tmp_path: Path) -> None:
+    run = run_of_job(tmp_path / "state", "first_step")
+    with closing(Store(tmp_path / "state")) as store:
+        watch = new_watch(store)
+        watch.look()
+        assert deliver(store) == []
+        step = {"event": "step", "time": 61.0, "step": 1, "steps": 200, "loss": 5.25}
+        (run / PROGRESS).write_text(json.dumps(step) + "\n")
+        watch.look()
+        (notice,) = deliver(store)
+        tree = json.loads(notice.body)
+        assert tree["title"] == "job 1 (fake) on box1 has done its first step"
+        assert tree["details"] == ["step 1 of 200, loss 5.25"]
+        watch.look()
+        new_watch(store).look()
+        assert deliver(store) == []
+
+
+def test_a_job_that_asks_for_neither_is_not_reported(tmp_path: Path) -> None:
+    run = run_of_job(tmp_path / "state", "failed")
+    with closing(Store(tmp_path / "state")) as store:
+        (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands"}))
+        step = {"event": "step", "time": 61.0, "step": 1, "steps": 200}
+        (run / PROGRESS).write_text(json.dumps(step) + "\n")
+        watch = new_watch(store)
+        watch.look()
+        assert watch.stalled == {1}
+        assert deliver(store) == []
