@@ -142,7 +142,10 @@ def _submit_to_slurm(shell: Shell) -> Done:
 
 Case = Callable[[Shell], Done]
 CASES: Mapping[str, tuple[Case, ...]] = {
-    "inspect": (lambda it: it.run("inspect", JOB),),
+    "inspect": (
+        lambda it: it.run("inspect", JOB),
+        lambda it: it.run("inspect", JOB, "--stats"),
+    ),
     "diff": (lambda it: it.run("diff", ZERO3, ZERO3),),
     "consolidate": (
         lambda it: _written(it, "consolidate", ZERO3, it.place / "out"),

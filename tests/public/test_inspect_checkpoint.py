@@ -14,7 +14,7 @@ from tests.ops.verification.damage import copy
 from tests.surface.test_inspect_json import CHECKPOINTS
 from zerotools.public.inspect_checkpoint import InspectResult
 
-OF_JSON_ALONE, OF_PYTHON_ALONE = {"schema"}, {"inspection"}
+OF_JSON_ALONE, OF_PYTHON_ALONE = {"schema"}, {"inspection", "statistics"}
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 
 

@@ -1,11 +1,11 @@
-"""Show the contents of a checkpoint, from its metadata only."""
+"""Show the contents of a checkpoint, from its metadata, and statistics of its values on request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from zerotools import formats
 from zerotools.core.adapter_names import adapter_names
@@ -18,8 +18,19 @@ from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
-from zerotools.public.command_options.option import StrPath, bind_options, takes_options
-from zerotools.public.command_options.read_options import ReadingOptions
+from zerotools.public.command_options.option import (
+    OUTPUT,
+    Option,
+    StrPath,
+    bind_options,
+    declared_options,
+    takes_options,
+)
+from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
+from zerotools.public.progress import ProgressWanted, metering
+
+if TYPE_CHECKING:
+    from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +88,8 @@ class InspectResult:
     None: the files do not have the value. Counts of parameters are numbers of elements; tied
     weights count once. Sizes are in bytes; `files` has the size of each file by its name. `run` is
     the run that the checkpoint belongs to, if a known program wrote it. `next` lists commands for
-    the next steps. `problems` is empty if the checkpoint is whole. `inspection` is the value from
-    `zerotools.ops`.
+    the next steps. `problems` is empty if the checkpoint is whole. `statistics` has the figures of
+    each tensor, if they were requested. `inspection` is the value from `zerotools.ops`.
     """
 
     path: Path
@@ -111,6 +122,7 @@ class InspectResult:
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
     inspection: Inspection = field(repr=False)
+    statistics: CheckpointStatistics | None = field(default=None, repr=False)
 
     @property
     def is_whole(self) -> bool:
@@ -120,7 +132,14 @@ class InspectResult:
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
         """Return the documented JSON (docs/reference/inspect-json.md). `chunks` adds the chunks of
         each tensor."""
-        return to_json(self.inspection, chunks=chunks, run=self.run, commands=self.next)
+        statistics = None if self.statistics is None else self.statistics.to_json()
+        return to_json(
+            self.inspection,
+            chunks=chunks,
+            run=self.run,
+            commands=self.next,
+            statistics=statistics,
+        )
 
     def to_html(self) -> str:
         """Return a page for browsers that draws the checkpoint: its modules by size, and the
@@ -128,37 +147,78 @@ class InspectResult:
         from zerotools.ops.picture.contents import picture_contents
         from zerotools.ops.picture.page import page_of
 
-        return page_of(picture_contents(self.inspection))
+        return page_of(picture_contents(self.inspection, self.statistics))
 
 
-@takes_options(ReadingOptions)
-def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
+class InspectKeywords(ReadingOptions, CheckingOptions, total=False):
+    """The options of `zerotools inspect`."""
+
+    stats: Annotated[
+        bool,
+        Option(
+            group=OUTPUT,
+            help="Read all tensor data, and show min, max, mean, norm, zeros and NaN of each "
+            "tensor.",
+        ),
+    ]
+
+
+@takes_options(InspectKeywords)
+def inspect(
+    path: StrPath, *, progress: ProgressWanted = None, **options: Unpack[InspectKeywords]
+) -> InspectResult:
     """Read the metadata of the checkpoint at `path`: format, ranks, step, tensors, optimizer state,
     files and problems. If `path` is the directory of a run, the newest checkpoint is read.
 
-    No tensor data is read. For a damaged checkpoint, `problems` lists the damage.
+    Tensor data is read only with `stats`, once and within `max_memory`. For a damaged checkpoint,
+    `problems` lists the damage.
 
     Raises:
         BadRequest: `path` does not exist, or it lacks the tag or section.
         BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
-    given = bind_options(ReadingOptions, options)
-    place = path_of(path)
+    given = bind_options(InspectKeywords, options)
+    reading = {name: given[name] for name in declared_options(ReadingOptions)}
+    place, statistics = path_of(path), None
     with recording():  # a file that changes between two looks at it is named
-        found = carry_out(formats.read_any(place, **given))
+        found = carry_out(formats.read_any(place, **reading))
+        if given["stats"]:
+            found, statistics = _with_statistics(found, given, progress)
         checkpoint = found.checkpoint
         is_file = checkpoint.origin.path.is_file()
         run = find_run_listing(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
         if run is not None or found.is_lacking or adapter_names(checkpoint.tensors):
-            asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
+            asked = [(f"--{name}", str(value)) for name, value in reading.items() if value]
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models
             commands = next_commands(
                 found, place, wraps_models=wraps, says_scale=_says_scale(checkpoint), given=words
             )
-    return _result(found, run, commands)
+    return _result(found, run, commands, statistics)
+
+
+def _with_statistics(
+    found: Inspection, given: Mapping[str, Any], progress: ProgressWanted
+) -> tuple[Inspection, CheckpointStatistics]:
+    """Return the statistics of the tensors. The inspection gets a problem for each tensor that
+    cannot be read.
+    """
+    from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
+    from zerotools.public.command_options.write_options import budget_of
+
+    checkpoint = found.checkpoint
+    total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    with metering(progress) as meter, meter(total, "inspect") as on_bytes:
+        statistics = statistics_of(checkpoint, found.quantisation, budget_of(given), on_bytes)
+    known = {problem.message for problem in found.problems}
+    lost = (
+        Problem(message, tensor=key.name)
+        for key, message in statistics.unread.items()
+        if message not in known
+    )
+    return replace(found, problems=(*found.problems, *lost)), statistics
 
 
 def _says_scale(checkpoint: Checkpoint) -> bool:
@@ -172,7 +232,12 @@ def _says_scale(checkpoint: Checkpoint) -> bool:
     return says_scale(checkpoint)
 
 
-def _result(found: Inspection, run: RunListing | None, commands: tuple[str, ...]) -> InspectResult:
+def _result(
+    found: Inspection,
+    run: RunListing | None,
+    commands: tuple[str, ...],
+    statistics: CheckpointStatistics | None,
+) -> InspectResult:
     checkpoint, origin, summary = found.checkpoint, found.checkpoint.origin, found.run
     training = summary.training
     optimizer = OptimizerFacts(training.optimizer, training.optimizer_wrapper, summary.states)
@@ -220,4 +285,5 @@ def _result(found: Inspection, run: RunListing | None, commands: tuple[str, ...]
         notes=found.notes,
         problems=found.problems,
         inspection=found,
+        statistics=statistics,
     )

@@ -33,8 +33,12 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
-from zerotools.public.command_options.write_options import WorkersOption, budget_of
+from zerotools.public.command_options.read_options import (
+    ConfigDirOption,
+    ReadingOptions,
+    WorkersOption,
+)
+from zerotools.public.command_options.write_options import budget_of
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.model_server import ModelServer

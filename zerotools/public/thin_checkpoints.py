@@ -29,8 +29,8 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.read_options import ReadingOptions
-from zerotools.public.command_options.write_options import CheckingOptions, budget_of
+from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
+from zerotools.public.command_options.write_options import budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:

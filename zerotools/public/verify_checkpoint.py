@@ -38,9 +38,8 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.read_options import ReadingOptions
+from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
 from zerotools.public.command_options.write_options import (
-    CheckingOptions,
     PartOptions,
     budget_of,
     chosen_part,

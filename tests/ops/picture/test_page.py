@@ -91,6 +91,31 @@ def test_with_tensors_the_command_prints_them_too(tmp_path: Path) -> None:
     assert command("inspect", JOB, "--tensors", "--html", path).stdout.startswith(f"{alone}page: ")
 
 
+def test_with_statistics_the_page_and_the_text_have_the_same_figures(tmp_path: Path) -> None:
+    path = tmp_path / "picture.html"
+    done = command("inspect", JOB, "--stats", "--html", path)
+    assert done.returncode == 0
+    values = json.loads(values_of(path.read_text()))
+    shown = values["statistics"]["tensors"]
+    told = json.loads(command("inspect", JOB, "--stats", "--json").stdout)["tensors"]
+    assert len(shown) == len(told) == len(values["tensors"])
+    for row, tensor in zip(shown, told, strict=True):
+        assert row[:4] == [tensor["statistics"][name] for name in ("min", "max", "mean", "norm")]
+    text = command("inspect", JOB, "--stats").stdout
+    assert re.search(r"^ +-0.09132 +0.09007 .* param +model.embed_tokens.weight$", text, re.M)
+
+
+def test_statistics_that_cannot_be_read_are_a_problem(tmp_path: Path) -> None:
+    path, page = tmp_path / "run", tmp_path / "picture.html"
+    shutil.copytree(JOB, path)
+    (path / "dcp" / "__1_0.distcp").unlink()
+    done = command("inspect", path, "--stats", "--html", page)
+    assert done.returncode == 1
+    values = json.loads(values_of(page.read_text()))
+    assert None in values["statistics"]["tensors"]
+    assert values["problem_count"] > 0
+
+
 def test_a_path_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
     odd, path = tmp_path / os.fsdecode(b"run-\xff"), tmp_path / "picture.html"
     shutil.copytree(JOB, odd)
@@ -146,6 +171,39 @@ def test_a_browser_draws_it(browser: Any, tmp_path: Path, scheme: str, width: in
     page.get_by_label("colour").select_option("role")
     assert "exp_avg" in page.locator("#legend").inner_text()
     assert page.locator("#files canvas").count() == len(zerotools.inspect(JOB).files)
+    assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_browser_draws_statistics(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "picture.html"
+    contents = json.loads(values_of(zerotools.inspect(JOB, stats=True).to_html()))
+    layers = [f"model.layers.{n}" for n in range(4)]
+    contents["statistics"]["layers"] = layers
+    contents["statistics"]["outliers"] = [[0, "root mean square 9, 9 times the median"]]
+    for number, row in enumerate(contents["statistics"]["tensors"]):
+        row[7] = number % len(layers)
+    path.write_text(page_of(contents))
+    context = browser.new_context(viewport={"width": 390, "height": 900}, offline=True)
+    page = context.new_page()
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.locator("#norms svg").count() == 3
+    assert page.locator("#norms .ring").count() == 1
+    page.locator("#outliers button").click()
+    assert page.locator("#detail figure").count() == 3
+    assert "outlier: model.embed_tokens.weight" in page.locator("#detail").inner_text()
+    page.locator("#heat svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert "times the median" in page.locator("#tip").inner_text()
+    page.keyboard.press("Enter")
+    page.locator("#norms svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "model.layers.0: norm" in page.locator("#tip").inner_text()
     assert errors == []
     context.close()
 

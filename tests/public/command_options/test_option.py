@@ -45,7 +45,7 @@ from zerotools.public.command_options.option import (
 )
 
 KEYWORDS: dict[str, type] = {
-    "inspect": inspect_checkpoint.ReadingOptions,
+    "inspect": inspect_checkpoint.InspectKeywords,
     "diff": compare_checkpoints.DiffKeywords,
     "consolidate": convert_checkpoint.ConsolidateKeywords,
     "reshard": convert_checkpoint.ReshardKeywords,

@@ -1,10 +1,11 @@
-"""`zerotools inspect`: show the contents of a checkpoint, from its metadata only."""
+"""`zerotools inspect`: show the contents of a checkpoint, from its metadata, and statistics of its
+values on request."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,19 +19,22 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
+from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, plain
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
-from zerotools.public.command_options.read_options import ReadingOptions
-from zerotools.public.inspect_checkpoint import InspectResult, inspect
+from zerotools.public.inspect_checkpoint import InspectKeywords, InspectResult, inspect
+
+if TYPE_CHECKING:
+    from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
 
 
 @click.command("inspect", cls=GroupedCommand)
 @click.argument("path", type=CheckpointPath())
-@options_of(ReadingOptions)
+@options_of(InspectKeywords)
 @option(
     "--tensors",
     group=OUTPUT,
@@ -49,10 +53,11 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
     For the directory of a run, it shows the newest checkpoint, the program that wrote it, the other
-    checkpoints, and the next command. No tensor data is read. Exit status 1 means that the
-    checkpoint has problems.
+    checkpoints, and the next command. Tensor data is read only with --stats. Exit status 1 means
+    that the checkpoint has problems.
     """
-    found = inspect(path, **given)
+    with shown_progress() as progress:
+        found = inspect(path, progress=progress, **given)
     if html is not None:
         from zerotools.ops.picture.page import write_page
 
@@ -62,7 +67,7 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
     else:
         lines = _head(found.inspection)
         if html is None or tensors:
-            lines = describe(found.inspection, tensors=tensors)
+            lines = describe(found.inspection, tensors=tensors, statistics=found.statistics)
             lines += [] if found.run is None else _run(found.run)
             lines += _next(found)
         if html is not None:
@@ -71,8 +76,12 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
     return EXIT_DIFFERENCES if found.problems else 0
 
 
-def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
-    """Return the lines of the page. With `tensors`, the page has a line for each tensor too."""
+def describe(
+    inspection: Inspection, *, tensors: bool, statistics: CheckpointStatistics | None = None
+) -> list[str]:
+    """Return the lines of the page. With `tensors`, the page has a line for each tensor too, and
+    with `statistics`, one for the values of each.
+    """
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.run.training.groups:
         lines += ["", *_groups(inspection.run)]
@@ -82,6 +91,8 @@ def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
     lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
+    if statistics is not None:
+        lines += ["", *_statistics(statistics)]
     lines += [f"note: {render.clean(note)}" for note in inspection.notes]
     return [*lines, *_problems(inspection)]
 
@@ -298,3 +309,27 @@ def _tensors(inspection: Inspection) -> list[str]:
         )
     headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES (#)")
     return render.table(headers, rows, right=("CHUNKS",))
+
+
+def _statistics(statistics: CheckpointStatistics) -> list[str]:
+    """Return the lines on the values of each tensor, and on outliers."""
+    rows = [
+        (
+            *map(render.number, (found.least, found.greatest, found.mean, found.norm)),
+            str(found.zeros),
+            str(found.nans + found.infinities),
+            key.role,
+            key.name,
+        )
+        for key, found in statistics.tensors.items()
+    ]
+    headers = ("MIN", "MAX", "MEAN", "NORM", "ZEROS", "NAN/INF", "ROLE", "TENSOR")
+    lines = render.table(headers, rows, right=headers[:6])
+    lines += [
+        f"{render.clean(str(key))}: stored as {render.clean(words)}"
+        for key, words in statistics.stored_as.items()
+        if key in statistics.tensors
+    ]
+    return lines + [
+        f"outlier: {render.clean(str(key))}: {why}" for key, why in statistics.outliers.items()
+    ]

@@ -6,6 +6,7 @@ gather            reads elements from any positions in files
 strided_pieces    reads several parts of a tensor, in equal steps in a file, as one strided array
 quantised_values  values from payload and scales, and the reverse
 compare_values    the distance of two arrays; counts of NaN and infinities
+value_statistics  smallest, largest, mean, norm, counts and histogram of arrays
 scalars           single numbers
 number_file       a file of integers of one type
 

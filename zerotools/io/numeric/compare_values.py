@@ -187,7 +187,7 @@ def distance(
         np.not_equal(_bits(ours), _bits(theirs), out=differs)
     count = np.count_nonzero(differs)
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        wide = _widened(ours, "ours")
+        wide = widened(ours, "ours")
         found = Distance(ours.size, norm=_norm_of_finite(wide))
         if not count:
             return found
@@ -196,7 +196,7 @@ def distance(
             places = np.flatnonzero(differs)
             ours, theirs, wide = ours[places], theirs[places], wide[places]
             sizes = None if sizes is None else sizes[places]
-        other = _widened(theirs, "theirs")
+        other = widened(theirs, "theirs")
     apart = _Apart(ours, theirs, wide, other, begin, places)
     apart.sizes = sizes
     return found + apart.distance(allowance)
@@ -237,7 +237,7 @@ class _Apart:
             max_abs=self._at(farthest, top),
             max_ulp=self._largest(self._steps) if self._is_float else None,
             first=self._at(0, 0.0),
-            difference=_norm(values, top),
+            difference=norm_of(values, top),
         )
 
     def _of_odd(self, allowance: Allowance) -> Distance:
@@ -258,7 +258,7 @@ class _Apart:
             max_ulp=self._largest(self._steps, finite) if self._is_float else None,
             first=self._at(0, 0.0),
             odd=self._at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
-            difference=_norm(chosen, float(chosen.max(initial=0.0))),
+            difference=norm_of(chosen, float(chosen.max(initial=0.0))),
         )
 
     def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
@@ -304,7 +304,10 @@ def _bits(values: Array) -> Array:
     return values.view(f"u{values.itemsize}")
 
 
-def _widened(values: Array, use: str) -> Array:
+def widened(values: Array, use: str) -> Array:
+    """Return the values as float64 or complex128. A new array is valid until the next call with the
+    same `use` in this thread.
+    """
     element = np.complex128 if values.dtype.kind == "c" else np.float64
     if values.dtype == element:
         return values
@@ -319,11 +322,11 @@ def _norm_of_finite(values: Array) -> Norm:
     if not math.isfinite(scale):  # of a NaN, both are NaN
         parts = values[np.isfinite(values)].view(np.float64)
         scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
-    return _norm(parts, scale)
+    return norm_of(parts, scale)
 
 
-def _norm(parts: Array, scale: float) -> Norm:
-    """Return the norm of `parts`, which contain no NaN. `scale` is their largest magnitude."""
+def norm_of(parts: Array, scale: float) -> Norm:
+    """Return the norm of `parts`, float64 without NaN. `scale` is their largest magnitude."""
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
     if not _SQUARABLE[0] < scale < _SQUARABLE[1]:

@@ -3,6 +3,7 @@
 plan             match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
 tile_workers     the threads that fill tiles, within a memory budget
+element_blocks   read the elements of tensors in order, block by block
 fill             read and cast the bytes of one tile
 write            create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name

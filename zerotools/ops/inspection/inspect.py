@@ -6,7 +6,7 @@ The state of its run is the `TrainingState` that conversions use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -220,9 +220,11 @@ def to_json(
     chunks: bool = False,
     run: RunListing | None = None,
     commands: Sequence[str] = (),
+    statistics: Mapping[Key, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the documented, versioned form (docs/reference/inspect-json.md). `run` is the
-    checkpoint's run, `commands` are the next steps."""
+    checkpoint's run, `commands` are the next steps. `statistics` have those of each tensor; None:
+    they were not requested."""
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {
         "schema": SCHEMA,
@@ -253,7 +255,9 @@ def to_json(
         "unclaimed_bytes": inspection.unclaimed_bytes,
         "files": [{"name": name, "bytes": size} for name, size in checkpoint.files.items()],
         "tensors": [
-            _tensor_json(key, tensor, chunks=chunks) for key, tensor in checkpoint.tensors.items()
+            _tensor_json(key, tensor, chunks=chunks)
+            | ({} if statistics is None else {"statistics": statistics.get(key)})
+            for key, tensor in checkpoint.tensors.items()
         ],
         "aliases": dict(checkpoint.aliases),
         "run": _run_json(run),

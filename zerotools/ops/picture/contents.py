@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zerotools.core.checkpoint import Tensor
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.ops.inspection.checkpoint_summary import plain
 from zerotools.ops.inspection.inspect import Inspection
+
+if TYPE_CHECKING:
+    from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
 
 MOST_CELLS = 300
 """Cells of the strip of a file, at most: more are narrower than a pixel."""
@@ -28,8 +32,10 @@ Segment = tuple[int, int, int]
 """Begin and end in bytes of a file, and the index of a tensor."""
 
 
-def picture_contents(inspection: Inspection) -> dict[str, Any]:
-    """Return what the page shows of an inspected checkpoint (`picture.js` reads it).
+def picture_contents(
+    inspection: Inspection, statistics: CheckpointStatistics | None = None
+) -> dict[str, Any]:
+    """Return what the page shows of an inspected checkpoint (`checkpoint.js` reads it).
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs
@@ -42,6 +48,8 @@ def picture_contents(inspection: Inspection) -> dict[str, Any]:
             number of cells and the index of the tensor that has most bytes in them, or UNCLAIMED;
             it is None for a file that does not exist.
         aliases: pairs of a tied name and the name that holds the bytes.
+        statistics: those of the values (`statistics_contents`); None if they were not requested.
+        curves: the loss of the run (`curves_contents`); None if none lies next to the checkpoint.
     """
     checkpoint, training = inspection.checkpoint, inspection.run.training
     tensors = list(checkpoint.tensors.items())
@@ -95,6 +103,42 @@ def picture_contents(inspection: Inspection) -> dict[str, Any]:
             for index, name in enumerate(names)
         ],
         "aliases": [list(pair) for pair in checkpoint.aliases.items()],
+        "statistics": None
+        if statistics is None
+        else statistics_contents([key for key, _ in tensors], statistics),
+        "curves": None,
+    }
+
+
+def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -> dict[str, Any]:
+    """Return the statistics of the tensors `keys`.
+
+    Keys:
+        layers, kinds: the names that `tensors` refers to by index.
+        tensors: for each `[min, max, mean, norm, zeros, nans, infinities, layer, kind, first
+            exponent, negative, positive]`; None for a tensor that was not read. The last three are
+            the histogram.
+        stored_as: the index of a tensor -> the reason why its values are not those of a weight.
+        outliers: pairs of the index of a tensor and a reason.
+    """
+    places = [place_of(key.name) for key in keys]
+    layers = {name: n for n, name in enumerate(layers_in_order(key.name for key in keys))}
+    kinds = {kind: n for n, kind in enumerate(dict.fromkeys(place.kind for place in places))}
+    number = {key: n for n, key in enumerate(keys)}
+    rows: list[list[Any] | None] = []
+    for key, place in zip(keys, places, strict=True):
+        found = statistics.tensors.get(key)
+        if found is None:
+            rows.append(None)
+            continue
+        *figures, histogram = found.to_json().values()
+        rows.append([*figures, layers[place.layer], kinds[place.kind], *histogram.values()])
+    return {
+        "layers": list(layers),
+        "kinds": list(kinds),
+        "tensors": rows,
+        "stored_as": {number[key]: words for key, words in statistics.stored_as.items()},
+        "outliers": [[number[key], why] for key, why in statistics.outliers.items()],
     }
 
 

@@ -1,4 +1,4 @@
-"""The page of a checkpoint: one HTML file that needs no network and no other file."""
+"""A page on checkpoints: one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,25 +18,29 @@ MARK = "<!-- a picture of a checkpoint, made by zerotools -->"
 """The second line of each page: a file with it may be replaced by a newer page."""
 
 
-def page_of(contents: dict[str, Any]) -> str:
-    """Return the page that shows `contents` (`picture_contents`).
+def page_of(contents: Mapping[str, Any], body: str = "checkpoint") -> str:
+    """Return the page that shows `contents`, by the files `body`.html and `body`.js.
 
     The values are a JSON element that no browser runs. The policy of the page allows this one
     script and no request, so that a name in a checkpoint cannot add markup, code or a link.
     """
     folder = files(__package__)
-    text = {name: (folder / f"picture.{name}").read_text("utf-8") for name in ("html", "css", "js")}
+
+    def text(name: str) -> str:
+        return (folder / name).read_text("utf-8")
+
+    script = "".join(text(name) for name in ("page.js", "charts.js", f"{body}.js"))
     values = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     parts = {
         "MARK": MARK,
-        "POLICY": f"default-src 'none'; script-src '{_hash(text['js'])}'; "
-        "style-src 'unsafe-inline'",
+        "POLICY": f"default-src 'none'; script-src '{_hash(script)}'; style-src 'unsafe-inline'",
         "TITLE": html.escape(contents["title"]),
-        "STYLE": text["css"],
-        "SCRIPT": text["js"],
+        "STYLE": text("page.css"),
+        "BODY": text(f"{body}.html"),
+        "SCRIPT": script,
         "VALUES": values.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
-    page = "".join(parts.get(piece, piece) for piece in text["html"].split("@@"))
+    page = "".join(parts.get(piece, piece) for piece in text("page.html").split("@@"))
     return page.encode("utf-8", "backslashreplace").decode()  # a path may not be UTF-8
 
 

@@ -22,11 +22,11 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, are_equal, count_values
 from zerotools.io.numeric.dtype_casts import numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
+from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, FlatValues
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import BoxPart, Tile
-from zerotools.ops.verification.digests import BLOCK_ELEMENTS, FlatValues
 
 _PART_BYTES = 2**18
 

@@ -13,7 +13,6 @@ values in bfloat16 and in float16, rounded to nearest even, with every NaN as NA
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,21 +20,16 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from zerotools.core.boxes import BoxIndex, boxes_of_range
-from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.core.flat_ranges import Range, covering_ranges
-from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.numeric.compare_values import count_values
 from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
-from zerotools.io.numeric.gather import Scratch, gather, gather_flat
-from zerotools.ops.execution.plan import distinct_chunks
-from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
+from zerotools.io.numeric.gather import Scratch
+from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
-BLOCK_ELEMENTS = 2**20
 ALGORITHM = "xxh3-128/2^20"
 NAN_BITS = {BFLOAT16: 0x7FC0, FLOAT16: 0x7E00}
-_PART_BYTES = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +80,16 @@ def digests_of(
     done: dict[Key, TensorDigest] = {
         key: growing.finished() for key, growing in found.items() if not growing.left
     }
-    with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
 
-        def work(block: _Block, scratch: Scratch) -> tuple[_Block, tuple[bytes, ...]]:
-            with opened.holding() as held:
-                return block, block.digests(held, scratch, cast)
+    def work(block: ElementBlock, parts: Iterator[Array], scratch: Scratch) -> tuple[bytes, ...]:
+        return _digests(block.dtype, parts, scratch.read, cast, casts=casts)
 
-        for block, digests in workers.share(_blocks(checkpoint, wanted, casts), work):
-            growing = found[block.key]
-            growing.add(block.number, digests)
-            on_bytes((block.end - block.begin) * block.values.tensor.dtype.itemsize)
-            if not growing.left:
-                done[block.key] = growing.finished()
+    for block, digests in share_blocks(checkpoint, wanted, budget, work):
+        growing = found[block.key]
+        growing.add(block.number, digests)
+        on_bytes(block.nbytes)
+        if not growing.left:
+            done[block.key] = growing.finished()
     return {key: done[key] for key in wanted}
 
 
@@ -128,68 +120,14 @@ def _types(dtype: DType) -> tuple[DType, ...]:
     return tuple(NAN_BITS) if dtype.is_float else ()
 
 
-class FlatValues:
-    """The elements of one tensor in row-major order, wherever they lie in files.
-
-    Raises:
-        BadFile: chunks do not cover the tensor, or do not lie inside their files.
-    """
-
-    def __init__(self, key: Key, tensor: Tensor, checkpoint: Checkpoint) -> None:
-        self.tensor = tensor
-        self._ranges = covering_ranges(tensor, checkpoint.files)
-        self._starts = [each.begin for each in self._ranges or ()]
-        self._chunks: list[Chunk] = []
-        if self._ranges is None:
-            self._chunks = distinct_chunks(key, tensor, checkpoint)
-            self._index = BoxIndex([chunk.box for chunk in self._chunks])
-
-    def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
-        """Read elements [begin, end) into the bytes `raw`; `buffer` is for reading."""
-        dtype = self.tensor.dtype
-        if self._ranges is not None:
-            gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
-            return
-        at = 0
-        for box in boxes_of_range(self.tensor.shape, begin, end):
-            own = raw[at : at + box.numel * dtype.itemsize]
-            meeting = self._index.meeting(box)
-            pieces = [ChunkBox(self._chunks[number], common) for number, common in meeting]
-            gather(held, pieces, box, dtype, dtype, own, buffer, numpy_cast)
-            at += own.nbytes
-
-    def _within(self, ranges: list[Range], begin: int, end: int) -> Iterator[Range]:
-        at, itemsize = bisect_right(self._starts, begin) - 1, self.tensor.dtype.itemsize
-        while begin < end:
-            first, stop, file, offset = ranges[at]
-            until = min(stop, end)
-            if until > begin:
-                yield Range(begin, until, file, offset + (begin - first) * itemsize)
-            begin, at = max(begin, until), at + 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Elements [begin, end) of a flattened tensor."""
-
-    key: Key
-    values: FlatValues
-    number: int
-    begin: int
-    end: int
-    casts: bool
-
-    def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
-        """Return the digests of its bytes, and of each cast."""
-        dtype = self.values.tensor.dtype
-        hashers = _Hashers(dtype, scratch.read, cast, casts=self.casts)
-        step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
-        for begin in range(self.begin, self.end, step):
-            end = min(begin + step, self.end)
-            raw = scratch.tile[: (end - begin) * dtype.itemsize]
-            self.values.read(held, begin, end, raw, scratch.read)
-            hashers.update(raw)
-        return hashers.digests()
+def _digests(
+    dtype: DType, parts: Iterable[Array], room: Array, cast: Cast, *, casts: bool
+) -> tuple[bytes, ...]:
+    """Return the digests of a block's bytes, and of each cast, which is made in `room`."""
+    hashers = _Hashers(dtype, room, cast, casts=casts)
+    for raw in parts:
+        hashers.update(raw)
+    return hashers.digests()
 
 
 class _Hashers:
@@ -231,13 +169,3 @@ def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy
     if count_values(out).nans:
         room.view(np.uint16)[np.isnan(out)] = NAN_BITS[target]
     return room
-
-
-def _blocks(checkpoint: Checkpoint, wanted: Mapping[Key, Tensor], casts: bool) -> Iterator[_Block]:
-    for key, tensor in wanted.items():
-        if not tensor.numel:
-            continue
-        values = FlatValues(key, tensor, checkpoint)
-        for number, begin in enumerate(range(0, tensor.numel, BLOCK_ELEMENTS)):
-            end = min(begin + BLOCK_ELEMENTS, tensor.numel)
-            yield _Block(key, values, number, begin, end, casts)

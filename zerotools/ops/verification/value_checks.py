@@ -28,6 +28,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
+from zerotools.ops.execution.element_blocks import FlatValues
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
@@ -35,7 +36,6 @@ from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.quantised.dequantise import dequantised
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import QuantisedWeight
-from zerotools.ops.verification.digests import FlatValues
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE
 
 _SMALL = 2.0**-60

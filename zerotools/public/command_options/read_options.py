@@ -1,8 +1,17 @@
-"""Options that choose a checkpoint and a model of it, and say how its files are read."""
+"""Options that choose a checkpoint and a model of it, and say how its files are read: their layout,
+threads and memory."""
 
 from typing import Annotated, TypedDict
 
-from zerotools.public.command_options.option import NAMES, OUTPUT, WHAT, Option, PathOption
+from zerotools.public.command_options.option import (
+    NAMES,
+    OUTPUT,
+    RESOURCES,
+    WHAT,
+    Option,
+    PathOption,
+    Size,
+)
 
 
 class TagOption(TypedDict, total=False):
@@ -51,3 +60,21 @@ class ConfigDirOption(TypedDict, total=False):
             help="Take config.json and the tokenizer from this model directory.",
         ),
     ]
+
+
+MEMORY_HELP = "Memory for the buffers of all workers together."
+
+
+class WorkersOption(TypedDict, total=False):
+    """The option for the number of threads."""
+
+    workers: Annotated[
+        int | None,
+        Option(group=RESOURCES, help="Threads. Default: one per core, at most 8."),
+    ]
+
+
+class CheckingOptions(WorkersOption, total=False):
+    """Options for threads and memory of commands that read tensor data and write none."""
+
+    max_memory: Annotated[Size, Option(group=RESOURCES, default="256MiB", help=MEMORY_HELP)]

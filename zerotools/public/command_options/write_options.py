@@ -1,5 +1,5 @@
-"""Options of commands that write an output or read all tensor data, and the part of that work that
-this process does."""
+"""Options of commands that write an output, the limits that options set, and the part of the work
+that this process does."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.ops.execution.part_share import MOST_PARTS, OutputPart, parse_part
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public.command_options.option import OUTPUT, RESOURCES, Option, Part, Size
+from zerotools.public.command_options.read_options import MEMORY_HELP, WorkersOption
 
 LAUNCHERS = ("slurm", "torchrun")
 
@@ -87,24 +88,6 @@ def _part(index: int, of: int) -> OutputPart:
     if not 0 <= index < of <= MOST_PARTS:
         raise BadRequest(f"task {index} of {of} is not a valid part; use --part I/N")
     return OutputPart(index + 1, of)
-
-
-MEMORY_HELP = "Memory for the buffers of all workers together."
-
-
-class WorkersOption(TypedDict, total=False):
-    """The option for the number of threads."""
-
-    workers: Annotated[
-        int | None,
-        Option(group=RESOURCES, help="Threads. Default: one per core, at most 8."),
-    ]
-
-
-class CheckingOptions(WorkersOption, total=False):
-    """Options for threads and memory of commands that read tensor data and write none."""
-
-    max_memory: Annotated[Size, Option(group=RESOURCES, default="256MiB", help=MEMORY_HELP)]
 
 
 class WritingOptions(WorkersOption, total=False):

@@ -1,25 +1,9 @@
-"use strict";
-// The picture of a checkpoint. Values come from the JSON element alone, and names are set as text.
+// The picture of a checkpoint: its modules, its files, and the statistics of its values.
 (() => {
-  const values = JSON.parse(document.getElementById("values").textContent);
-  const byId = (id) => document.getElementById(id);
   const [NAME, ROLE, DTYPE, SHAPE, ELEMENTS, BYTES, GROUP, FILES, WHOLE] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
   const WEIGHTS = new Set(["param", "param16"].map((role) => values.roles.indexOf(role)));
   const MOST_TILES = 250;
 
-  const make = (tag, text, className) => {
-    const element = document.createElement(tag);
-    if (text !== undefined) element.textContent = text;
-    if (className) element.className = className;
-    return element;
-  };
-  const size = (bytes) => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = 0;
-    while (bytes >= 1024 && unit < units.length - 1) { bytes /= 1024; unit += 1; }
-    return `${unit && bytes < 100 ? bytes.toFixed(1) : Math.round(bytes).toLocaleString("en")} ${units[unit]}`;
-  };
-  const count = (number) => number.toLocaleString("en");
   const colourOf = (number) => number < 0 ? "var(--none)" : `hsl(${(number * 137.508 + 205) % 360} 55% 68%)`;
 
   // The modules: a node for each part of a name. A weight in two roles counts once as parameters.
@@ -56,19 +40,6 @@
     return kinds.get(kind);
   });
   const kindNames = [...kinds.keys()];
-
-  // Head
-  byId("title").textContent = values.title;
-  byId("verdict").textContent = values.verdict;
-  byId("verdict").classList.toggle("whole", values.is_whole);
-  values.facts.forEach(([name, value]) => {
-    const pair = make("div");
-    pair.append(make("dt", name), make("dd", value));
-    byId("facts").append(pair);
-  });
-  values.problems.forEach((text) => byId("messages").append(make("li", text, "problem")));
-  if (values.problem_count > values.problems.length) byId("messages").append(make("li", `and ${count(values.problem_count - values.problems.length)} more problems`, "problem"));
-  values.notes.forEach((text) => byId("messages").append(make("li", text)));
 
   // State: the open module, the selected module or tensor, and the text to find.
   let open = main;
@@ -267,24 +238,154 @@
     detail.append(make("p", `${size(selected.bytes)}, ${count(selected.elements)} parameters, ${count(tensors.length)} ${tensors.length === 1 ? "tensor" : "tensors"} in ${count(held.size)} of ${count(values.files.length)} files`));
     const table = make("table");
     const head = make("tr");
-    ["tensor", "role", "type", "shape", "size"].forEach((text) => head.append(make("th", text)));
+    ["tensor", "role", "type", "shape", "size", ...(statistics ? ["min", "max", "mean", "norm", "zeros", "NaN/Inf"] : [])].forEach((text, n) => head.append(make("th", text, n > 3 ? "number" : "")));
     table.append(head);
     tensors.slice(0, 60).forEach((index) => {
       const tensor = values.tensors[index];
       const row = make("tr");
       const name = selected.path ? tensor[NAME].slice(selected.path.length + 1) || tensor[NAME] : tensor[NAME];
       row.append(make("td", name), make("td", values.roles[tensor[ROLE]]), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
+      if (statistics) row.append(...figuresOf(index).map((text) => make("td", text, "number")));
       table.append(row);
     });
     const scroll = make("div", undefined, "scroll");
     scroll.append(table);
     detail.append(scroll);
+    if (statistics) drawValuesOf(detail, tensors);
     if (tensors.length > 60) detail.append(make("p", `and ${count(tensors.length - 60)} more`, "muted"));
     const tied = values.aliases.filter(([alias, name]) => tensors.some((t) => values.tensors[t][NAME] === name) || alias.startsWith(selected.path));
     tied.slice(0, 6).forEach(([alias, name]) => detail.append(make("p", `tied: ${alias} = ${name}`, "muted")));
     const groups = new Set(tensors.map((t) => values.tensors[t][GROUP]).filter((g) => g >= 0));
     if (groups.size) detail.append(make("p", `param ${groups.size === 1 ? "group" : "groups"} ${[...groups].join(", ")}`, "muted"));
     else if (values.groups.length && tensors.some((t) => WEIGHTS.has(values.tensors[t][ROLE]))) detail.append(make("p", "in no param group: frozen, or not named by the optimizer", "muted"));
+  };
+
+  // The statistics: [min, max, mean, norm, zeros, NaN, infinite, layer, kind, first, negative, positive] of a tensor
+  const statistics = values.statistics;
+  const [MIN, MAX, MEAN, NORM, ZEROS, NANS, INFINITE, LAYER, KIND, FIRST, NEGATIVE, POSITIVE] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
+  const outliers = new Map(statistics ? statistics.outliers : []);
+  const figuresOf = (index) => {
+    const found = statistics.tensors[index];
+    if (!found) return ["not read", "", "", "", "", ""];
+    return [MIN, MAX, MEAN, NORM].map((at) => figure(found[at])).concat([count(found[ZEROS]), count(found[NANS] + found[INFINITE])]);
+  };
+  const rms = (index) => {
+    const found = statistics.tensors[index];
+    return found[NORM] === null ? null : found[NORM] / Math.sqrt(Math.max(1, values.tensors[index][ELEMENTS] - found[NANS] - found[INFINITE]));
+  };
+  const drawValuesOf = (host, tensors) => {
+    const said = [...outliers].filter(([index]) => tensors.includes(index));
+    said.slice(0, 6).forEach(([index, why]) => host.append(make("p", `outlier: ${values.tensors[index][NAME]} (${values.roles[values.tensors[index][ROLE]]}): ${why}`, "problem")));
+    tensors.filter((index) => statistics.stored_as[index]).slice(0, 4).forEach((index) => host.append(make("p", `${values.tensors[index][NAME]} holds ${statistics.stored_as[index]}: its figures are not those of the weight`, "muted")));
+    const shown = tensors.filter((index) => statistics.tensors[index] && values.tensors[index][ELEMENTS] > 1);
+    if (shown.length > 6) return;
+    const figures = make("div", undefined, "histograms");
+    shown.forEach((index) => {
+      const found = statistics.tensors[index], tensor = values.tensors[index];
+      const name = tensor[NAME].slice(selected.path.length + 1);
+      drawHistogram(figures, `${name ? `${name}, ` : ""}${values.roles[tensor[ROLE]]}`, found[FIRST], found[NEGATIVE], found[POSITIVE], found[ZEROS]);
+    });
+    host.append(figures);
+  };
+  const shortLayers = statistics ? statistics.layers.map((layer) => layer.split(".").pop()) : [];
+  const rolesDrawn = () => {
+    // Roles of weights and moments, in the order of the checkpoint; numbers such as `step` have no layers to compare.
+    const sizes = new Map();
+    values.tensors.forEach((tensor, index) => { if (statistics.tensors[index]) sizes.set(tensor[ROLE], Math.max(sizes.get(tensor[ROLE]) || 0, tensor[ELEMENTS])); });
+    return [...sizes].filter(([, elements]) => elements > 1).map(([role]) => role);
+  };
+  const drawStatistics = () => {
+    const roles = rolesDrawn();
+    const ofRms = byId("value").value === "rms";
+    const host = byId("norms");
+    host.replaceChildren(...roles.map(() => make("div")));
+    roles.forEach((role, place) => {
+      const sums = new Map();
+      values.tensors.forEach((tensor, index) => {
+        const found = statistics.tensors[index];
+        if (tensor[ROLE] !== role || !found) return;
+        const sum = sums.get(found[LAYER]) || [0, 0, false];
+        sums.set(found[LAYER], [sum[0] + (found[NORM] === null ? NaN : found[NORM] ** 2), sum[1] + tensor[ELEMENTS] - found[NANS] - found[INFINITE], sum[2] || outliers.has(index)]);
+      });
+      const points = [...sums].sort((a, b) => a[0] - b[0]).map(([layer, [squares, elements, isMarked]]) => [layer, Math.sqrt(ofRms ? squares / Math.max(1, elements) : squares), isMarked]);
+      drawLines(host.children[place], {
+        title: `${values.roles[role]}: ${ofRms ? "root mean square" : "norm"} by layer`,
+        series: [{ name: ofRms ? "root mean square" : "norm", colour: "var(--focus)", points }],
+        isLog: true,
+        labelOf: (layer) => shortLayers[layer].slice(0, 9),
+        nameOf: (layer) => statistics.layers[layer],
+        pick: (layer) => choose(nodeOf(statistics.layers[layer]) || root, true),
+      });
+    });
+    const role = Number(byId("map-role").value);
+    const cells = new Map();
+    values.tensors.forEach((tensor, index) => {
+      const found = statistics.tensors[index];
+      if (tensor[ROLE] !== role || !found || tensor[ELEMENTS] < 2) return;
+      const key = `${found[KIND]} ${found[LAYER]}`;
+      cells.set(key, [...(cells.get(key) || []), index]);
+    });
+    const kinds = [...new Set([...cells.keys()].map((key) => Number(key.split(" ")[0])))];
+    const isNumbered = (layer) => /(^|\.)\d+$/.test(statistics.layers[layer]);
+    const layersOf = (kind) => statistics.layers.map((_, layer) => isNumbered(layer) ? cells.get(`${kind} ${layer}`) : null).filter(Boolean);
+    const repeated = kinds.filter((kind) => layersOf(kind).length > 1);
+    const shown = statistics.layers.map((_, layer) => layer).filter((layer) => isNumbered(layer) && repeated.some((kind) => cells.has(`${kind} ${layer}`)));
+    const sizeOf = (indexes) => Math.max(...indexes.map(rms));
+    const usual = new Map(repeated.map((kind) => { const all = layersOf(kind).map(sizeOf).sort((a, b) => a - b); return [kind, all[Math.floor(all.length / 2)]]; }));
+    const at = (r, c) => cells.get(`${repeated[r]} ${shown[c]}`);
+    const heat = byId("heat");
+    byId("heat-note").textContent = repeated.length ? "Each cell is a tensor: its root mean square, compared with the median of its row. A ring marks an outlier." : "No module occurs in several layers, so there is no map of layers.";
+    heat.hidden = !repeated.length;
+    if (!repeated.length) return;
+    drawCells(heat, {
+      name: `root mean square of ${values.roles[role]} by kind and layer`,
+      rows: repeated.map((kind) => statistics.kinds[kind].replace(/\.weight$/, "")),
+      columns: shown.map((layer) => shortLayers[layer]),
+      colourOf: (r, c) => { const found = at(r, c); if (!found) return null; const value = sizeOf(found); return value > 0 && usual.get(repeated[r]) > 0 ? mixed(Math.log2(value / usual.get(repeated[r])) / 2) : "var(--none)"; },
+      isMarked: (r, c) => (at(r, c) || []).some((index) => outliers.has(index)),
+      wordsOf: (r, c) => { const found = at(r, c); return found ? `${statistics.layers[shown[c]]}.${statistics.kinds[repeated[r]]}: ${figure(sizeOf(found))}, ${figure(sizeOf(found) / usual.get(repeated[r]))} times the median${found.length > 1 ? ` (largest of ${found.length})` : ""}` : "no such tensor"; },
+      pick: (r, c) => { const found = at(r, c); if (found) choose(nodeOf(values.tensors[found[0]][NAME])); },
+    });
+    drawScale(heat, ["1/4 of the median", "4 times"], [-1, 0, 1]);
+  };
+  const makeStatistics = () => {
+    if (!statistics) return;
+    byId("statistics-section").hidden = false;
+    document.querySelector(".columns").classList.add("stacked");
+    rolesDrawn().forEach((role) => { const option = make("option", values.roles[role]); option.value = String(role); byId("map-role").append(option); });
+    byId("value").addEventListener("change", drawStatistics);
+    byId("map-role").addEventListener("change", drawStatistics);
+    const list = byId("outliers");
+    byId("outliers-title").textContent = outliers.size ? `${count(outliers.size)} ${outliers.size === 1 ? "outlier" : "outliers"}` : "No outliers";
+    [...outliers].slice(0, 50).forEach(([index, why]) => {
+      const item = make("li");
+      const button = make("button", `${values.tensors[index][NAME]} (${values.roles[values.tensors[index][ROLE]]})`, "link");
+      button.addEventListener("click", () => choose(nodeOf(values.tensors[index][NAME])));
+      item.append(button, `: ${why}`);
+      list.append(item);
+    });
+    if (outliers.size > 50) list.append(make("li", `and ${count(outliers.size - 50)} more`));
+    drawings.push(drawStatistics);
+    drawStatistics();
+  };
+
+  // The loss of the run
+  const drawCurves = () => {
+    const curves = values.curves;
+    const losses = [["loss", "var(--focus)"], ["eval_loss", "var(--warm)"]].filter(([name]) => curves[name].length);
+    const charts = [
+      { title: "loss by step", series: losses.map(([name, colour]) => ({ name, colour, points: curves[name] })) },
+      { title: "learning rate by step", series: [{ name: "learning rate", colour: "var(--focus)", points: curves.lr }] },
+    ].filter((chart) => chart.series.some((each) => each.points.length));
+    byId("curves").replaceChildren(...charts.map(() => make("div")));
+    charts.forEach((chart, place) => drawLines(byId("curves").children[place], { ...chart, at: curves.step }));
+  };
+  const makeCurves = () => {
+    if (!values.curves) return;
+    byId("curves-section").hidden = false;
+    byId("curves-note").textContent = `From ${values.curves.source}.${values.curves.step === null ? "" : ` The dashed line is this checkpoint, step ${count(values.curves.step)}.`}`;
+    drawings.push(drawCurves);
+    drawCurves();
   };
 
   // The strips of the files
@@ -310,7 +411,6 @@
     }
   };
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { entry.target.dataset.seen = entry.isIntersecting ? "1" : ""; if (entry.isIntersecting) paint(entry.target); }));
-  const tip = byId("tip");
   const tensorAt = (canvas, x) => {
     const strip = values.files[Number(canvas.dataset.file)][2];
     let left = Math.floor(x / canvas.clientWidth * canvas.width);
@@ -331,15 +431,12 @@
         canvas.setAttribute("aria-label", `tensors in ${name}`);
         canvas.addEventListener("mousemove", (event) => {
           const tensor = tensorAt(canvas, event.offsetX);
-          tip.hidden = false;
-          tip.textContent = tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`;
-          tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)}px`;
-          tip.style.top = `${event.clientY + 16}px`;
+          showTip(tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`, event.clientX, event.clientY);
         });
-        canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+        canvas.addEventListener("mouseleave", hideTip);
         canvas.addEventListener("click", (event) => { const tensor = tensorAt(canvas, event.offsetX); if (tensor >= 0) choose(nodeOf(values.tensors[tensor][NAME])); });
         picture.append(canvas);
-        seen.observe(canvas);
+        if (values.files.length <= 64) canvas.dataset.seen = "1"; else seen.observe(canvas);
       } else {
         const lost = make("div", undefined, "lost");
         lost.setAttribute("role", "img");
@@ -379,12 +476,13 @@
   byId("colour").addEventListener("change", redraw);
   byId("find").addEventListener("input", () => { search(); drawTree(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  let resize = 0;
-  addEventListener("resize", () => { cancelAnimationFrame(resize); resize = requestAnimationFrame(drawMap); });
-  addEventListener("beforeprint", drawMap);
+  drawings.push(drawMap);
+  addEventListener("beforeprint", () => document.querySelectorAll("#files canvas").forEach(paint));
   if (!values.groups.length) byId("colour").querySelector('[value="group"]').remove();
   makeFiles();
   makeGroups();
+  makeStatistics();
+  makeCurves();
   redraw();
   drawDetail();
 })();

@@ -1,0 +1,29 @@
+"""The layer and kind of tensors of several programs, and the order of layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerotools.core.layer_names import layers_in_order, place_of
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "kind"),
+    [
+        ("model.layers.3.mlp.down_proj.weight", "model.layers.3", "mlp.down_proj.weight"),
+        ("model.layers.3.experts.7.w1.weight", "model.layers.3", "experts.*.w1.weight"),
+        ("lm_head.weight", "lm_head", "weight"),
+        ("0.weight", "0", "weight"),
+        ("optimizer.state.100", "optimizer.state", "100"),
+        ("scale", "scale", "scale"),
+        ("blocks.h2.weight", "blocks.h2", "weight"),
+    ],
+)
+def test_the_place_of_a_tensor(name: str, layer: str, kind: str) -> None:
+    assert place_of(name) == (layer, kind)
+
+
+def test_layers_are_in_order_of_their_numbers() -> None:
+    names = ["embed.weight", "h.0.a", "h.10.a", "h.2.a", "tower.1.a", "head.weight", "h.1.a"]
+    expected = ["embed", "h.0", "h.1", "h.2", "h.10", "tower.1", "head"]
+    assert layers_in_order(names) == expected

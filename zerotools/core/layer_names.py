@@ -1,0 +1,45 @@
+"""The layer of a model that a tensor belongs to, by its name.
+
+model.layers.3.mlp.experts.7.w1.weight    layer model.layers.3, kind mlp.experts.*.w1.weight
+lm_head.weight                            layer lm_head,        kind weight
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_NUMBERED = re.compile(r"((?:[^.]+\.)*?\d+)\.(.+)")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+class LayerPlace(NamedTuple):
+    """The place of a tensor in a model. Tensors of one `kind` are the same part of their layers."""
+
+    layer: str
+    kind: str
+
+
+def place_of(name: str) -> LayerPlace:
+    """Return the place of the tensor `name`. Its layer ends with the first number in the name; a
+    tensor without a number belongs to the module that holds it."""
+    found = _NUMBERED.fullmatch(name)
+    if found is not None:
+        return LayerPlace(found[1], _NUMBER.sub("*", found[2]))
+    module, _, last = name.rpartition(".")
+    return LayerPlace(module or last, last)
+
+
+def layers_in_order(names: Iterable[str]) -> list[str]:
+    """Return the layers of the tensors `names`, each once: in the order of the names, and numbered
+    ones of the same module by their numbers.
+    """
+    groups: dict[str, set[tuple[int, str]]] = {}
+    for layer in dict.fromkeys(place_of(name).layer for name in names):
+        module, _, last = layer.rpartition(".")
+        if last.isascii() and last.isdecimal():
+            groups.setdefault(f"{module}.*", set()).add((int(last), layer))
+        else:
+            groups.setdefault(layer, set()).add((0, layer))
+    return [layer for group in groups.values() for _, layer in sorted(group)]

@@ -1,0 +1,52 @@
+"use strict";
+// What all pages share. Values come from the JSON element alone, and names are set as text.
+const values = JSON.parse(document.getElementById("values").textContent);
+const byId = (id) => document.getElementById(id);
+const make = (tag, text, className) => {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text;
+  if (className) element.className = className;
+  return element;
+};
+const size = (bytes) => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (bytes >= 1024 && unit < units.length - 1) { bytes /= 1024; unit += 1; }
+  return `${unit && bytes < 100 ? bytes.toFixed(1) : Math.round(bytes).toLocaleString("en")} ${units[unit]}`;
+};
+const count = (number) => number.toLocaleString("en");
+const figure = (number) => {
+  if (number === null || number === undefined) return "-";
+  if (number === 0 || (Math.abs(number) >= 0.001 && Math.abs(number) < 100000)) return String(Number(number.toPrecision(4)));
+  return number.toExponential(2);
+};
+const share = (part) => part === null ? "-" : part === 1 ? "100 %" : part > 0.999 ? ">99.9 %" : `${(100 * part).toFixed(1)} %`;
+
+const tip = byId("tip");
+const showTip = (text, x, y) => {
+  tip.hidden = false;
+  tip.textContent = text;
+  tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${Math.min(y + 16, innerHeight - tip.offsetHeight - 4)}px`;
+};
+const hideTip = () => { tip.hidden = true; };
+
+// What is drawn again when the window gets another width.
+const drawings = [];
+let resize = 0;
+addEventListener("resize", () => { cancelAnimationFrame(resize); resize = requestAnimationFrame(() => drawings.forEach((draw) => draw())); });
+addEventListener("beforeprint", () => drawings.forEach((draw) => draw()));
+
+// Head
+byId("title").textContent = values.title;
+byId("verdict").textContent = values.verdict;
+byId("verdict").classList.toggle("whole", values.is_whole);
+values.facts.forEach(([name, value]) => {
+  const pair = make("div");
+  pair.append(make("dt", name), make("dd", value));
+  byId("facts").append(pair);
+});
+values.problems.forEach((text) => byId("messages").append(make("li", text, "problem")));
+if (values.problem_count > values.problems.length) byId("messages").append(make("li", `and ${count(values.problem_count - values.problems.length)} more problems`, "problem"));
+values.notes.forEach((text) => byId("messages").append(make("li", text)));
+

@@ -1,0 +1,135 @@
+"""The statistics of each tensor of a checkpoint, in one pass over its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.value_statistics import StatisticsSum, ValueStatistics
+from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
+from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.statistics.outliers import outliers_of
+
+
+@dataclass(frozen=True)
+class CheckpointStatistics:
+    """The statistics of the stored values of each tensor.
+
+    `unread` has the tensors that cannot be read, each with the reason. `stored_as` describes the
+    tensors that a quantised weight is computed from, such as "codes of fp8 blocks 128x128": their
+    values are not those of the weight.
+    """
+
+    tensors: Mapping[Key, ValueStatistics]
+    unread: Mapping[Key, str] = field(default_factory=dict)
+    stored_as: Mapping[Key, str] = field(default_factory=dict)
+
+    @cached_property
+    def outliers(self) -> Mapping[Key, str]:
+        """Tensors that differ from those of the same kind in other layers, each with the reason.
+        Tensors of quantised weights are left out.
+        """
+        plain = {key: found for key, found in self.tensors.items() if key not in self.stored_as}
+        return outliers_of(plain)
+
+    def to_json(self) -> dict[Key, dict[str, Any]]:
+        """Return the documented form of each tensor that was read
+        (docs/reference/inspect-json.md).
+        """
+        return {
+            key: found.to_json()
+            | {"stored_as": self.stored_as.get(key), "outlier": self.outliers.get(key)}
+            for key, found in self.tensors.items()
+        }
+
+
+def statistics_of(
+    checkpoint: Checkpoint,
+    quantisation: Quantisation,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> CheckpointStatistics:
+    """Read all tensors once, and return their statistics.
+
+    `on_bytes` is called with the number of bytes that were read since its last call; all together
+    are those of the tensors. A tensor that cannot be read is in `unread`.
+
+    Raises:
+        BadFile: a file changed while it was read.
+    """
+    unread = dict[Key, str]()
+    growing = dict[Key, _Growing]()
+    for key, tensor in checkpoint.tensors.items():
+        try:
+            prove_source(key, tensor, checkpoint)
+        except BadFile as error:
+            unread[key] = str(error)
+        else:
+            growing[key] = _Growing(tensor)
+    sources = Sources(checkpoint.stamps)
+    done = {key: each.finished() for key, each in growing.items() if not each.left}
+    budget = budget.reading(checkpoint.root)
+    for block, found in share_blocks(checkpoint, growing, budget, _of_block, sources):
+        on_bytes(block.nbytes)
+        if isinstance(found, str):
+            unread.setdefault(block.key, found)
+            continue
+        each = growing[block.key]
+        each.add(block.number, found)
+        if not each.left:
+            done[block.key] = each.finished()
+    sources.check()
+    return CheckpointStatistics(
+        {key: done[key] for key in checkpoint.tensors if key in done and key not in unread},
+        {key: unread[key] for key in checkpoint.tensors if key in unread},
+        dict(_stored_as(quantisation)),
+    )
+
+
+def _of_block(block: ElementBlock, parts: Iterator[Array], _: Scratch) -> StatisticsSum | str:
+    """Return the statistics of a block, or the reason why it cannot be read."""
+    total, element = StatisticsSum(), numpy_dtype(block.dtype)
+    try:
+        for raw in parts:
+            total.add(raw.view(element))
+    except BadFile as error:
+        return str(error)
+    return total
+
+
+class _Growing:
+    """A tensor while its blocks are read. They are added in their order, because sums of
+    floating-point numbers depend on it.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.left = -(-tensor.numel // BLOCK_ELEMENTS)
+        self._total = StatisticsSum()
+        self._next = 0
+        self._waiting: dict[int, StatisticsSum] = {}
+
+    def add(self, number: int, found: StatisticsSum) -> None:
+        self._waiting[number] = found
+        while (following := self._waiting.pop(self._next, None)) is not None:
+            self._total.merge(following)
+            self._next += 1
+            self.left -= 1
+
+    def finished(self) -> ValueStatistics:
+        return self._total.finished()
+
+
+def _stored_as(quantisation: Quantisation) -> Iterator[tuple[Key, str]]:
+    for weight in quantisation.weights.values():
+        payload, *others = weight.parts
+        yield payload, f"codes of {weight.kind}"
+        yield from ((key, f"scales of {weight.kind}") for key in (*others, *weight.beside))
