@@ -1,4 +1,4 @@
-"""Take the pictures of the web page that docs/how-to/see-the-queue-in-a-browser.md shows.
+"""Take the pictures of the page, of `top` and of a checkpoint that docs/how-to shows.
 
     python -m scripts.make_page_pictures [DIRECTORY]
 
@@ -9,6 +9,7 @@ hold GPU memory, and one that trains, is cancelled and resumed. It takes about t
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -19,14 +20,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.daemon import JOB, daemon
+from benchmarks.measuring import zerotools
+from benchmarks.runs import checkpoint
 from benchmarks.watching.doubles import gpus_of
 from harness.browser import started_browser, why_no_browser
+from scripts.terminal_pictures import record, screen_svg, write
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1180, 820, 45.0
+SCREEN, TOP_SECONDS = (110, 32), 12.0
 CONFIG = """
 [gpus]
 locks = ""
@@ -73,6 +78,8 @@ def main() -> None:
             trained = _submit_all(client, work, held)
             time.sleep(WATCHED_SECONDS)
             _take(browser, client, trained, images)
+            _take_top(work, images)
+            _take_checkpoint(browser, work, images)
             _end(client)
 
 
@@ -185,6 +192,27 @@ def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> Non
         page.evaluate("(place) => { location.hash = place; }", place)
         page.wait_for_timeout(3000)
         page.screenshot(path=images / f"page-{name}.png", full_page=False)
+
+
+def _take_top(work: Path, images: Path) -> None:
+    """`zerotools top` in a terminal, when it shows a job and its GPU memory."""
+    environment = {"ZEROTOOLS_SOCKET": str(work / "state" / "api.sock")}
+    output = record(["zerotools", "top"], environment, SCREEN, keys=[(TOP_SECONDS, b"q")])
+    drawn = screen_svg("zerotools top", output, SCREEN, lambda text: "qwen2.5-7b-sft" in text)
+    write(images / "top.svg", drawn)
+
+
+def _take_checkpoint(browser: Any, work: Path, images: Path) -> None:
+    """The page of `zerotools inspect --html`: ZeRO-3 of four ranks."""
+    options = ("--model", "271M", "--ranks", "4")
+    with checkpoint(work, *options) as made:
+        page_file = made.with_suffix(".html")
+        command = zerotools("inspect", made.name, "--html", page_file)
+        subprocess.run(command, check=True, capture_output=True, cwd=work)
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+    page.goto(page_file.as_uri())
+    page.wait_for_timeout(1000)
+    page.screenshot(path=images / "checkpoint.png")
 
 
 def _end(client: DaemonClient) -> None:

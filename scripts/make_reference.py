@@ -11,6 +11,7 @@ docs/how-to/hold-a-job.md and the words of the page for browsers come from
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,16 @@ COMMAND_LINE_HEAD = """\
 # The command line
 
 <!-- Written by scripts/make_reference.py from the commands; do not edit. -->
+
+Options of all commands are left out below: `--help`, `--debug` (show the traceback of an error),
+where a command prints results `--json` ([the keys](json.md)), and for commands on jobs
+`--socket PATH` (of the daemon; `$ZEROTOOLS_SOCKET`, or the standard path).
 """
+COMMON_OPTION = re.compile(
+    r"^  --(?:help +Show this message|debug +Show the traceback|json +Print JSON (?:inst|\(sch)|"
+    r"socket PATH +Socket of the daemon).*\n",
+    re.MULTILINE,
+)
 
 
 DAEMON_HEAD = """\
@@ -260,7 +270,9 @@ def _command_page(group: click.Group, context: click.Context, name: str) -> list
     own = click.Context(
         command, info_name=name, parent=context, max_content_width=100, terminal_width=100
     )
-    return [f"\n### zerotools {name}\n", "```text", command.get_help(own), "```"]
+    text = COMMON_OPTION.sub("", f"{command.get_help(own)}\n")
+    text = re.sub(r"\nGeneral:\n(?=\n|\Z)", "", text)
+    return [f"\n### zerotools {name}\n", "```text", text.strip("\n"), "```"]
 
 
 def openapi() -> str:

@@ -30,6 +30,10 @@ LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 FENCE_FILE = re.compile(r"\A(```\w+) file=(\S+)$", re.MULTILINE)
 FENCE_VARIANT = re.compile(r"\A(```\w+) variant=\w+$", re.MULTILINE)
+PROMPTS = re.compile(r"```console\n(?:\$ .*\n(?:(?<=\\\n).*\n)*)+```")
+"""Commands without output."""
+WIDE = "---\nhide: [navigation, toc]\n---\n"
+"""The start page has no lists of pages and headings next to its text."""
 TABS = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- end of tabs -->$", re.MULTILINE | re.DOTALL)
 TAB_TITLE = re.compile(r"\*\*(.+)\*\*")
 
@@ -115,12 +119,16 @@ def staged(text: str, page: Path, language: Language, version: str) -> str:
     parts = FENCE.split(text)
     for place, part in enumerate(parts):
         if place % 2:
-            parts[place] = FENCE_VARIANT.sub(r"\1", FENCE_FILE.sub(r'\1 title="\2"', part))
+            part = FENCE_VARIANT.sub(r"\1", FENCE_FILE.sub(r'\1 title="\2"', part))
+            if PROMPTS.fullmatch(part):  # they would be copied
+                part = part.replace("```console", "```sh").replace("\n$ ", "\n")
+            parts[place] = part
         else:
             parts[place] = LINK.sub(
                 lambda found: f"{found[1]}{_target(found[2], page, language, version)})", part
             )
-    return TABS.sub(lambda found: _tabs(found[1]), "".join(parts))
+    head = WIDE if language.pages[page] == "index.md" else ""
+    return head + TABS.sub(lambda found: _tabs(found[1]), "".join(parts))
 
 
 def _tabs(text: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 import zerotools
@@ -82,9 +80,11 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 
 ## What all functions have in common
 
-- The keywords are the options of the command, with `_` instead of `-`. Only `--from` has another
-  name, `weights_from`. Options for the printed output (`--json`, `inspect --tensors`, `diff --top`,
+- The keywords are the options of the command, with `_` instead of `-`, and have the meaning that
+  [the command line](command-line.md) and `help(zerotools.consolidate)` show. Only `--from` has
+  another name, `weights_from`. Options for the printed output (`--json`, `inspect --tensors`, `diff --top`,
   `verify --strict`, `estimate --print`, `--write` and `--way`) have no keyword.
+- A keyword without a default below is None or False by default; one without values is True or False.
 - A path is text or a `Path`, of this machine or [in an object store](../how-to/object-stores.md):
   `s3://bucket/key`. A size is a number of bytes or text such as `"5GB"`, a time a number of
   seconds or text such as `"30d"`. A keyword for several texts also takes a single one.
@@ -165,13 +165,9 @@ VALUES = {
 }
 
 
-SHARED = 3
-"""So many functions take a keyword that is described once."""
-
-
 def python_page() -> str:
     """The whole page."""
-    lines = [HEAD.rstrip(), *_shared_keywords()]
+    lines = [HEAD.rstrip()]
     for name, (declaration, results) in FUNCTIONS.items():
         lines += _function(name, declaration)
         for result in results:
@@ -189,36 +185,16 @@ def _function(name: str, declaration: type) -> Iterator[str]:
     yield f"\n## zerotools.{name}({', '.join([*first, *required, '...'])})\n"
     yield _marked_down(text)
     yield f"\nThe command is [`zerotools {name}`](command-line.md#zerotools-{name}).\n"
-    shared = [each.keyword for each in declared.values() if _row(each) in _rows_of_several()]
-    if shared:
-        yield f"[Shared keywords](#shared-keywords): `{'`, `'.join(shared)}`."
-    if rows := [row for row in map(_row, declared.values()) if row not in _rows_of_several()]:
-        yield ""
-        yield from _table(rows)
+    yield f"Keywords: {', '.join(map(_keyword, declared.values()))}."
 
 
-def _shared_keywords() -> Iterator[str]:
-    yield "\n## Shared keywords\n\nSeveral functions take these keywords.\n"
-    yield from _table(_rows_of_several())
-
-
-@cache
-def _rows_of_several() -> tuple[str, ...]:
-    """The rows that several functions have, the most frequent first."""
-    found = Counter(
-        _row(each)
-        for declaration, _ in FUNCTIONS.values()
-        for each in declared_options(declaration).values()
-    )
-    return tuple(row for row, count in found.most_common() if count >= SHARED)
-
-
-def _table(rows: Iterable[str]) -> Iterator[str]:
-    yield from ("| keyword | value | default | meaning |", "|---|---|---|---|", *rows)
-
-
-def _row(each: DeclaredOption) -> str:
-    return f"| `{each.keyword}` | {_value(each)} | {_default(each)} | {_cell(each.meaning)} |"
+def _keyword(each: DeclaredOption) -> str:
+    """The keyword with its default, unless that is None or False, and with its values, unless
+    these are True and False."""
+    is_flag = each.kind in (OptionKind.FLAG, OptionKind.SWITCH)
+    default = "" if each.default in (None, False) else f"={each.default!r}".replace("'", '"')
+    notes = [*([] if is_flag else [_value(each)]), *(["required"] if each.is_required else [])]
+    return f"`{each.keyword}{default}`" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _marked_down(text: str) -> str:
@@ -236,10 +212,6 @@ def _value(each: DeclaredOption) -> str:
         allowed = ", ".join(f"`{choice!r}`".replace("'", '"') for choice in each.choices)
         return f"{allowed}; one or several" if each.kind is OptionKind.WORDS else allowed
     return VALUES[each.kind]
-
-
-def _default(each: DeclaredOption) -> str:
-    return "required" if each.is_required else f"`{each.default!r}`".replace("'", '"')
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The documentation site: its settings, its navigation, and what is made of a page."""
+"""The documentation site: its settings, navigation, pages, and pictures of terminals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+
+from scripts.terminal_pictures import Recording, screen_svg
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "make_site.py"))
 ENGLISH, CHINESE = SCRIPT["languages"]()
+SVG = "{http://www.w3.org/2000/svg}"
 INDEX = (ROOT / "docs/README.md").read_text("utf-8")
 
 
@@ -52,8 +56,8 @@ def test_links_lead_into_the_site_or_to_the_repository() -> None:
         "```sh\n[a](b.md)\n```\n"
     )
     start = ROOT / "README.zh-CN.md"
-    assert SCRIPT["staged"]("[a](docs/how-to/install.md#b)", start, CHINESE, "0.3") == (
-        "[a](../../0.3/how-to/install.html#b)"
+    assert SCRIPT["staged"]("[a](docs/how-to/install.md#b)", start, CHINESE, "0.3").endswith(
+        "---\n[a](../../0.3/how-to/install.html#b)"
     )
 
 
@@ -71,6 +75,14 @@ def test_bold_titles_become_tabs_and_names_of_files_titles() -> None:
     )
 
 
+def test_prompts_are_shown_only_above_output() -> None:
+    commands = "```console\n$ a \\\n  b\n$ c\n```\n"
+    page = ROOT / "docs/README.md"
+    assert SCRIPT["staged"](commands, page, ENGLISH, "0.3") == "```sh\na \\\n  b\nc\n```\n"
+    answered = "```console\n$ a\nb\n```\n"
+    assert SCRIPT["staged"](answered, page, ENGLISH, "0.3") == answered
+
+
 def test_what_a_built_page_lacks_or_loads_from_elsewhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="b"></h1><a href="#b"></a><a href="a.html#c"></a><a href="d.html"></a>'
@@ -81,3 +93,23 @@ def test_what_a_built_page_lacks_or_loads_from_elsewhere_is_named(tmp_path: Path
         "links to d.html, which does not exist",
         "loads https://x.org/e.js, which is on another server",
     ]
+
+
+def test_a_recording_shows_each_line_until_it_changes() -> None:
+    recording = Recording(40, 2)
+    recording.type("a <b>")
+    recording.play([(0.5, b"\x1b[31m10 %\x1b[0m\r"), (1.0, b"20 %\r\n"), (2.0, b"done\r\n")])
+    svg = ElementTree.fromstring(recording.svg("title"))
+    shown = ["".join(line.itertext()) for line in svg.iter(f"{SVG}g") if line.get("class")]
+    assert shown[-3:] == ["10 %", "20 %", "done"]
+    assert "$ a <b>" in "".join(shown)
+    assert "translateY(-17px)" in "".join(svg.itertext()), "two lines fit, and there are three"
+
+
+def test_a_screen_is_drawn_as_it_was_when_it_showed_the_text() -> None:
+    output = [(0.0, b"\x1b[2J\x1b[Hone"), (1.0, b"\x1b[2J\x1b[Htwo")]
+    drawn = screen_svg("title", output, (10, 2), lambda text: "one" in text)
+    assert ">one<" in drawn
+    assert ">two<" not in drawn
+    with pytest.raises(ValueError, match="the last one is\ntwo"):
+        screen_svg("title", output, (10, 2), lambda text: "three" in text)
