@@ -46,6 +46,18 @@ def test_inspect_prints_what_is_there() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
+def test_inspect_is_short_and_verbose_has_the_tables() -> None:
+    short = zerotools("inspect", JOB).stdout.splitlines()
+    assert short[0] == "COMPLETE by its metadata; zerotools verify reads the data"
+    assert "tied        lm_head.weight = model.embed_tokens.weight" in short
+    assert any(line.startswith("groups      2: lr ") for line in short)
+    assert len(short) <= 18
+    verbose = zerotools("inspect", JOB, "-v").stdout.splitlines()
+    for header in ("ROLE ", "GROUP ", "FILE "):
+        assert sum(line.startswith(header) for line in verbose) == 1
+        assert not any(line.startswith(header) for line in short)
+
+
 def test_inspect_as_json() -> None:
     described = json.loads(zerotools("inspect", JOB, "--json", "--tensors").stdout)
     assert described["step"] == 3

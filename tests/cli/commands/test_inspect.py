@@ -33,7 +33,9 @@ def test_the_commands_that_are_said_work(
     monkeypatch.chdir(tmp_path)
     assert run(build(), ["inspect", str(GOLDEN / case / "checkpoint")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"a run of {program} in {GOLDEN / case}/checkpoint:" in lines
+    listed = f"a run of {program} in {GOLDEN / case}/checkpoint: "
+    assert sum(line.startswith(listed) for line in lines) == 1
+    assert len(lines) <= 19, "all of it is in sight on a terminal of 24 rows"
     commands = [shlex.split(line) for line in lines if line.startswith("next: ")]
     assert len(commands) == count
     for _, own, command, *arguments in commands:

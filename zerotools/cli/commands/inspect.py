@@ -4,6 +4,7 @@ values on request."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,12 @@ from zerotools.cli.options.click_options import (
     GroupedCommand,
     option,
     options_of,
+    pager_option,
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
+from zerotools.cli.output.messages import command_name
+from zerotools.cli.output.pager import print_paged
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
@@ -42,6 +46,14 @@ if TYPE_CHECKING:
     help="List every tensor, with its chunks and files.",
 )
 @option(
+    "-v",
+    "--verbose",
+    group=OUTPUT,
+    is_flag=True,
+    help="Also list tensors by role, param groups, files, and the checkpoints of the run.",
+)
+@pager_option
+@option(
     "--html",
     group=OUTPUT,
     type=click.Path(path_type=Path),
@@ -49,12 +61,20 @@ if TYPE_CHECKING:
     help="Write a page for browsers that draws the checkpoint: modules by size, tensors by file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
-def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given: Any) -> int:
-    """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
+def command(
+    path: Path,
+    tensors: bool,
+    verbose: bool,
+    pager: str,
+    html: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Show the format, world size, step, parameters, optimizer state and problems of PATH.
 
-    For the directory of a run, it shows the newest checkpoint, the program that wrote it, the other
-    checkpoints, and the next command. Tensor data is read only with --stats. Exit status 1 means
-    that the checkpoint has problems.
+    For the directory of a run, it shows the newest checkpoint, the program that wrote it, the
+    number of checkpoints, and the next command. Tensor data is read only with --stats. Exit status
+    1 means that the checkpoint has problems.
     """
     with shown_progress() as progress:
         found = inspect(path, progress=progress, **given)
@@ -67,28 +87,36 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
     else:
         lines = _head(found.inspection)
         if html is None or tensors:
-            lines = describe(found.inspection, tensors=tensors, statistics=found.statistics)
-            lines += [] if found.run is None else _run(found.run)
+            verbose = verbose or tensors
+            lines = describe(
+                found.inspection, tensors=tensors, verbose=verbose, statistics=found.statistics
+            )
+            lines += [] if found.run is None else _run(found.run, verbose=verbose)
             lines += _next(found)
         if html is not None:
             lines.append(f"page: {html} ({render.size(html.stat().st_size)}); open it in a browser")
-        render.print_lines(lines)
+        print_paged(lines, pager)
     return EXIT_DIFFERENCES if found.problems else 0
 
 
 def describe(
-    inspection: Inspection, *, tensors: bool, statistics: CheckpointStatistics | None = None
+    inspection: Inspection,
+    *,
+    tensors: bool,
+    verbose: bool = False,
+    statistics: CheckpointStatistics | None = None,
 ) -> list[str]:
-    """Return the lines of the page. With `tensors`, the page has a line for each tensor too, and
-    with `statistics`, one for the values of each.
+    """Return the lines of the page. With `verbose`, tables of roles, param groups and files follow
+    the facts; with `tensors`, a line for each tensor, and with `statistics`, one for its values.
     """
-    lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
-    if inspection.run.training.groups:
-        lines += ["", *_groups(inspection.run)]
-    if inspection.checkpoint.aliases:
-        tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
-        lines += ["", f"tied: {', '.join(tied)}"]
-    lines += ["", *_files(inspection, numbered=tensors)]
+    lines = [*_head(inspection), *_facts(inspection, verbose=verbose)]
+    if verbose:
+        lines += ["", *_roles(inspection)]
+        if inspection.run.training.groups:
+            lines += ["", *_groups(inspection.run)]
+        if inspection.checkpoint.aliases:
+            lines += ["", f"tied: {_tied(inspection)}"]
+        lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
     if statistics is not None:
@@ -97,16 +125,20 @@ def describe(
     return [*lines, *_problems(inspection)]
 
 
+def _tied(inspection: Inspection) -> str:
+    aliases = inspection.checkpoint.aliases
+    return ", ".join(f"{alias} = {name}" for alias, name in aliases.items())
+
+
 MAX_PROBLEMS = 8
 MAX_AFFECTED = 8
 
 
 def _head(inspection: Inspection) -> list[str]:
-    """Return the line on the problems of the checkpoint, which is printed first; empty without
-    problems.
-    """
+    """Return the verdict on the checkpoint, which is printed first."""
     if not inspection.problems:
-        return []
+        verdict = paint("COMPLETE", "good", sys.stdout)
+        return [f"{verdict} by its metadata; {command_name()} verify reads the data", ""]
     if not inspection.incomplete:
         count = len(inspection.problems)
         return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
@@ -140,12 +172,15 @@ def _problems(inspection: Inspection) -> list[str]:
     return lines
 
 
-def _facts(inspection: Inspection) -> list[str]:
+def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
     origin = inspection.checkpoint.origin
     version = f" ({origin.framework_version})" if origin.framework_version else ""
     others = f" (also {', '.join(origin.other_tags)})" if origin.other_tags else ""
 
     files = counted(len(inspection.checkpoint.files), "file")
+    tied = "" if verbose else _tied(inspection)
+    if render.width(tied) > LONGEST_FACT:
+        tied = counted(len(inspection.checkpoint.aliases), "name")
 
     def known(value: object) -> str:
         return "" if value is None else str(value)
@@ -162,8 +197,11 @@ def _facts(inspection: Inspection) -> list[str]:
             ("types", _types(inspection.run)),
             ("quantised", inspection.quantisation.words()),
             ("optimizer", _optimizer(inspection.run)),
+            ("groups", "" if verbose else _group_line(inspection.run)),
             ("loss scaler", _scaler(inspection.run)),
             ("skipped steps", known(inspection.run.training.skipped or None)),
+            ("tensors", "" if verbose else _role_line(inspection)),
+            ("tied", tied),
             (
                 "size",
                 (
@@ -173,6 +211,29 @@ def _facts(inspection: Inspection) -> list[str]:
             ),
         ]
     )
+
+
+LONGEST_FACT = 66
+"""The greatest number of columns of a fact that `--verbose` shows in full."""
+
+
+def _role_line(inspection: Inspection) -> str:
+    """Return the number of tensors of each role, as `9 param, 7 exp_avg`."""
+    return ", ".join(f"{role.tensors} {role.role}" for role in inspection.roles)
+
+
+def _group_line(run: CheckpointSummary) -> str:
+    """Return the number of param groups with their learning rates, as `2: lr 0.01, 0.02`."""
+    groups = run.training.groups
+    rates = [f"{group.options['lr']:.4g}" for group in groups if _has_rate(group.options)]
+    if not rates:
+        return str(len(groups) or "")
+    text = f"{len(groups)}: lr {', '.join(dict.fromkeys(rates))}"
+    return render.shorten(text, LONGEST_FACT)
+
+
+def _has_rate(options: Mapping[str, Any]) -> bool:
+    return isinstance(options.get("lr"), int | float)
 
 
 def _parameters(run: CheckpointSummary) -> str:
@@ -261,8 +322,17 @@ def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
 MAX_CHECKPOINTS = 12
 
 
-def _run(run: RunListing) -> list[str]:
-    """Return the lines on the training run that the checkpoint belongs to."""
+def _run(run: RunListing, *, verbose: bool) -> list[str]:
+    """Return the lines on the training run that the checkpoint belongs to: one with the number of
+    its checkpoints, or, with `verbose`, a table of them.
+    """
+    named = f"a run of {run.program} in {render.clean(str(run.path))}:"
+    if not verbose:
+        broken = sum(checkpoint.fault is not None for checkpoint in run.checkpoints)
+        unfinished = f", {broken} of them unfinished" if broken else ""
+        return [
+            f"{named} {counted(len(run.checkpoints), 'checkpoint')}{unfinished} (-v lists them)"
+        ]
     rows = [
         (
             render.clean(checkpoint.name),
@@ -276,7 +346,7 @@ def _run(run: RunListing) -> list[str]:
     headers = ("CHECKPOINT", "STEP", "FORMAT", "MODELS", "STATE")
     lines = [
         "",
-        f"a run of {run.program} in {render.clean(str(run.path))}:",
+        named,
         *render.table(headers, rows, right=("STEP",)),
     ]
     if (more := len(run.checkpoints) - MAX_CHECKPOINTS) > 0:

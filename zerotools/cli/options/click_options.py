@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from zerotools.cli.output.messages import HOST
+from zerotools.cli.output.pager import AUTO, NEVER
 from zerotools.core.counts import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import path_of
@@ -232,6 +233,15 @@ def _reach(context: click.Context, parameter: click.Parameter, socket: Path | No
     context.call_on_close(tunnel.close)
     return tunnel.socket
 
+
+pager_option = option(
+    "--pager",
+    group=OUTPUT,
+    type=click.Choice((AUTO, NEVER)),
+    default=AUTO,
+    show_default=True,
+    help="Show a page that is longer than the screen in $PAGER, by default less.",
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
