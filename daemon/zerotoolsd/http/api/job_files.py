@@ -1,14 +1,17 @@
-"""Handler of /v1/import: the job in the text of a job file, or of DeepSpeed's config."""
+"""Handler of /v1/import: the job in the text of a job file or of DeepSpeed's config, or of a
+conversion."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.conversion_job import check_conversion, conversion_tree, ways
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree, read_tree
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.responses import answer
@@ -28,12 +31,17 @@ OF_DEEPSPEED = frozenset(
 
 async def read_job_file(request: web.Request) -> web.Response:
     """POST /v1/import. No file is read: paths in the text must be absolute."""
-    body = await request_validation.json_object(request, known=("text", "deepspeed", "name"))
+    known = ("text", "deepspeed", "name", "convert")
+    body = await request_validation.json_object(request, known=known)
     text = request_validation.text(body, "text", request_validation.LONGEST_TEXT)
-    if text is None:
-        raise BadRequest("the key 'text' is missing")
     deepspeed = request_validation.text(body, "deepspeed", request_validation.LONGEST_TEXT)
     name = request_validation.text(body, "name", LONGEST_NAME) or "job file"
+    if (words := body.get("convert")) is not None:
+        if text is not None:
+            raise BadRequest("convert: is a job of its own; leave text out")
+        return answer({"job": conversion_job(words), "text": "", "missing": [], "notes": []})
+    if text is None:
+        raise BadRequest("the key 'text' is missing")
     return answer(await asyncio.to_thread(imported_job, text, deepspeed, name))
 
 
@@ -65,3 +73,14 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
         "missing": list(found.missing),
         "notes": [line.removeprefix("#").strip() for line in notes],
     }
+
+
+def conversion_job(words: object) -> dict[str, Any]:
+    """Return the job of the conversion `words`, as `submit --convert` queues it: one process with
+    the daemon's interpreter. Raises BadRequest.
+    """
+    if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+        raise BadRequest("convert: must be null or a list of words, such as those of verify PATH")
+    check_conversion(words, 1)
+    way = ways(words, 1)[-1]
+    return conversion_tree(words, way, 1, python=sys.executable, directory=Path("/"))

@@ -58,7 +58,7 @@ class Operation(NamedTuple):
         """One that is right."""
         if self.method == "get":
             return None
-        right = {"job": JOB, "priority": 3, "pid": ADOPTABLE, "do": "cancel", "text": "{}"}
+        right = {"job": JOB, "priority": 3, "pid": ADOPTABLE, "do": "cancel"}
         needed = resolved(self._schema).get("required", ())
         return {name: copy.deepcopy(right[name]) for name in needed}
 

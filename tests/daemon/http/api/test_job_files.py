@@ -10,7 +10,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.http.api.job_files import imported_job
+from zerotoolsd.http.api.job_files import conversion_job, imported_job
 
 JOB = """
 gpus = 2
@@ -91,3 +91,13 @@ def test_no_file_is_read(tmp_path: Path) -> None:
         for path in (tmp_path, "/nowhere")
     ]
     assert texts[0]["notes"] == texts[1]["notes"]
+
+
+def test_a_conversion_is_the_job_of_submit_convert() -> None:
+    spec = job_from_dict(conversion_job(["consolidate", "/runs/a/step-3", "/out"]), source="job")
+    assert spec.script.command[:3] == ("-m", "zerotools", "consolidate")
+    assert spec.script.command[-2:] == ("/runs/a/step-3", "/out")
+    assert conversion_job(["verify", "/runs/a"])["max_restarts"] == 0
+    for words in ([], ["rm", "/"], ["verify", 3], "verify", ["verify", "--help"]):
+        with pytest.raises(BadRequest):
+            conversion_job(words)

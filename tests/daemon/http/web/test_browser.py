@@ -40,6 +40,14 @@ def test_a_live_job_from_its_first_step_to_its_end(browser: Any, daemon: Daemon)
         visit.wait_for_text("table.events", "finished")
         visit.show(f"#/jobs/{job}/checkpoints")
         visit.wait_for_text(".tree", "step-00000002")
+        daemon.client.drain("no conversion runs here")
+        visit.page.click(".tree summary")
+        visit.page.get_by_role("button", name="Verify in a job").first.click()
+        visit.page.get_by_role("button", name="Queue the job").click()
+        visit.wait_for_text("#said", "verify")
+        saved = str(daemon.client.job(job)["latest_checkpoint"]["path"])
+        (newest, _) = daemon.client.jobs()
+        assert newest["spec"]["script"]["command"] == ["-m", "zerotools", "verify", saved]
 
 
 def test_an_open_page_survives_a_restart_of_the_daemon(browser: Any, daemon: Daemon) -> None:
@@ -150,6 +158,7 @@ def test_jobs_are_compared_and_curves_are_changed(browser: Any, daemon: Daemon) 
         visit.page.get_by_role("link", name="Compare 2 jobs").click()
         visit.wait_for_text(".u-legend", "#1 run-1: loss")
         visit.wait_for_text(".u-legend", "#2 run-2: loss")
+        assert "".join(visit.text(".u-legend").split()).startswith("step40"), "without a mouse"
         visit.page.get_by_label("Log axis").check()
         visit.page.get_by_label("Time since the start").check()
         visit.page.get_by_label("Smoothing").fill("0.9")

@@ -70,8 +70,9 @@ def request_components() -> dict[str, Schema]:
             **_JOB,
         ),
         "ImportRequest": object_of(
-            ("text",),
-            text={**text_schema(LONGEST_TEXT), "type": "string"},
+            (),
+            text=text_schema(LONGEST_TEXT),
+            convert=or_null(list_of(of_type(str))),
             deepspeed=text_schema(LONGEST_TEXT),
             name=text_schema(255),
         ),

@@ -69,6 +69,7 @@ export class Chart {
     const shape = JSON.stringify([options.lines.map((line) => [line.name, line.dash, line.faint, line.dots, line.colour]), options.log, options.height, options.stack, options.x.kind]);
     if (this.#plot && shape === this.#shape) {
       this.#plot.setData(data);
+      showLast(this.#plot);
       return;
     }
     this.#plot?.destroy();
@@ -95,13 +96,13 @@ function shaped(chart, options, width) {
     width,
     height: options.height,
     cursor: { y: false, drag: { x: true, y: false }, points: { size: 7 } },
-    legend: { show: true, live: true },
+    legend: { show: true, live: true, markers: markersOf(chart) },
     scales: {
       x: { time },
       y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : {},
     },
     axes: [
-      { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}) },
+      { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}), ...(options.x.incrs ? { incrs: options.x.incrs } : {}) },
       {
         ...axis,
         size: 70,
@@ -124,8 +125,30 @@ function shaped(chart, options, width) {
       })),
     ],
     plugins: [marking(chart)],
+    hooks: { ready: [showLast], setCursor: [showLast] },
   };
 }
+
+// While nobody points at a chart, its legend has the last value of each line.
+function showLast(plot) {
+  if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) return;
+  const idxs = plot.data.map((values) => values.findLastIndex((value) => value !== null && value !== undefined));
+  plot.setLegend({ idxs: idxs.map((index) => (index < 0 ? null : index)) }, false);
+}
+
+// Lines of one colour differ in the legend as they do in the chart.
+function markersOf(chart) {
+  const line = (number) => chart.lines[number - 1] ?? {};
+  return {
+    width: 2,
+    stroke: (plot, number) => line(number).colour,
+    fill: (plot, number) => (line(number).faint || line(number).dots ? "transparent" : line(number).colour),
+    dash: (plot, number) => (line(number).faint ? "dotted" : line(number).dash ? "dashed" : "solid"),
+  };
+}
+
+/** Distances of ticks for what is counted: 1, 2, 5, 10 ... */
+export const WHOLE = Array.from({ length: 45 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3));
 
 // Distances of ticks for bytes: 1, 2, 4 ... of each unit.
 const BINARY = Array.from({ length: 52 }, (_, power) => 2 ** power);

@@ -2,12 +2,13 @@
 
 import { h } from "./dom.js";
 
-/** A field with its label: `kind` is a type of input, or `textarea`. */
-export function field({ name, label, kind = "text", value = "", hint, ...more }) {
+/** A field with its label: `kind` is a type of input, or
+ * `textarea`, or `select` with its `options`. */
+export function field({ name, label, kind = "text", value = "", hint, options, ...more }) {
   const usual = { name, autocomplete: "off", spellcheck: "false", ...more };
-  const made = kind === "textarea" ? h("textarea", usual) : h("input", { type: kind, ...usual });
+  const made = kind === "textarea" ? h("textarea", usual) : kind === "select" ? h("select", usual, options.map((each) => h("option", {}, each))) : h("input", { type: kind, ...usual });
   if (kind === "checkbox") made.checked = Boolean(value);
-  else made.value = value ?? "";
+  else if (kind !== "select") made.value = value ?? "";
   const checks = kind === "checkbox";
   return h("label", { class: checks ? "choice" : "field" }, checks ? made : null, h("span", {}, label), checks ? null : made, hint ? h("small", { class: "quiet" }, hint) : null);
 }

@@ -1,7 +1,9 @@
 // The checkpoints of a job as a tree, and the commands that take one from there.
 
+import { ask, askForm } from "./dialogs.js";
 import { copyButton, fill, fillOnce, h, keyed } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
+import { field } from "./forms.js";
 import { later } from "./later.js";
 import { passes } from "./session.js";
 
@@ -92,16 +94,31 @@ export class CheckpointsPart {
         saved.hints.map((hint) => h("span", { class: "tag" }, hint)),
         saved.thinned ? h("span", { class: "tag" }, "thinned") : null,
         h("span", { class: `badge ${meaning}` }, word),
-        h("span", { class: "quiet" }, saved.saved ? `${bytes(saved.size_bytes)}, ${ago(saved.saved)}` : "")),
+        h("span", { class: "quiet" }, [bytes(saved.size_bytes), saved.saved ? `saved ${ago(saved.saved)}` : "", said?.verified && !saved.problem ? `verified ${ago(said.time)}` : ""].filter(Boolean).join(", "))),
       h("p", { class: meaning === "bad" ? "bad" : "quiet" }, plainName(more)),
       h("p", { class: "quiet" }, [saved.saved ? `saved ${moment(saved.saved)}` : "", saved.world_size ? `${saved.world_size} ranks` : "", saved.stage === null ? "" : `ZeRO-${saved.stage}`].filter(Boolean).join(", ")),
+      this.#offers(saved),
       saved.problem ? null : h("table", { class: "commands" }, h("tbody", {}, commandsOf(saved.path, saved.world_size ?? 1).map(([words, line]) => h("tr", {}, h("th", { scope: "row" }, words), h("td", {}, h("code", {}, line)), h("td", {}, copyButton(line, `the command: ${words}`)))))),
       saved.files.length ? h("details", { class: "files" }, h("summary", {}, `${count(saved.file_count)} files`), h("ul", { class: "tree" }, saved.files.map(([file, size]) => h("li", {}, h("code", {}, plainName(file)), h("span", { class: "quiet" }, ` ${bytes(size)}`))), saved.file_count > saved.files.length ? h("li", { class: "quiet" }, `${count(saved.file_count - saved.files.length)} smaller ones`) : null)) : null);
     details.addEventListener("toggle", () => (details.open ? this.#opened.add(saved.path) : this.#opened.delete(saved.path)));
     return details;
   }
+
+  // Its owner has it verified or exported by a job.
+  #offers({ path, problem }) {
+    if (!this.#view.isOwn) return null;
+    const offer = (words, act) => h("button", { type: "button", class: "small", onclick: act }, words);
+    return h("div", { class: "chips" },
+      offer("Verify in a job", () => ask("Verify this checkpoint?", "A job on the CPU reads every byte, and compares digests where there are some.", "Queue the job", "primary").then((yes) => yes && this.#view.convert(["verify", path])).catch((error) => this.#view.say(error.message))),
+      problem ? null : offer("Export as a model…", () => askForm("Export as a model", [
+        "A job on the CPU writes a directory for from_pretrained.",
+        field({ name: "target", label: "Directory", value: `${path}-${DTYPES[0]}`, required: true, hint: "an absolute path that does not exist yet" }),
+        field({ name: "dtype", label: "Type of the weights", kind: "select", options: DTYPES }),
+      ], "Queue the job", ({ target, dtype }) => this.#view.convert(["consolidate", path, target, "--dtype", dtype]))));
+  }
 }
 
+const DTYPES = ["bf16", "fp16", "fp32"];
 const more = (tree) => (tree.more ? h("p", { class: "quiet" }, `${count(tree.more)} older ones are not shown.`) : null);
 
 function unfinished(tree) {

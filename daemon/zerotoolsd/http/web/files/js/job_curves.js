@@ -1,6 +1,6 @@
 // The curves of a job, joined over its resumes, beside those of others.
 
-import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
+import { Chart, TIME_AXIS, WHOLE, colour, style, summary } from "./charts.js";
 import { joined, smoothed } from "./curve_data.js";
 import { extended } from "./curve_joining.js";
 import { fill, h, setText } from "./dom.js";
@@ -209,7 +209,7 @@ export class CurvesPart {
   #axis() {
     if (this.#wants.x === "time") return TIME_AXIS;
     if (this.#wants.x === "hours") return { kind: "hours", label: "after", words: duration, values: (plot, ticks) => ticks.map(duration) };
-    return { kind: "step", label: "step", words: count, values: (plot, ticks) => ticks.map((tick) => count(tick)) };
+    return { kind: "step", label: "step", words: count, incrs: WHOLE, values: (plot, ticks) => ticks.map((tick) => count(tick)) };
   }
 
   #marks(run, alone) {

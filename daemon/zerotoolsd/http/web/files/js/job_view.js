@@ -64,6 +64,11 @@ export class JobView {
     return this.#page.store;
   }
 
+  /** Whether it is the user's own job, which this page may change. */
+  get isOwn() {
+    return this.job !== null && this.job.uid === this.session.me.uid && !this.job.masked;
+  }
+
   get runs() {
     return this.job !== null && RUNS.has(this.job.state);
   }
@@ -122,12 +127,24 @@ export class JobView {
   }
 
   #offered() {
-    return this.job && this.job.uid === this.session.me.uid && !this.job.masked ? offered(this.job) : [];
+    return this.isOwn ? offered(this.job) : [];
   }
 
   #changed(job) {
     if (job.id === this.#id) this.#soon(0);
     else location.hash = `#/jobs/${job.id}`;
+  }
+
+  say(text, meaning = "bad") {
+    this.#page.say(text, meaning);
+  }
+
+  /** Queue a job that runs this command on a checkpoint. */
+  async convert(words) {
+    const { job } = await this.session.post("/v1/import", { convert: words });
+    const found = await this.session.post("/v1/jobs", { job, idempotency_key: crypto.randomUUID() }, { slow: true });
+    this.say(`${titleOf(found)} is queued`, "good");
+    this.store.refresh();
   }
 
   key(event) {
@@ -195,14 +212,15 @@ function phaseWords(job, time) {
 function attemptsTable(job) {
   if (!job.attempts.length) return h("p", { class: "empty" }, "It has not started yet.");
   const heads = ["#", "Began", "Took", "Steps", "Ranks", "Resumed from", "How it ended"];
+  const cell = (label, value) => h("td", { "data-label": label, class: value === UNKNOWN ? "none" : null }, value);
   const rows = job.attempts.map((attempt) => h("tr", {},
     h("th", { scope: "row" }, String(attempt.number)),
-    h("td", { "data-label": "Began" }, clock(attempt.started)),
-    h("td", { "data-label": "Took" }, attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
-    h("td", { "data-label": "Steps" }, count(attempt.steps_done)),
-    h("td", { "data-label": "Ranks" }, attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
-    h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),
-    h("td", { "data-label": "How it ended" }, plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
+    cell("Began", clock(attempt.started)),
+    cell("Took", attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
+    cell("Steps", count(attempt.steps_done)),
+    cell("Ranks", attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
+    cell("Resumed from", attempt.resumed_from === null ? UNKNOWN : h("code", {}, plainName(attempt.resumed_from))),
+    cell("How it ended", plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
   return h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Attempts"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
 }
 

@@ -184,6 +184,7 @@ export class JobsView {
     setText(at("speed"), hasSpeed(job) ? `${count(job.progress.tokens_per_second)} tok/s` : UNKNOWN);
     const saved = job.latest_checkpoint;
     fillOnce(at("saved"), saved ? `${saved.step} ${Boolean(saved.verified)} ${ago(saved.verified?.time)}` : "none", () => (saved ? savedWords(saved) : UNKNOWN));
+    for (const cell of row.querySelectorAll("td[data-label]")) cell.classList.toggle("none", cell.textContent === UNKNOWN && !cell.querySelector("polyline"));
   }
 
   #drawProgress(cell, job) {
