@@ -100,13 +100,14 @@ class ChunkedLoss:
             self._agrees = self._is_right(arguments)
         if not self._agrees or not self.size.is_cut(targets.numel()):
             output = self._forward(**arguments)
-            output.loss = summed_cross_entropy(output.logits, targets)
+            output["loss"] = summed_cross_entropy(output.logits, targets)
             return output
         output, hidden, tail = self._before_the_head(arguments)
         rows = (targets.flatten() != IGNORED).nonzero().flatten()
         parts = rows.split(self.size.rows_at_a_time(len(rows)))
         work = LossParts(tail, targets.flatten(), parts, self._base.weights_outside())
-        output.loss = SummedLoss.apply(work, hidden, *work.weights)
+        # By its key: older ModelOutputs take an attribute for no value, and FSDP2 does not see it.
+        output["loss"] = SummedLoss.apply(work, hidden, *work.weights)
         return output
 
     def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:

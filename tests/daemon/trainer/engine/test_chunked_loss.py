@@ -64,7 +64,8 @@ def loss_and_gradients(model: Any, *, cut: bool, targets: Any = None) -> tuple[A
     wanted = wanted if targets is None else targets
     model.zero_grad()
     if cut:
-        loss = model(input_ids=ids, use_cache=False, targets=wanted).loss
+        # By its key: FSDP2 gathers the head for a gradient of one of the output's values.
+        loss = model(input_ids=ids, use_cache=False, targets=wanted)["loss"]
     else:
         loss = summed_cross_entropy(model(input_ids=ids, use_cache=False).logits, wanted)
     (loss * 0.25).backward()
