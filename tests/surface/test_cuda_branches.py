@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda"
+OF_TENSORS = {"cuda", "is_cuda", "is_cpu"}
 ON_GPU = {"on_gpu", "on_gpus"}
 """Names in the daemon for "the device is cuda". Those in `zerotools` describe the machine of an
 estimate, and are as good on every machine."""
@@ -117,13 +118,16 @@ COVERED: dict[str, str] = {
 
 
 def asks(node: ast.AST, *, flags: bool) -> bool:
-    """Whether an expression compares with "cuda", decides by ON_GPU, or uses a GPU of torch."""
-    if flags and isinstance(node, ast.If | ast.IfExp | ast.BoolOp):
+    """Whether an expression compares with a device, decides by ON_GPU, or uses a GPU of torch."""
+    if flags and isinstance(node, ast.If | ast.IfExp | ast.BoolOp | ast.While):
         return _has_flag(node.test if not isinstance(node, ast.BoolOp) else node)
-    if isinstance(node, ast.Compare):
-        return any(isinstance(n, ast.Constant) and n.value == DEVICE for n in ast.walk(node))
+    if isinstance(node, ast.Compare | ast.MatchValue):
+        named = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+        return DEVICE in named or ("cpu" in named and "device" in ast.unparse(node))
     if isinstance(node, ast.Attribute):
-        return node.attr == "is_cuda" or ast.unparse(node).startswith("torch.cuda.")
+        return node.attr in OF_TENSORS or ast.unparse(node).startswith("torch.cuda.")
+    if isinstance(node, ast.Call):
+        return bool(node.args) and _is_device(node.args[0])
     return isinstance(node, ast.keyword) and node.arg == "device" and _is_device(node.value)
 
 
@@ -133,7 +137,7 @@ def _has_flag(node: ast.expr) -> bool:
 
 
 def _is_device(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == DEVICE
+    return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] == DEVICE
 
 
 def found_in(node: ast.AST, name: str = "", *, flags: bool = True) -> Iterator[str]:
@@ -154,7 +158,7 @@ def all_found() -> set[str]:
     return {
         f"{path.relative_to(ROOT)} {name}"
         for path, text in texts
-        if DEVICE in text or "on_gpu" in text  # parsing all of them takes seconds
+        if any(word in text for word in ('"cuda"', '"cpu"', "cuda.", "_cuda", "on_gpu"))  # parsing all of them takes seconds
         for name in found_in(ast.parse(text), flags=path.is_relative_to(ROOT / "daemon"))
     }
 

@@ -10,6 +10,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.torch_releases import since_torch
 from tests.matrices import FULL
 from zerotools import formats
 from zerotools.runs import checkpoint_dirs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "three numbers of ranks")]
+since_muon = since_torch("2.9", "it has no Muon to compare with")
 STAGES = (0, 1, 2, 3)
 STAGES_ON = {
     2: STAGES if FULL else (0, 3),
@@ -145,7 +147,7 @@ def by_torch(
     return found
 
 
-@pytest.mark.parametrize("kind", ["adam", "muon"])
+@pytest.mark.parametrize("kind", ["adam", pytest.param("muon", marks=since_muon)])
 def test_losses_are_those_of_a_plain_loop(
     by_ranks: dict[int, Runs], model: Path, text: Path, kind: str
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_rank_holds_what_is_predicted(by_ranks: dict[int, Runs]) -> None:
             assert held == wanted
 
 
+@since_muon
 @pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
 def test_steps_are_those_of_torch(scale: str) -> None:
     import torch
