@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.gpu.looks import CHECKS
-from harness.gpu.rows import LOG, Row, installed, run_all, summary, write
+from harness.gpu.table import LOG, Row, installed, summary, write
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,13 +18,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for all checks")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
-    parser.add_argument(
-        "--only", nargs="+", choices=[*CHECKS], default=[*CHECKS], metavar="NAME", help="checks"
-    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="checks")
     options = parser.parse_args(arguments)
     (options.out / LOG).unlink(missing_ok=True)
     rows = []
-    for row in _rows(options):
+    for row in _rows(parser, options):
         rows.append(row)
         print(row, flush=True)
         write(rows, options.out)  # also where the next one ends the machine
@@ -32,10 +30,20 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(row.state == "FAIL" for row in rows))
 
 
-def _rows(options: argparse.Namespace) -> Iterator[Row]:
+def _rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[Row]:
+    options.out.mkdir(parents=True, exist_ok=True)
     if options.wheels is not None:
         yield installed(options.wheels, options.out)
-    checks = {name: check for name, check in CHECKS.items() if name in options.only}
+        importlib.invalidate_caches()
+    try:
+        from harness.gpu.looks import CHECKS
+        from harness.gpu.rows import run_all
+    except ModuleNotFoundError as error:  # one that zerotools itself needs
+        yield Row("packages", "those that every check needs", str(error), "FAIL", 0.0)
+        return
+    if unknown := set(options.only or ()) - CHECKS.keys():
+        parser.error(f"--only: no check {min(unknown)!r}; there are {', '.join(CHECKS)}")
+    checks = {name: check for name, check in CHECKS.items() if name in (options.only or CHECKS)}
     yield from run_all(options.device, options.budget, options.out, checks)
 
 

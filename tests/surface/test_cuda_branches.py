@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda"
+SIGNS = ('"cuda', '"cpu"', "cuda.", "cuda(", "is_cuda", "is_cpu", "on_gpu")
 OF_TENSORS = {"cuda", "is_cuda", "is_cpu"}
 ON_GPU = {"on_gpu", "on_gpus"}
 """Names in the daemon for "the device is cuda". Those in `zerotools` describe the machine of an
@@ -158,7 +159,9 @@ def all_found() -> set[str]:
     return {
         f"{path.relative_to(ROOT)} {name}"
         for path, text in texts
-        if any(word in text for word in ('"cuda"', '"cpu"', "cuda.", "_cuda", "on_gpu"))  # parsing all of them takes seconds
+        if any(
+            word in text for word in ('"cuda"', '"cpu"', "cuda.", "_cuda", "on_gpu")
+        )  # parsing all of them takes seconds
         for name in found_in(ast.parse(text), flags=path.is_relative_to(ROOT / "daemon"))
     }
 

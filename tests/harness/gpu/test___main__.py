@@ -14,15 +14,15 @@ import pytest
 
 from harness.gpu.__main__ import main
 from harness.gpu.looks import CHECKS
-from harness.gpu.rows import LINES, LOG, MEMORY, TABLE
+from harness.gpu.table import LINES, LOG, MEMORY, TABLE
 from tests.matrices import FULL
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "contributing" / "run-on-a-gpu.md"
 LARGEST = 64 << 20
-SHORT = ["versions", "NVML answers"]
-"""Of those that a CPU can do, one; `test_rows` runs one that computes. The others are of the full
-matrices."""
+SHORT = ["versions", "NVML answers", "late copies", "a spinning kernel"]
+"""Of those that a CPU can do, one of ranks and one of a daemon; `test_rows` runs one that computes.
+The others are of the full matrices."""
 MISSING = {"weights in nf4", "DeepSpeed", "accelerate's config file"}
 """Checks that need a package which may not be installed."""
 
@@ -33,7 +33,7 @@ def rows_of(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is an archive already")
-def test_the_tree_that_is_taken_to_a_gpu_is_small_and_runs(tmp_path: Path) -> None:
+def test_the_tree_that_is_taken_to_a_gpu_is_small_and_says_what_it_needs(tmp_path: Path) -> None:
     command = re.search(r"^git archive --output=(\S+).*$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert command is not None
     archive = tmp_path / command[1]
@@ -43,11 +43,22 @@ def test_the_tree_that_is_taken_to_a_gpu_is_small_and_runs(tmp_path: Path) -> No
         assert sum(member.size for member in tar) < LARGEST
         assert not [name for name in tar.getnames() if name.startswith("tests/golden/")]
         tar.extractall(tmp_path / "tree", filter="data")
-    shown = [sys.executable, "-m", "harness.gpu", "--help"]
-    subprocess.run(shown, cwd=tmp_path / "tree", check=True, capture_output=True)
+    # In an interpreter without packages: -I sees none of them, and -c adds the tree.
+    bare = "import sys; sys.path.insert(0, '.'); from harness.gpu.__main__ import main; main()"
+    words = [sys.executable, "-I", "-S", "-c", bare, "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path / "tree", check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("packages | those that every check needs | No module named")
+    assert done.stdout.splitlines()[-1].startswith("ran 1, failed 1, skipped 0")
+
+
+def test_an_unknown_check_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--out", str(tmp_path), "--only", "version"])
+    assert "--only: no check 'version'; there are versions, " in capsys.readouterr().err
 
 
 @pytest.mark.torch
+@pytest.mark.dear(20, "checks of ranks and of a daemon")
 def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
     assert (
         main(["--device", "cpu", "--budget", "240", "--out", str(tmp_path), "--only", *SHORT]) == 0
@@ -56,7 +67,7 @@ def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
     assert found == {**dict.fromkeys(SHORT, "ok"), "NVML answers": "skip"}
     assert {path.name for path in tmp_path.iterdir()} == {TABLE, LINES, LOG, MEMORY}
     last = (tmp_path / TABLE).read_text().splitlines()[-1]
-    assert last.startswith("ran 1, failed 0, skipped 1, torch ")
+    assert last.startswith("ran 3, failed 0, skipped 1, torch ")
 
 
 @pytest.mark.torch

@@ -1,0 +1,87 @@
+"""The table of results: a row for each check, and the files in which they are written.
+
+It needs the standard library only, so that wheels can be installed before a check is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LOG, TABLE, LINES, MEMORY = "log.txt", "table.txt", "rows.jsonl", "memory.txt"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one check: `state` is "ok", "FAIL" or "skip"."""
+
+    name: str
+    expected: str
+    found: str
+    state: str
+    seconds: float
+    memory: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        fields = (self.name, self.expected, self.found, self.state, f"{self.seconds:.1f}")
+        return " | ".join(fields)
+
+
+def installed(wheels: Path, out: Path) -> Row:
+    """Install the wheels of a folder for this interpreter, and ask no index for anything.
+
+    Packages that they need may be missing: the affected checks report it.
+    """
+    began, name, expected = time.monotonic(), "wheels", "installed from the folder alone"
+    out.mkdir(parents=True, exist_ok=True)
+    files = sorted(wheels.glob("*.whl"))
+    if not files:
+        return Row(name, expected, f"{wheels} has none", "FAIL", 0.0)
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps"]
+    place = (out / LOG).stat().st_size if (out / LOG).exists() else 0
+    with (out / LOG).open("ab") as log:
+        done = subprocess.run([*command, *files], stdout=log, stderr=log, check=False)
+    took = time.monotonic() - began
+    if done.returncode:
+        return Row(
+            name, expected, error_of(lines_of(out / LOG, place)) or "pip fails", "FAIL", took
+        )
+    return Row(name, expected, f"{len(files)} wheels", "ok", took)
+
+
+def lines_of(log: Path, place: int) -> list[str]:
+    """Return the lines of the log from the byte `place` on."""
+    return log.read_bytes()[place:].decode("utf-8", "replace").splitlines()
+
+
+def error_of(lines: Sequence[str]) -> str | None:
+    """Return the first line after a traceback, or else the last line."""
+    begun = False
+    for line in lines:
+        begun = begun or line.startswith("Traceback")
+        if begun and line and not line.startswith((" ", "Traceback")):
+            return line
+    return next((line for line in reversed(lines) if line), None)
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Return the failures again, and the number of rows in each state."""
+    failed = [row for row in rows if row.state == "FAIL"]
+    counts = {state: sum(row.state == state for row in rows) for state in ("ok", "FAIL", "skip")}
+    ran = counts["ok"] + counts["FAIL"]
+    said = next((row.found for row in rows if row.name == "versions"), "")
+    lines = [f"FAIL {row.name}: {row.found}" for row in failed]
+    return [*lines, f"ran {ran}, failed {len(failed)}, skipped {counts['skip']}, {said}"]
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """Write the table, the rows as JSON lines, and the memory measurements."""
+    (out / TABLE).write_text("\n".join([*map(str, rows), *summary(rows)]) + "\n", "utf-8")
+    (out / LINES).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), "utf-8")
+    memory = [f"{row.name}: {line}\n" for row in rows for line in row.memory]
+    (out / MEMORY).write_text("".join(memory), "utf-8")
