@@ -13,6 +13,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.torch_releases import since_torch
 from tests.matrices import FULL
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
@@ -214,6 +215,8 @@ def test_state_arrives_whole_in_another_place_stage_and_number_of_ranks(
     assert three.report["moved-params"]["begun"] == begun
 
 
+# Nothing but tests and benchmarks reads the ledger.
+@since_torch("2.10", "a storage in a reference cycle seems to end early")
 def test_files_of_state_have_no_name_and_their_bytes_are_counted(two: Runs) -> None:
     assert list((two.directory.parent / "spill").iterdir()) == []
     for rank in two.report[name_of(3, "disk", "bf16")]["end"]["live"]:
