@@ -51,7 +51,7 @@ def predicted(device: str, directory: Path) -> Found:
     """Compare the memory of a rank with the estimate: on a GPU all of it, on a CPU the state."""
     wrong, memory = list[str](), list[str]()
     for name, changes in CASES.items():
-        tree = _tree(device, changes)
+        tree = job_of(device, changes)
         spec = job_from_dict(tree, source="job")
         found = _trained(directory / name.replace(" ", "-"), tree)
         if isinstance(found, str):
@@ -69,7 +69,8 @@ def predicted(device: str, directory: Path) -> Found:
     return Found("; ".join(wrong) or f"{len(memory)} sizes as predicted", not wrong, memory)
 
 
-def _tree(device: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def job_of(device: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job of all ranks: on a GPU one of about a billion parameters."""
     large = device == "cuda"
     train = {"steps": 3, "batch_size": RANKS, "precision": "bf16"}
     data = {"text": [str(TEXT)], "sequence_length": 1024 if large else 32}
