@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.attempts.test_end_event import a_row
-from tests.daemon.made_attempts import TOKEN
+from tests.daemon.made_attempts import TOKEN, an_attempt_row
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts import rebuild_queue, run_directory
@@ -25,6 +25,7 @@ from zerotoolsd.attempts.run_directory import (
     mirroring_commands,
     newest_saved,
     on_disk,
+    rank_environment,
     thinning_command,
 )
 from zerotoolsd.queue.rows import RUNNING, AttemptRow
@@ -97,6 +98,17 @@ def test_node_0_alone_exports_and_thins(node: int) -> None:
     assert bool(closing_command(spec, "/out")) == (node == 0)
     spec = parsed(checkpoint={"upload_to": "s3://b/run"}, rendezvous=meeting, output_dir="/out")
     assert [bool(each) for each in mirroring_commands(spec, "/out", "7")] == [node == 0] * 2
+
+
+def test_ranks_on_gpus_see_those_of_the_attempt() -> None:
+    attempt = an_attempt_row(gpu_uuids=("GPU-b", "GPU-a"))
+    found = rank_environment(parsed(device="cuda", gpus=2, ranks=None), attempt)
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "GLOO_SOCKET_IFNAME" not in found
+    on_cpus = rank_environment(parsed(), an_attempt_row())
+    assert on_cpus["CUDA_VISIBLE_DEVICES"] == ""
+    assert on_cpus["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def test_a_job_is_known_again_whatever_machine_and_number_slurm_gives_it() -> None:
