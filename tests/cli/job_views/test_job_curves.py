@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,16 @@ from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import an_attempt
 from zerotools.cli.job_views.job_curves import charts, curves_of, history
-from zerotools.cli.output.text_charts import ROWS, Series, chart
+from zerotools.cli.output.text_charts import ROWS, NumberFormat, Series, chart_grid
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import Curves
+
+
+def chart(series: Sequence[Series], form: NumberFormat, **changes: Any) -> list[str]:
+    """The rows of a chart, and the steps below them."""
+    grid = chart_grid(series, form, **changes)
+    assert grid is not None
+    return [*grid.lines(series, "|"), grid.axis]
 
 
 def step(number: int, **fields: Any) -> dict[str, Any]:
@@ -44,14 +52,14 @@ def test_a_chart_in_a_pipe_is_80_columns_wide_and_without_escapes(zerotools: Com
     assert "\x1b" not in done.out
     shown = done.out.splitlines()
     assert max(map(len, shown)) == 80
-    assert shown[:3] == ["job 1 (tiny)", "", "loss"]
+    assert shown[:3] == ["job 1 (tiny)", "", "loss  1.0000"]
     shown = shown[2:]
-    assert shown[1].startswith(" 8.0000 ")
-    assert shown[ROWS].startswith(" 1.0000 ")
-    assert shown[ROWS + 1].split() == ["step", "1", "2000"]
-    assert "host memory of rank 0" in shown
-    assert "GPU memory, peak so far" in shown
+    assert shown[1].startswith("  8.0000 ")
+    assert shown[ROWS].startswith("  1.0000 ")
+    assert shown[ROWS + 1] == "GPU memory, peak so far  2.0 TiB"
     assert any(line.startswith(" 2.0 TiB ") for line in shown)
+    assert shown[-2].split() == ["step", "1", "2000"], "once, below all charts"
+    assert shown[-1] == "host memory of rank 0  1.0 GiB, unchanged", "a flat curve is one line"
 
 
 @pytest.mark.usefixtures("job")
@@ -92,12 +100,12 @@ def test_a_job_without_curves() -> None:
 
 def test_a_falling_line_in_stars() -> None:
     points = {n: float(12 - n) for n in range(1, 13)}
-    drawn = chart("loss", [Series(points)], "{:.0f}".format, columns=30, braille=False)
-    assert [line.index("*") for line in drawn[1:-1]] == sorted(
-        line.index("*") for line in drawn[1:-1]
+    drawn = chart([Series(points)], "{:.0f}".format, columns=30, braille=False)
+    assert [line.index("*") for line in drawn[:-1]] == sorted(
+        line.index("*") for line in drawn[:-1]
     )
-    assert drawn[1].startswith(" 11 |*")
-    assert drawn[ROWS].rstrip().endswith("*")
+    assert drawn[0].startswith(" 11 |*")
+    assert drawn[ROWS - 1].rstrip().endswith("*")
     assert drawn[-1] == "     step 1                 12"
     assert all(len(line) <= 30 for line in drawn)
 
@@ -105,8 +113,8 @@ def test_a_falling_line_in_stars() -> None:
 @pytest.mark.parametrize("points", [{7: 1.0}, {1: 2.0, 9: 2.0}, {1: 1e308, 2: -1e308}])
 @pytest.mark.parametrize("braille", [True, False])
 def test_any_values_can_be_drawn(points: dict[int, float], braille: bool) -> None:
-    drawn = chart("x", [Series(points)], "{:.3g}".format, columns=10, braille=braille)
-    assert len(drawn) == ROWS + 2
+    drawn = chart([Series(points)], "{:.3g}".format, columns=10, braille=braille)
+    assert len(drawn) == ROWS + 1
 
 
 def test_the_command_line_does_not_import_matplotlib() -> None:
@@ -118,6 +126,7 @@ def test_the_command_line_does_not_import_matplotlib() -> None:
 def test_a_plot_fits_the_window() -> None:
     curves = Curves()
     curves.take([step(n, gpu_peak_bytes=2**30) for n in range(1, 99)])
+    curves.lr.update({n: 3e-4 - n * 1e-6 for n in range(1, 99)})
     for height in (24, 30, 60):
         drawn = charts([("job 1", curves)], 80, braille=True, height=height)
         assert height - 3 <= len(drawn) <= height
@@ -146,12 +155,14 @@ def test_the_steps_of_resumed_jobs_come_first(
 def test_several_jobs_are_drawn_over_one_another(zerotools: Command, service: FakeService) -> None:
     for number in (1, 2):
         service.add(state="succeeded", name=f"run-{number}", attempts=(an_attempt(1),))
-        records = [step(n, loss=float(number)) for n in range(1, 9)]
+        records = [step(n, loss=number + 1 / n, lr=number * 1e-4) for n in range(1, 9)]
         service.write(number, "progress.jsonl", lines(*records))
     done = zerotools("show", "run-1", "2", "--plot")
     shown = done.out.splitlines()
     assert shown[:2] == ["* job 1 (run-1)", "o job 2 (run-2)"]
-    assert "o" * 60 in shown[4]
-    assert "*" * 60 in shown[3 + ROWS]
+    assert shown[3] == "loss  1.1250, 2.1250"
+    assert "ooooo" in shown[3 + ROWS // 2]
+    assert "*****" in shown[3 + ROWS]
+    assert shown[-2] == "learning rate  1.0e-04, 2.0e-04, unchanged"
     refused = zerotools("show", "1", "2")
     assert (refused.status, "add --plot" in refused.err) == (2, True)

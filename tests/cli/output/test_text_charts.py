@@ -7,7 +7,6 @@ import pytest
 from zerotools.cli.output.text_charts import (
     LETTERS,
     Series,
-    chart,
     chart_grid,
     means_over_time,
     sparkline,
@@ -41,8 +40,10 @@ def test_a_cell_says_which_curve_it_is_of() -> None:
 
 def test_of_points_that_share_a_column_all_that_lies_between_them_is_drawn() -> None:
     dense = {step: float(step % 2) for step in range(10_000)}
-    lines = chart("x", [Series(dense)], form, columns=30, braille=True, rows=3)
-    assert all(row.split("│")[1].strip("⣿") == "" for row in lines[1:-1])
+    series = [Series(dense)]
+    grid = chart_grid(series, form, columns=30, braille=True, rows=3)
+    assert grid is not None
+    assert all(row.split("│")[1].strip("⣿") == "" for row in grid.lines(series, "│"))
 
 
 @pytest.mark.parametrize(

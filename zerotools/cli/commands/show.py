@@ -65,7 +65,7 @@ ATTEMPT_HEADERS = (
 @click.command("show")
 @shown_jobs_argument
 @click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
-@click.option("--plot", is_flag=True, help="Draw the loss and the memory.")
+@click.option("--plot", is_flag=True, help="Draw the loss, the learning rate and the memory.")
 @click.option(
     "-o",
     "--output",
@@ -88,9 +88,9 @@ def command(
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    With --plot, draw loss and memory by step in the terminal, or with -o as a picture (with
-    matplotlib). The steps of earlier jobs, if the job resumes one, come first. Several JOBs
-    are drawn in one plot.
+    With --plot, draw loss, learning rate and memory by step in the terminal, or with -o as a
+    picture (with matplotlib). The steps of earlier jobs, if the job resumes one, come first.
+    Several JOBs are drawn in one plot.
 
     Values of environment variables are never shown.
     """

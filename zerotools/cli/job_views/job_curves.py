@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,15 @@ import click
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint, wants_colour
-from zerotools.cli.output.text_charts import FEWEST_ROWS, FRAME, ROWS, Series, SeriesPoints, chart
+from zerotools.cli.output.text_charts import (
+    FEWEST_ROWS,
+    ROWS,
+    NumberFormat,
+    Series,
+    SeriesPoints,
+    chart_grid,
+    step_range,
+)
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -50,46 +59,123 @@ def has_braille(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
+@dataclass(frozen=True)
+class CurveKind:
+    """A kind of curve: its name, its values, the form of a value, and the least lower edge of its
+    chart.
+
+    A curve is flat if its values differ by at most `flat_share` of the largest one. It is then
+    shown as one number.
+    """
+
+    name: str
+    points: Callable[[Curves], SeriesPoints]
+    form: NumberFormat
+    least: float | None = None
+    flat_share: float = 0.001
+
+
+KINDS = (
+    CurveKind("loss", lambda curves: curves.loss, render.loss),
+    CurveKind("loss of evaluations", lambda curves: curves.eval_loss, render.loss),
+    CurveKind("margin of rewards", lambda curves: curves.reward_margin, render.loss),
+    CurveKind("accuracy of rewards", lambda curves: curves.reward_accuracy, render.loss, 0.0),
+    CurveKind("learning rate", lambda curves: curves.lr, "{:.1e}".format, 0.0),
+    CurveKind("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0, 0.1),
+    CurveKind("GPU memory, peak so far", lambda curves: curves.gpu_bytes, render.size, 0.0, 0.1),
+)
+OTHER_ROWS = 5
+"""The rows of a chart other than the first one, without a terminal."""
+
+
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return the titles of the jobs and a chart for each kind of curve, as lines.
+    """Return the titles of the jobs, a chart for each kind of curve, and the steps below them all.
 
-    A kind without values has no chart, except the loss. If `height` is given and large enough, all
-    charts together have `height` lines.
+    A kind without values has no chart, except the loss, and a kind of flat curves is one line. The
+    first chart gets the rows that the others leave, so that all lines together are `height` lines,
+    if `height` is given and large enough.
     """
-    kinds: list[
-        tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]
-    ] = [
-        ("loss", lambda curves: curves.loss, render.loss, None),
-        ("loss of evaluations", lambda curves: curves.eval_loss, render.loss, None),
-        ("margin of rewards", lambda curves: curves.reward_margin, render.loss, None),
-        ("accuracy of rewards", lambda curves: curves.reward_accuracy, render.loss, 0.0),
-        ("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0),
-        ("GPU memory, peak so far", lambda curves: curves.gpu_bytes, render.size, 0.0),
+    quiet, strong = (
+        partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
+    )
+    lines = [*_legend(named, braille=braille), ""]
+    drawn, flat = {}, []
+    for kind in KINDS:
+        series = _series(kind, named)
+        if not any(each.points for each in series):
+            lines += [f"{kind.name}: no values were reported"] if kind is KINDS[0] else []
+        elif all(_is_flat(kind, each.points) for each in series):
+            flat.append(f"{strong(kind.name)}  {_last_values(kind, named)}, unchanged")
+        else:
+            drawn[kind] = series
+    if not drawn:
+        return [*lines, *flat]
+    steps = step_range([each for series in drawn.values() for each in series])
+    label_columns = max(
+        len(kind.form(value)) for kind in drawn for value in _edges(kind, drawn[kind])
+    )
+    rows = _rows(len(drawn), None if height is None else height - len(lines) - len(flat) - 1)
+    axis = ""
+    for (kind, series), height in zip(drawn.items(), rows, strict=True):
+        grid = chart_grid(
+            series,
+            kind.form,
+            columns=columns,
+            braille=braille,
+            least=kind.least,
+            rows=height,
+            steps=steps,
+            label_columns=label_columns,
+        )
+        assert grid is not None, kind.name
+        lines.append(f"{strong(kind.name)}  {_last_values(kind, named)}")
+        lines += grid.lines(series, "│" if braille else "|", quiet)
+        axis = grid.axis
+    return [*lines, quiet(axis), *flat]
+
+
+def _series(kind: CurveKind, named: NamedCurves) -> list[Series]:
+    return [
+        Series(kind.points(curves), MARKS[n % len(MARKS)], _paint(n, len(named)))
+        for n, (_, curves) in enumerate(named)
     ]
-    drawn = [kind for kind in kinds if kind[0] == "loss" or any(kind[1](each) for _, each in named)]
-    lines = _legend(named, braille=braille)
-    rows = ROWS
-    if height is not None:
-        free = height - len(lines) - len(drawn) * (FRAME + 1)
-        rows = max(FEWEST_ROWS, free // len(drawn))
-    for name, points, form, least in drawn:
-        series = [
-            Series(points(curves), MARKS[n % len(MARKS)], _paint(n, len(named)))
-            for n, (_, curves) in enumerate(named)
-        ]
-        lines += [
-            "",
-            *chart(name, series, form, columns=columns, braille=braille, least=least, rows=rows),
-        ]
-    return lines
+
+
+def _edges(kind: CurveKind, series: Sequence[Series]) -> tuple[float, float]:
+    values = [value for each in series for value in each.points.values()]
+    return min(values) if kind.least is None else min(kind.least, *values), max(values)
+
+
+def _is_flat(kind: CurveKind, points: SeriesPoints) -> bool:
+    values = points.values()
+    return not values or max(values) - min(values) <= kind.flat_share * max(map(abs, values))
+
+
+def _last_values(kind: CurveKind, named: NamedCurves) -> str:
+    """Return the last value of each job, in the colour of its curve."""
+    last = {
+        number: kind.form(points[max(points)])
+        for number, (_, curves) in enumerate(named)
+        if (points := kind.points(curves))
+    }
+    if len(set(last.values())) == 1:
+        return next(iter(last.values()))
+    return ", ".join(_paint(number, len(named))(text) for number, text in last.items())
+
+
+def _rows(count: int, free: int | None) -> list[int]:
+    """Return the rows of each of `count` charts, of which each has a title, in `free` lines."""
+    if free is None:
+        return [ROWS, *[OTHER_ROWS] * (count - 1)]
+    other = max(FEWEST_ROWS, min(2 * FEWEST_ROWS, (free - count) // (count + 1)))
+    return [max(FEWEST_ROWS, free - count - other * (count - 1)), *[other] * (count - 1)]
 
 
 def _paint(number: int, count: int) -> Callable[[str], str]:
-    if count == 1:
-        return lambda text: text
-    return partial(paint, meaning=_COLOURS[number % len(_COLOURS)], stream=sys.stdout)
+    meaning = "busy" if count == 1 else _COLOURS[number % len(_COLOURS)]
+    return partial(paint, meaning=meaning, stream=sys.stdout)
 
 
 def _legend(named: NamedCurves, *, braille: bool) -> list[str]:
@@ -113,8 +199,8 @@ def check_name(path: Path) -> None:
 
 
 def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
-    """Draw the loss and the memory of each job by step into the picture file `path`. The ending of
-    `path` selects the format.
+    """Draw the loss, the learning rate and the memory of each job by step into the picture file
+    `path`. The ending of `path` selects the format.
 
     Raises:
         BadRequest: matplotlib is not installed, or `path` cannot be written.
@@ -125,22 +211,24 @@ def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
         raise missing(
             "a picture", "matplotlib", "leave -o out for a chart in the terminal"
         ) from None
-    figure: Any = Figure(figsize=(9, 6), layout="constrained")
-    loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    figure: Any = Figure(figsize=(9, 7), layout="constrained")
+    loss, rate, memory = figure.subplots(3, 1, sharex=True, height_ratios=(4, 1, 2))
     figure.suptitle(_text(", ".join(title for title, _ in named)))
     for title, curves in named:
         of = f", {_text(title)}" if len(named) > 1 else ""
         _curve(loss, curves.loss, f"loss{of}", 1)
         _curve(loss, curves.eval_loss, f"evaluation{of}", 1, marker="o")
+        _curve(rate, curves.lr, f"learning rate{of}", 1)
         _curve(memory, curves.host_bytes, f"host, rank 0{of}", GIB)
         _curve(memory, curves.gpu_bytes, f"GPU, peak so far{of}", GIB)
     loss.set_ylabel("loss")
+    rate.set_ylabel("learning rate")
     memory.set_ylabel("memory (GiB)")
     held = (curves for _, each in named for curves in (each.host_bytes, each.gpu_bytes))
     highest = max((value for points in held for value in points.values()), default=GIB)
     memory.set_ylim(0, 1.1 * highest / GIB)
     memory.set_xlabel("step")
-    for axes in (loss, memory):
+    for axes in (loss, rate, memory):
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()

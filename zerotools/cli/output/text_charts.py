@@ -39,35 +39,6 @@ class Series:
     is_joined: bool = True
 
 
-def chart(
-    title: str,
-    series: Sequence[Series],
-    form: NumberFormat,
-    *,
-    columns: int,
-    braille: bool,
-    least: float | None = None,
-    rows: int = ROWS,
-) -> list[str]:
-    """Return the lines of a chart of the curves `series` by step, at most `columns` wide.
-
-    `form` converts a value to text. The lower edge is `least`, or the smallest value if that is
-    smaller. Later curves are drawn over earlier ones. If a column stands for several steps, it
-    shows the range of their values.
-    """
-    grid = chart_grid(series, form, columns=columns, braille=braille, least=least, rows=rows)
-    if grid is None:
-        return [f"{title}: no values were reported"]
-    edge = "│" if braille else "|"
-    shown = [title]
-    for label, cells in zip(grid.labels, grid.cells, strict=True):
-        row = "".join(
-            text if number is None else series[number].paint(text) for text, number in cells
-        )
-        shown.append(f"{label} {edge}{row}".rstrip())
-    return [*shown, f"{'':{len(grid.labels[0]) + 1}} {grid.steps}"]
-
-
 @dataclass(frozen=True)
 class ChartGrid:
     """A chart without colours.
@@ -81,6 +52,23 @@ class ChartGrid:
     cells: Sequence[Sequence[tuple[str, int | None]]]
     steps: str
 
+    def lines(self, series: Sequence[Series], edge: str, quiet: Paint = _plain) -> list[str]:
+        """Return the rows with their labels, in the colours of the curves `series`. `edge` is the
+        character between a label and its row, and `quiet` paints both.
+        """
+        found = []
+        for label, cells in zip(self.labels, self.cells, strict=True):
+            row = "".join(
+                text if number is None else series[number].paint(text) for text, number in cells
+            )
+            found.append(f"{quiet(f'{label} {edge}')}{row}".rstrip())
+        return found
+
+    @property
+    def axis(self) -> str:
+        """The line with the first and the last step, below the rows."""
+        return f"{'':{len(self.labels[0]) + 2}}{self.steps}"
+
 
 def chart_grid(
     series: Sequence[Series],
@@ -90,32 +78,45 @@ def chart_grid(
     braille: bool,
     least: float | None = None,
     rows: int = ROWS,
+    steps: tuple[int, int] | None = None,
+    label_columns: int = 0,
 ) -> ChartGrid | None:
-    """Return the cells of a chart, for callers that add other colours; None if no curve has points.
-    The parameters are those of `chart`.
+    """Return a chart of the curves `series` by step, at most `columns` wide; None if no curve has
+    points.
+
+    `form` converts a value to text. The lower edge is `least`, or the smallest value if that is
+    smaller. Later curves are drawn over earlier ones. If a column stands for several steps, it
+    shows the range of their values. `steps` are the first and the last step of the chart (None:
+    those of the curves), and `label_columns` is the least width of its labels.
     """
     values = [value for each in series for value in each.points.values()]
-    steps = [step for each in series for step in each.points]
-    if not steps:
+    if not values:
         return None
+    first, last = steps or step_range(series)
     low, high = min(values), max(values)
     low = low if least is None else min(low, least)
     labels = [form(high), *[""] * (rows - 2), form(low)]
-    margin = max(map(len, labels)) + 2
+    margin = max(label_columns, *map(len, labels)) + 2
     width = max(NARROWEST, columns - margin - 1)
     cells: list[list[tuple[str, int | None]]] = [[(" ", None)] * width for _ in range(rows)]
     for number, each in enumerate(series):
         across, down = (2, 4) if braille else (1, 1)
         canvas = _Canvas(width * across, rows * down)
-        canvas.draw(each, (min(steps), max(steps)), (low, high))
+        canvas.draw(each, (first, last), (low, high))
         lines = canvas.braille() if braille else canvas.stars(each.mark)
         for row, line in enumerate(lines):
             for column, character in enumerate(line):
                 if character != " ":
                     cells[row][column] = (character, number)
-    first, last = f"step {min(steps)}", str(max(steps))
-    gap = " " * max(1, width - len(first) - len(last))
-    return ChartGrid([f"{text:>{margin - 1}}" for text in labels], cells, f"{first}{gap}{last}")
+    gap = " " * max(1, width - len(f"step {first}{last}"))
+    axis = f"step {first}{gap}{last}"
+    return ChartGrid([f"{text:>{margin - 1}}" for text in labels], cells, axis)
+
+
+def step_range(series: Sequence[Series]) -> tuple[int, int]:
+    """Return the first and the last step of all curves. At least one curve has points."""
+    steps = [step for each in series for step in each.points]
+    return min(steps), max(steps)
 
 
 class _Canvas:
