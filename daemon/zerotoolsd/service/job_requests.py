@@ -468,6 +468,13 @@ class JobRequests:
         """
         return await self._results.checkpoints(job_id)
 
+    async def picture(self, job_id: int, step: int) -> str:
+        """Return the page that draws the checkpoint of a step: one HTML file.
+
+        Raises the same errors as `checkpoints`, BadFile and Unsupported.
+        """
+        return await self._results.picture(job_id, step)
+
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:

@@ -204,4 +204,13 @@ def thinned_sentence(path: str) -> str | None:
     return None if found is None else found.sentence()
 
 
-RESULT_LOOKS = (checkpoint_tree, prediction_rows, thinned_sentence)
+def checkpoint_picture(output_dir: str, step: int) -> str:
+    """Return the page that draws the checkpoint of a step, as `inspect --html` writes it. No tensor
+    data is read. Raises BadFile, BadRequest, Unsupported and OSError.
+    """
+    from zerotools.public.inspect_checkpoint import inspect
+
+    return inspect(Path(output_dir) / checkpoint_dirs.directory_name(step)).to_html()
+
+
+RESULT_LOOKS = (checkpoint_tree, prediction_rows, thinned_sentence, checkpoint_picture)

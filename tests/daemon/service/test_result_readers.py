@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
+from tests.golden_files import JOB
 from tests.runs.records import seal
+from zerotools.core.errors import BadRequest
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.service.result_readers import LONGEST_TEXT, SIZES, checkpoint_tree, prediction_rows
+from zerotoolsd.service.result_readers import (
+    LONGEST_TEXT,
+    SIZES,
+    checkpoint_picture,
+    checkpoint_tree,
+    prediction_rows,
+)
 
 
 def save(output: Path, step: int, *, size: int = 10) -> Path:
@@ -36,6 +44,14 @@ def test_the_newest_first_with_what_each_holds(tmp_path: Path) -> None:
     assert ("dcp/__0_0.distcp", 120) in found[0]["files"]
     assert found[0]["size_bytes"] == sum(size for _, size in found[0]["files"])
     assert tree["unfinished"] == [".tmp-step-00000160"]
+
+
+def test_a_checkpoint_is_drawn_by_its_step() -> None:
+    page = checkpoint_picture(str(JOB.parent), 3)
+    assert page.startswith("<!doctype html>")
+    assert JOB.name in page
+    with pytest.raises(BadRequest, match="step-00000007"):
+        checkpoint_picture(str(JOB.parent), 7)
 
 
 def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:

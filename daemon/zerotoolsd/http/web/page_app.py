@@ -27,6 +27,7 @@ from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import answer
 from zerotoolsd.http.api.routes import ROUTES
+from zerotoolsd.http.web import picture_documents
 from zerotoolsd.http.web.page_gate import (
     COOKIES,
     OPEN,
@@ -36,11 +37,12 @@ from zerotoolsd.http.web.page_gate import (
     cookie_name,
     page_gate,
 )
+from zerotoolsd.http.web.picture_documents import PictureDocuments
 from zerotoolsd.http.web.sessions import WebSessions
 from zerotoolsd.interface.api_types import Forbidden, NotFound
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.policy import Action, Rights
 
 OF_API = frozenset(
     {
@@ -80,8 +82,10 @@ def make_page_app(
     app = web.Application(middlewares=middlewares, client_max_size=request_validation.LARGEST_BODY)
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, PerUserLock()
     app[SESSIONS] = sessions
-    app[ACTIONS] = {route.handler: action for route, action in ROUTES}
-    app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello})
+    app[PICTURES] = PictureDocuments()
+    actions = {route.handler: action for route, action in ROUTES}
+    app[ACTIONS] = {**actions, draw_checkpoint: Action.READ_RESULTS}
+    app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello, show_picture})
     own = [
         web.get("/", index),
         web.get("/page/{name:.+}", page_file),
@@ -90,6 +94,8 @@ def make_page_app(
         web.get("/hello", hello),
         web.get("/session", session),
         web.post("/session/end", end_session),
+        web.get("/v1/jobs/{id}/checkpoints/{step}/picture", draw_checkpoint),
+        web.get("/picture/{token}", show_picture),
     ]
     app.add_routes(routes_of([*own, *(route for route, _ in ROUTES if _is_of_page(route))]))
     app.on_response_prepare.append(add_headers)
@@ -177,6 +183,31 @@ async def end_session(request: web.Request) -> web.Response:
     return response
 
 
+PICTURES: web.AppKey[PictureDocuments] = web.AppKey("pictures")
+
+
+async def draw_checkpoint(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/checkpoints/{step}/picture: the address of the picture of a checkpoint."""
+    step = request_validation.whole(request.match_info, "step", None, minimum=0)
+    assert step is not None
+    job_id = request_validation.job_id(request)
+    document = await request.app[SERVICE].picture(job_id, step)
+    return answer({"url": f"/picture/{request.app[PICTURES].keep(document)}"})
+
+
+async def show_picture(request: web.Request) -> web.Response:
+    """GET /picture/{token}: one document, apart from the page and its session."""
+    document = request.app[PICTURES].find(request.match_info["token"])
+    if document is None:
+        raise NotFound("this picture is no longer kept: draw it again from the page")
+    return web.Response(
+        body=document.encode(),
+        content_type="text/html",
+        charset="utf-8",
+        headers={"Content-Security-Policy": picture_documents.POLICY},
+    )
+
+
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -207,8 +238,8 @@ HEADERS = {
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Add the headers that restrict browsers to a response."""
-    response.headers.update(HEADERS)
-    response.headers.setdefault("Cache-Control", "no-store")
+    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
+        response.headers.setdefault(name, value)
 
 
 ROOT = Path(__file__).with_name("files")

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
@@ -17,10 +17,15 @@ from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.change_jobs import FindJob
-from zerotoolsd.service.result_readers import checkpoint_tree, prediction_rows
+from zerotoolsd.service.result_readers import (
+    checkpoint_picture,
+    checkpoint_tree,
+    prediction_rows,
+)
 from zerotoolsd.service.run_curves import read_run
 from zerotoolsd.service.submission import JobSubmission
 
+Found = TypeVar("Found")
 MOST_BEFORE = 10_000
 """The largest number of a user's earlier jobs in which `chain` searches for continued jobs."""
 MOST_ATTEMPTS = 1000
@@ -78,19 +83,21 @@ class JobResults:
         """Return the checkpoints of a job; see `JobRequests.checkpoints`."""
         return await self._look(self._find(job_id), checkpoint_tree)
 
+    async def picture(self, job_id: int, step: int) -> str:
+        """Return the picture of a checkpoint of a job; see `JobRequests.picture`."""
+        return await self._look(self._find(job_id), checkpoint_picture, step)
+
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
         """Return generated texts of a job; see `JobRequests.predictions`."""
         return await self._look(self._find(job_id), prediction_rows, step, first, count)
 
-    async def _look(
-        self, job: JobRow, look: Callable[..., dict[str, Any]], *arguments: object
-    ) -> dict[str, Any]:
+    async def _look(self, job: JobRow, look: Callable[..., Found], *arguments: object) -> Found:
         user = self._dispatcher.users.of(job.uid)
         if job.reading.spec is None:
             raise Unavailable(f"the record of job {job.id} cannot be read by this zerotoolsd")
-        found: dict[str, Any] = await self._submission.look(
+        found: Found = await self._submission.look(
             job.reading.spec, look, job.output_dir, *arguments, user=user
         )
         return found

@@ -438,6 +438,11 @@ class FakeService:
             "trouble": None,
         }
 
+    async def picture(self, job_id: int, step: int) -> str:
+        if self.error is not None:
+            raise self.error
+        return f"<!doctype html><title>{job_id} at {step}</title>"
+
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
         peak = {"attempt": 1, "ended": None, "host_bytes": 5, "gpu_bytes": None}
         more = {"uid": 7, "name": "secret", "gpu_reported_bytes": None}

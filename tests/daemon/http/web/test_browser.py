@@ -42,6 +42,11 @@ def test_a_live_job_from_its_first_step_to_its_end(browser: Any, daemon: Daemon)
         visit.wait_for_text(".tree", "step-00000002")
         daemon.client.drain("no conversion runs here")
         visit.page.click(".tree summary")
+        with visit.context.expect_page() as opened:
+            visit.page.get_by_role("button", name="Draw it").first.click()
+        visit.wait_for_text("#said", "step-00000002")  # the rank only pretended to save
+        assert opened.value.is_closed()
+        visit.errors = [each for each in visit.errors if not each.endswith("/2/picture")]
         visit.page.get_by_role("button", name="Verify in a job").first.click()
         visit.page.get_by_role("button", name="Queue the job").click()
         visit.wait_for_text("#said", "verify")

@@ -10,8 +10,9 @@ import re
 import pytest
 
 from tests.daemon.http.api.fakes import FakeService
-from tests.daemon.http.web.pages import ANNA, OWN, Browser, Served
+from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served
 from zerotoolsd.http.web.page_app import ROOT, page_files
+from zerotoolsd.http.web.picture_documents import POLICY
 
 
 def token_of(page: Served, uid: int = ANNA) -> tuple[Browser, str]:
@@ -94,6 +95,24 @@ def test_own_jobs_are_changed_by_the_words_of_the_page(page: Served, service: Fa
     held = service.add(uid=ANNA, state="on_hold")
     assert browser.post(f"/v1/jobs/{held.id}/release").json["state"] == "queued"
     assert browser.post(f"/v1/jobs/{held.id}/hold").json["state_word"] == "held"
+
+
+def test_a_picture_is_a_document_of_its_own_that_needs_its_token(
+    page: Served, service: FakeService
+) -> None:
+    service.add(uid=ANNA)
+    target = "/v1/jobs/1/checkpoints/40/picture"
+    assert page.browser(BOB).get(target).status == 403
+    assert page.stranger().get(target).status == 401
+    assert page.browser(ANNA).get("/v1/jobs/1/checkpoints/x/picture").status == 400
+    url = page.browser(ANNA).get(target).json["url"]
+    visit = ("Sec-Fetch-Mode", "navigate")
+    answer = page.stranger().send("GET", url, visit)
+    assert (answer.status, answer.body) == (200, b"<!doctype html><title>1 at 40</title>")
+    assert answer.headers["Content-Security-Policy"] == POLICY
+    assert "allow-same-origin" not in POLICY
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert page.stranger().send("GET", url[:-1], visit).status == 404
 
 
 def test_events_are_streamed(page: Served) -> None:

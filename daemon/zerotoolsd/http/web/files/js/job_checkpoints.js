@@ -104,11 +104,25 @@ export class CheckpointsPart {
     return details;
   }
 
+  // In a tab of its own, which is opened at once: later a browser would take it for an advertisement.
+  async #drawPicture(step) {
+    const tab = open("about:blank");
+    try {
+      const { url } = await this.#view.session.get(`/v1/jobs/${this.#id}/checkpoints/${step}/picture`, { signal: this.#ended.signal });
+      if (tab === null) this.#view.say("The browser opens no tab for this page: allow it to");
+      else tab.location.replace(new URL(url, location.href));
+    } catch (error) {
+      tab?.close();
+      if (!this.#ended.signal.aborted) this.#view.say(error.message);
+    }
+  }
+
   // Its owner has it verified or exported by a job.
-  #offers({ path, problem }) {
-    if (!this.#view.isOwn) return null;
+  #offers({ path, problem, step }) {
     const offer = (words, act) => h("button", { type: "button", class: "small", onclick: act }, words);
-    return h("div", { class: "chips" },
+    const draw = offer("Draw it", () => this.#drawPicture(step));
+    if (!this.#view.isOwn) return h("div", { class: "chips" }, draw);
+    return h("div", { class: "chips" }, draw,
       offer("Verify in a job", () => ask("Verify this checkpoint?", "A job on the CPU reads every byte, and compares digests where there are some.", "Queue the job", "primary").then((yes) => yes && this.#view.convert(["verify", path])).catch((error) => this.#view.say(error.message))),
       problem ? null : offer("Export as a model…", () => askForm("Export as a model", [
         "A job on the CPU writes a directory for from_pretrained.",
