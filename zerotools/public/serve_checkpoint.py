@@ -39,6 +39,7 @@ from zerotools.public.command_options.read_options import (
     WorkersOption,
 )
 from zerotools.public.command_options.write_options import budget_of
+from zerotools.public.inspect_checkpoint import inspect
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.model_server import ModelServer
@@ -103,10 +104,12 @@ class ServedCheckpoint:
 
     Clients send `token` as a bearer token, or sign requests for the S3 bucket `name` with
     `access_key_id` and `secret_access_key`. `files` has the size of each file by its name, and
-    `revision` is the revision of all files. `notes` and `warnings` are sentences.
+    `revision` is the revision of all files. `picture_url` draws the checkpoint in a browser.
+    `notes` and `warnings` are sentences.
     """
 
     url: str
+    picture_url: str = field(repr=False)
     name: str
     revision: str
     token: str = field(repr=False)
@@ -137,6 +140,7 @@ class ServedCheckpoint:
         """Return the documented JSON (docs/reference/serve-json.md)."""
         return {
             "url": self.url,
+            "picture_url": self.picture_url,
             "name": self.name,
             "revision": self.revision,
             "token": self.token,
@@ -207,10 +211,15 @@ def serving(
             ModelServer,  # http.server, which no --help needs
         )
 
+        reading = {each: given[each] for each in ReadingOptions.__annotations__}
+
+        def draw() -> str:
+            return inspect(path, **reading).to_html()
+
         credentials, model = Credentials(), served_model(conversion, name)
         with ByteSource(conversion, budget, strict=not given["allow_overflow"]) as source:
             try:
-                server = ModelServer(address, model, source, credentials, on_error)
+                server = ModelServer(address, model, source, credentials, on_error, draw)
             except OSError as error:
                 raise BadRequest(
                     f"--listen {listen}: {error.strerror}; choose another address or port"
@@ -220,6 +229,7 @@ def serving(
                     server,
                     ServedCheckpoint(
                         url=server.url,
+                        picture_url=server.picture_url,
                         name=name,
                         revision=model.revision,
                         token=credentials.token,

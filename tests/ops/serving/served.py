@@ -67,7 +67,9 @@ def serving(path: Path, *, strict: bool = True, **options: object) -> Iterator[S
     said: list[str] = []
     with (
         ByteSource(conversion, SMALL, strict=strict) as source,
-        ModelServer(("127.0.0.1", 0), model, source, credentials, said.append) as server,
+        ModelServer(
+            ("127.0.0.1", 0), model, source, credentials, said.append, lambda: "<!doctype html>"
+        ) as server,
     ):
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -73,6 +73,24 @@ def test_the_listing_and_every_file(served: Served, files: dict[str, bytes]) -> 
         assert head.headers["Content-Length"] == reply.headers["Content-Length"]
 
 
+def test_the_picture_opens_with_its_own_secret_alone(served: Served) -> None:
+    secret = served.credentials.picture
+    for query, authorization, status in (
+        (f"?key={secret}", "", 200),
+        (f"?key={served.credentials.token}", "", 401),
+        ("", "", 401),
+        (f"?key={secret}x", "", 401),
+        ("", f"Bearer {secret}", 401),
+    ):
+        reply = served.ask(f"/picture{query}", authorization=authorization)
+        assert reply.status == status, query
+    reply = served.ask(f"/picture?key={secret}", authorization="")
+    assert reply.body == b"<!doctype html>"
+    assert reply.headers["Content-Security-Policy"].startswith("sandbox allow-scripts;")
+    assert served.ask(f"/{NAME}?key={secret}", authorization="").status == 401
+    assert served.ask(f"/picture?key={secret}", method="PUT", authorization="").status == 401
+
+
 def test_ranges_and_conditions(served: Served, files: dict[str, bytes]) -> None:
     data, etag = files[NAME], served.model.files[NAME].etag
     part = served.ask(f"/{NAME}", range="bytes=100-199")

@@ -77,5 +77,7 @@ def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:
         f"  export AWS_ENDPOINT_URL={served.url} AWS_REGION=us-east-1 \\\n"
         f"    AWS_ACCESS_KEY_ID={served.access_key_id} \\\n"
         f"    AWS_SECRET_ACCESS_KEY={served.secret_access_key}    # s3://{served.name}/\n\n"
+        f"  {served.picture_url}\n"
+        "    # draws the checkpoint in a browser\n\n"
         "Ctrl-C ends it, and the keys with it."
     )

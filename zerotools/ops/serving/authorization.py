@@ -28,11 +28,14 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secret token and key pair that give a client access to the server."""
+    """The secret token and key pair that give a client access to the server. `picture` opens the
+    picture of the checkpoint alone: a browser keeps it in its history.
+    """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key_id: str = field(default_factory=lambda: f"ZT{secrets.token_hex(9).upper()}")
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(30), repr=False)
+    picture: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def has_token(self, authorization: str | None) -> bool:
         """Return whether the header is `Bearer` with the token."""
@@ -40,6 +43,10 @@ class Credentials:
         if kind.lower() != "bearer":
             return False
         return hmac.compare_digest(given.strip().encode(), self.token.encode())
+
+    def opens_picture(self, given: str | None) -> bool:
+        """Return whether `given` is the secret that opens the picture."""
+        return hmac.compare_digest((given or "").encode(), self.picture.encode())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
@@ -41,12 +42,21 @@ TURN_SECONDS = 30.0
 SLICE = 2**16
 """The bytes that must be taken within SEND_SECONDS: a reader may take a kilobyte a second."""
 LARGEST_BODY = 64 * 1024
+PICTURE, SECRET = "picture", "key"
+"""The path of the picture, and the key of its query that has the secret."""
+_OF_PICTURE = {
+    "Content-Security-Policy": "sandbox allow-scripts; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 _LATER = {"Retry-After": "1", "Content-Length": "0"}
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves `model` from `source` at `address`; `say` reports errors, in one sentence."""
+    """Serves `model` from `source` at `address`; `say` reports errors, in one sentence. `draw`
+    returns the picture of the checkpoint, an HTML page.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -58,12 +68,19 @@ class ModelServer(ThreadingHTTPServer):
         source: ByteSource,
         credentials: Credentials,
         say: Callable[[str], None],
+        draw: Callable[[], str],
     ) -> None:
         self.model, self.source, self.credentials, self.say = model, source, credentials, say
+        self.draw = cache(draw)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._slots = Semaphore(MOST_CONNECTIONS)
         self.readers = Semaphore(source.readers)
         super().__init__(address, _Handler)
+
+    @property
+    def picture_url(self) -> str:
+        """The URL of the picture of the checkpoint, for a browser."""
+        return f"{self.url}/{PICTURE}?{SECRET}={self.credentials.picture}"
 
     @property
     def url(self) -> str:
@@ -187,6 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
         asked = ReadRequest(path, dict(pairs), headers)
         credentials, model = self.server.credentials, self.server.model
         authorization = headers.get("authorization")
+        reads_picture = path == [PICTURE] and self.command in ("GET", "HEAD")
+        if reads_picture and credentials.opens_picture(asked.query.get(SECRET)):
+            return self._picture()
         is_signed = (authorization or "").startswith(ALGORITHM)
         if is_signed:
             signed = SignedRequest(self.command, encoded, pairs, headers)
@@ -207,6 +227,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return error("MethodNotAllowed", why)
             return of_text(HTTPStatus.METHOD_NOT_ALLOWED, f"{why}\n")
         return bucket_answer(model, asked) if is_signed else plain_answer(model, asked)
+
+    def _picture(self) -> ServedAnswer:
+        try:
+            answer = of_text(HTTPStatus.OK, self.server.draw(), "text/html")
+        except ZerotoolsError as problem:
+            return of_text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem}\n")
+        return ServedAnswer(answer.status, {**answer.headers, **_OF_PICTURE}, answer.body)
 
     def _drop_body(self) -> None:
         """Read a body that is not used, so that the next request begins after it."""

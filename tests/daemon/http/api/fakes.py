@@ -85,6 +85,7 @@ class FakeService:
         }
         self.drained: Drain | None = None
         self.past: dict[str, Any] | None = None
+        self.document = ""
         self.cleans: list[CleanRequest] = []
         self.during_check: Callable[[], Awaitable[None]] | None = None
 
@@ -441,7 +442,7 @@ class FakeService:
     async def picture(self, job_id: int, step: int) -> str:
         if self.error is not None:
             raise self.error
-        return f"<!doctype html><title>{job_id} at {step}</title>"
+        return self.document or f"<!doctype html><title>{job_id} at {step}</title>"
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
         peak = {"attempt": 1, "ended": None, "host_bytes": 5, "gpu_bytes": None}

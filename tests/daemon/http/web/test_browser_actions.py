@@ -9,14 +9,23 @@ from typing import Any
 
 import pytest
 
+import zerotools
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, Served
 from tests.daemon.http.web.visits import Visit, visiting
 from tests.daemon.waiting import wait_for
+from tests.golden_files import JOB as GOLDEN
 
 pytestmark = pytest.mark.browser
 
 CONFIG = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}
+DRAW = """async () => {
+  const kept = Object.values(sessionStorage).map((each) => JSON.parse(each));
+  const { secret } = kept.find((each) => each.secret);
+  const headers = { "Zerotools-Page": secret };
+  const answer = await fetch("/v1/jobs/1/checkpoints/3/picture", { headers });
+  return (await answer.json()).url;
+}"""
 REST = """
 gpus = 2
 [model]
@@ -101,6 +110,21 @@ def test_a_config_of_deepspeed_becomes_a_job(
     assert service.views[2].spec["zero"]["stage"] == 2
     assert service.views[2].spec["train"]["steps"] == 9
     visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
+
+
+def test_a_drawn_checkpoint_is_apart_from_the_page(visit: Visit, service: FakeService) -> None:
+    """Its one script runs, and finds neither session nor cookie."""
+    service.document = zerotools.inspect(GOLDEN).to_html()
+    url = visit.page.evaluate(DRAW)
+    tab = visit.context.new_page()
+    tab.on("pageerror", lambda error: visit.errors.append(f"{error}"))
+    tab.on("console", lambda said: visit.errors.append(said.text))
+    tab.goto(visit.page.url.partition("/#")[0].rstrip("/") + url)
+    assert GOLDEN.name in tab.inner_text("body")
+    assert tab.locator("#map button").count() > 4, "its script ran"
+    reads = "() => { try { return sessionStorage.length } catch (error) { return error.name } }"
+    assert tab.evaluate(reads) == "SecurityError"
+    tab.close()
 
 
 def test_what_was_checked_is_what_is_queued(visit: Visit, service: FakeService) -> None:
