@@ -68,6 +68,10 @@ def ours(*words: str) -> Command:
     return lambda source, out: zerotools(words[0], source, out, *words[1:])
 
 
+def verified(make: Command, source: Path, out: Path) -> list[str]:
+    return [*make(source, out), "--verify"]
+
+
 TAG = "global_step100"
 TASKS: Mapping[str, tuple[str, Mapping[str, Command]]] = {
     "ZeRO-3 to bf16 safetensors": (
@@ -185,16 +189,17 @@ def cut(source: Path) -> None:
 
 
 def flip(source: Path) -> None:
-    """Change one bit of the largest record, which holds weights."""
+    """Change one bit of each large record: of the weights, and of ZeRO's moments."""
     path = shard(source)
     data = bytearray(path.read_bytes())
-    if source.name == DCP:
-        place = len(data) // 2
-    else:
+    places = [len(data) // 2]
+    if source.name == ZERO:
         with ZipFile(path) as archive:
-            largest = max(archive.infolist(), key=lambda each: each.file_size)
-        place = largest.header_offset + 512
-    data[place] ^= 0x40
+            records = archive.infolist()
+        largest = max(record.file_size for record in records)
+        places = [each.header_offset + 512 for each in records if 2 * each.file_size > largest]
+    for place in places:
+        data[place] ^= 0x40
     path.write_bytes(data)
 
 
@@ -213,7 +218,7 @@ FAULTS: Mapping[str, Callable[[Path], None]] = {
     "none": lambda _: None,
     "a rank's file is missing": lose,
     "a rank's file is cut short": cut,
-    "one bit of the weights is flipped": flip,
+    "one bit is flipped": flip,
     "a pickle runs a program": poison,
 }
 
@@ -229,6 +234,11 @@ def damage(work: Path) -> None:
                 for task, (of, each) in TASKS.items()
                 if of == kind and "bf16" not in task
                 for tool, make in each.items()
+            }
+            tools |= {
+                f"{tool} --verify": partial(verified, make)
+                for tool, make in tools.items()
+                if tool.startswith("zerotools")
             }
             print(f"## {kind}\n\n| fault | {' | '.join(tools)} |\n|{'---|' * (len(tools) + 1)}")
             for number, make in enumerate(tools.values()):
