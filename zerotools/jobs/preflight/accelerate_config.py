@@ -1,9 +1,8 @@
-"""Check that accelerate's config file does not make it start only one process for all GPUs of a
-job.
+"""Check that accelerate's config file does not keep a job from the GPUs that it gets.
 
 The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
-"directory": "..."}` with the options for accelerate. It prints JSON. It imports only the standard
-library, and the YAML package that accelerate needs.
+"directory": "...", "gpus": n}` with the options for accelerate. It prints JSON. It imports only the
+standard library, and the YAML package that accelerate needs.
 """
 
 from __future__ import annotations
@@ -18,23 +17,13 @@ from typing import Any
 
 KINDS = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
 """Options of `accelerate launch` that choose the kind of launch. They override the config file."""
-ALONE = ("NO", False, None)
-"""Values of `distributed_type` that mean one process. YAML reads `NO` as false."""
+ALONE = ("NO", "MULTI_CPU", False, None)
+"""Values of `distributed_type` with which accelerate starts one process, and has `use_cpu` decide
+where it trains. YAML reads `NO` as false."""
 
 
-def refusal(path: str, gpus: int) -> str:
-    """Return the error message for a job on several GPUs.
-
-    `path` is the config file that `single` returned.
-    """
-    return (
-        f"{path}: distributed_type is NO, so accelerate starts one process for {gpus} GPUs; add "
-        '"--multi_gpu" to script.launcher_options, or run accelerate config'
-    )
-
-
-def single(options: Sequence[str], directory: str) -> str | None:
-    """Return the path of the config file that makes accelerate start only one process.
+def refusal(options: Sequence[str], directory: str, gpus: int) -> str | None:
+    """Return the reason why the job does not train on its `gpus`, with a remedy.
 
     `directory` is the working directory of the job.
 
@@ -42,7 +31,7 @@ def single(options: Sequence[str], directory: str) -> str | None:
     the file: accelerate reports this itself.
     """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
-    if words & set(KINDS):
+    if words & {*KINDS, "cpu"}:
         return None
     path = _config_file(options, directory)
     try:
@@ -51,7 +40,20 @@ def single(options: Sequence[str], directory: str) -> str | None:
         return None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
         return None
-    return str(path) if tree["distributed_type"] in ALONE else None
+    if tree["distributed_type"] not in ALONE:
+        return None
+    if tree.get("use_cpu") is True:
+        return (
+            f"{path}: use_cpu is true, so accelerate trains on the CPU; set it to false, or "
+            'device = "cpu" in the job file'
+        )
+    if gpus == 1:
+        return None
+    kind = tree["distributed_type"] or "NO"
+    return (
+        f"{path}: distributed_type is {kind}, so accelerate starts one process for {gpus} GPUs; "
+        'add "--multi_gpu" to script.launcher_options, or run accelerate config'
+    )
 
 
 def _config_file(options: Sequence[str], directory: str) -> Path:
@@ -79,4 +81,4 @@ def _read(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(single(**json.loads(sys.argv[1]))))
+    print(json.dumps(refusal(**json.loads(sys.argv[1]))))

@@ -55,8 +55,7 @@ class Needs:
     the lowest Python version. `async_io`: DeepSpeed's `async_io` operator, or the tools that
     compile it, must exist. `configuration`: DeepSpeed must accept it for `world_size` ranks on
     `device`. `tasks`: lm-evaluation-harness must know these tasks, some perhaps from `task_dir`.
-    `launched`: accelerate must start one process for each of several GPUs with these options and
-    this directory.
+    `launched`: accelerate must train on the job's GPUs with these options and this directory.
     """
 
     packages: Mapping[str, str]
@@ -102,8 +101,8 @@ def needs_of(spec: JobSpec) -> Needs | None:
         if launched is None or spec.script.launcher != "accelerate" or spec.device == "cpu":
             return launched
         options, place = list(spec.script.launcher_options), spec.script.directory
-        asked = {"options": options, "directory": place} if spec.all_ranks > 1 else None
-        return replace(launched, launched=asked, world_size=spec.all_ranks)
+        asked = {"options": options, "directory": place, "gpus": spec.all_ranks}
+        return replace(launched, launched=asked)
     needs = TRAINER
     if spec.engine == "deepspeed":
         needs = replace(
@@ -168,8 +167,8 @@ async def check_interpreter(
         raise BadRequest(known_tasks.refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
-    if needs.launched is not None and (path := await _single(python, env, needs, user)) is not None:
-        raise BadRequest(accelerate_config.refusal(path, needs.world_size))
+    if needs.launched is not None and (why := await _misses_gpus(python, env, needs, user)):
+        raise BadRequest(why)
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
         raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
 
@@ -216,19 +215,19 @@ async def _unknown_tasks(
         return {}
 
 
-async def _single(
+async def _misses_gpus(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the path of the config file that makes accelerate start only one process.
+    """Return the reason why accelerate does not train on the GPUs of the job.
 
-    None if accelerate starts several processes, or does not answer in time.
+    None if it does, or does not answer in time.
     """
     arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
     try:
-        path = json.loads(await ask(python, env, *arguments, user=user))
+        why = json.loads(await ask(python, env, *arguments, user=user))
     except (BadRequest, ValueError):
         return None
-    return path if isinstance(path, str) else None
+    return why if isinstance(why, str) else None
 
 
 async def _without_async_io(

@@ -206,7 +206,6 @@ def test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused(tmp_path:
     tree = {"engine": "script", "script": script}
     alone, both = (needs_of(job_from_dict({**tree, "gpus": n}, source="job")) for n in (1, 2))
     assert alone is not None
-    assert alone.launched is None
     assert both is not None
     assert needs_from(json.loads(json.dumps(asdict(both)))) == both
     both = replace(both, packages={})
@@ -217,6 +216,9 @@ def test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused(tmp_path:
     assert why.startswith(f"{config}: distributed_type is NO, so accelerate starts one process for")
     config.write_text("distributed_type: MULTI_GPU\n")
     ask(sys.executable, both, HF_HOME=str(tmp_path))
+    config.write_text("distributed_type: NO\nuse_cpu: true\n")
+    why = refusal(sys.executable, replace(alone, packages={}), HF_HOME=str(tmp_path))
+    assert why.startswith(f"{config}: use_cpu is true, so accelerate trains on the CPU; set it to")
 
 
 def test_jobs_of_deepspeed_need_what_they_ask_it_for() -> None:
