@@ -3,6 +3,7 @@ DeepSeek-V3."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 
 from zerotools.core.errors import Unsupported
@@ -213,7 +215,8 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
     """Return a note if the routers of `model` have a bias that the job does not update.
 
     Raises:
-        Unsupported: the job updates the bias, and the model has none.
+        Unsupported: the job updates the bias, and the model has none, or its routers do not return
+            the chosen experts.
     """
     found = routers(model)
     if spec.train.router_bias_rate and not found:
@@ -221,12 +224,36 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
             f"train.router_bias_rate = {spec.train.router_bias_rate:g}: the model has no router "
             f"with a buffer {BIAS}; remove train.router_bias_rate"
         )
+    if spec.train.router_bias_rate:
+        router = copy.deepcopy(found[0]).to("meta")
+        try:
+            output = router(torch.empty(1, 1, next(router.parameters()).shape[-1], device="meta"))
+        except Exception:  # of a router with other arguments; the first step finds out
+            return None
+        _chosen_experts(output)
     if found and not spec.train.router_bias_rate:
         return (
             f"note: {BIAS} of the model's {len(found)} routers stays as it is, as in transformers; "
             "train.router_bias_rate = 0.001 moves it as DeepSeek-V3's training did"
         )
     return None
+
+
+def _chosen_experts(output: Any) -> torch.Tensor:
+    """Return the int64 tensor in the `output` of a router: the experts that it chose.
+
+    Raises:
+        Unsupported: the output has none, as in older releases of transformers.
+    """
+    for each in output if isinstance(output, tuple) else ():
+        if each.dtype == torch.int64:
+            chosen: torch.Tensor = each
+            return chosen
+    raise Unsupported(
+        f"train.router_bias_rate: the routers of transformers {transformers.__version__} do not "
+        "return the experts that they choose; upgrade transformers, or remove "
+        "train.router_bias_rate"
+    )
 
 
 class RouterBias:
@@ -269,8 +296,7 @@ class RouterBias:
             # Activations that are computed again count again, in every layer alike.
             if self._rows is None or not torch.is_grad_enabled():
                 return
-            chosen = next(each for each in output if each.dtype == torch.int64)
-            chosen = chosen.flatten(0, -2)[self._rows].flatten()
+            chosen = _chosen_experts(output).flatten(0, -2)[self._rows].flatten()
             counts = self._counts[number]
             counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=counts.dtype))
 

@@ -230,6 +230,21 @@ def test_a_model_without_one_is_refused_and_one_that_stays_is_named() -> None:
     assert check_router_bias(spec_with(), built_for_bias("llama")) is None
 
 
+def test_a_router_that_does_not_return_the_chosen_experts_is_refused() -> None:
+    """As those of transformers 5.1 are."""
+    import torch
+
+    from zerotoolsd.trainer.engine.router_balance import check_router_bias
+
+    class Router(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 4, bias=False)
+            self.register_buffer("e_score_correction_bias", torch.zeros(4))
+
+    with pytest.raises(Unsupported, match="do not return the experts that they choose; upgrade"):
+        check_router_bias(spec_with(router_bias_rate=RATE), torch.nn.Sequential(Router()))
+
+
 def biases(runs: Runs, name: str) -> dict[str, Any]:
     saved = load(runs.checkpoint(name, STEPS))
     return {key: value for key, value in saved.items() if "e_score_correction_bias" in key}
