@@ -155,7 +155,9 @@ def test_what_is_wrong_is_told_at_the_top(browser: Any, daemon: Daemon) -> None:
 
 def test_jobs_are_compared_and_curves_are_changed(browser: Any, daemon: Daemon) -> None:
     for number in (1, 2):
-        daemon.wait_for_end(submit(daemon, "steps=40 exit=0", name=f"run-{number}"))
+        data = {"text": [__file__], "sequence_length": 16}
+        job = submit(daemon, "steps=40 exit=0", name=f"run-{number}", seed=number, data=data)
+        daemon.wait_for_end(job)
     with visiting(browser, daemon) as visit:
         visit.page.get_by_label("All", exact=True).check()
         for number in (1, 2):
@@ -164,6 +166,11 @@ def test_jobs_are_compared_and_curves_are_changed(browser: Any, daemon: Daemon) 
         visit.wait_for_text(".u-legend", "#1 run-1: loss")
         visit.wait_for_text(".u-legend", "#2 run-2: loss")
         assert "".join(visit.text(".u-legend").split()).startswith("step40"), "without a mouse"
+        assert visit.page.locator(".differ tbody tr").all_inner_texts() == ["seed\t1\t2"]
+        visit.page.get_by_label("Tokens", exact=True).check()
+        visit.page.wait_for_function(
+            "() => /^tokens[1-9]/.test(document.querySelector('.u-legend').textContent)"
+        )
         visit.page.get_by_label("Log axis").check()
         visit.page.get_by_label("Time since the start").check()
         visit.page.get_by_label("Smoothing").fill("0.9")

@@ -40,6 +40,22 @@ def test_every_view_fits_and_says_what_it_is(
 def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     with visiting(browser, daemon) as visit:
         found = visit.page.evaluate(script("computed"))
+    assert found["tokens"] == [800, 50, None]
+    assert found["differences"] == [
+        ["model.config.layers", [2, None]],
+        ["model.path", [None, "/m"]],
+        ["train.steps", [3, 4]],
+    ]
+    assert found["set_keys"] == {
+        "gpus": 2,
+        "train": {"steps": 3},
+        "model": {"config": {"layers": 2}},
+    }
+    assert found["changes"] == {
+        "set": {"train.steps": 4, "model.config": {"layers": 2}},
+        "unset": ["gpus"],
+    }
+    assert found["after"] == [{"job": 3, "condition": "ok"}, {"job": 4, "condition": "any"}]
     assert found["ticks"] == [
         [[3, 12, 10, 0], [3, 12, 15, 0]],
         [[3, 12, 15, 0], [3, 12, 30, 0], [3, 12, 45, 0], [3, 13, 0, 0]],

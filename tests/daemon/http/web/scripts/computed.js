@@ -9,9 +9,24 @@ async () => {
   const ticks = await import('/page/js/time_ticks.js');
   const use = await import('/page/js/gpu_use.js');
   const heat = await import('/page/js/heat_map.js');
+  const compare = await import('/page/js/job_compare.js');
+  const edit = await import('/page/js/job_edit.js');
+  const forms = await import('/page/js/forms.js');
   const noon = new Date(2026, 2, 3, 12, 7, 40).getTime() / 1000;
   const hours = (times) => times.map((time) => new Date(time * 1000)).map((date) => [date.getDate(), date.getHours(), date.getMinutes(), date.getSeconds()]);
   return {
+    tokens: [
+      [{ spec: { train: { batch_size: 8 }, data: { sequence_length: 100 } } }, { step: [] }],
+      [null, { step: [1, 2, 4, 5], time: [0, 1, 3, 9], tokens_per_second: [50, 50, 50, 50] }],
+      [null, { step: [1, 2] }],
+    ].map(([job, steps]) => compare.tokensPerStep(job, steps)),
+    differences: compare.differences([
+      { name: 'a', seed: 1, train: { steps: 3, betas: [0.9, 0.95] }, model: { config: { layers: 2 } } },
+      { name: 'b', seed: 1, train: { steps: 4, betas: [0.9, 0.95] }, model: { path: '/m' } },
+    ]),
+    set_keys: edit.setKeys({ spec: { seed: 1, env: { A: '?' }, gpus: 2, train: { steps: 3, lr: 1 }, model: { config: { layers: 2 } } }, set_keys: ['env.A', 'gpus', 'train.steps', 'model.config.layers'] }),
+    changes: edit.changesOf({ gpus: 2, train: { steps: 3, lr: 1 } }, { train: { steps: 4, lr: 1 }, model: { config: { layers: 2 } } }),
+    after: forms.parseAfter('3, #4:any'),
     ticks: [[600, 4], [3600, 4], [86400, 5], [7 * 86400, 4]].map(([span, most]) => hours(ticks.timeTicks(noon, noon + span, most))),
     days: hours(use.daysOf(noon, noon + 86400)),
     hours: use.gpuHours({ times: [0, 3600, 7200, 10800], step_seconds: 3600, series: { 'job.1.gpu.a.memory_used_bytes': { mean: [null, 5, 5, 5] }, 'job.2.gpu.a.memory_used_bytes': { mean: [5, null, null, null] }, 'job.2.gpu.b.memory_used_bytes': { mean: [5, 5, 5, 5] }, 'job.3.host_memory_bytes': { mean: [5, 5, 5, 5] } } }, new Map([[1, 7]]), [0, 7200]),
@@ -26,7 +41,7 @@ async () => {
     quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', '', "/a\u001b[201~'\n\u202e\\b"].map(format.quoted),
     lines: ['10%\r20%\r\n'.trimEnd(), '\u001b[1;31mx\u001b[0m', '\u001b]0;title\u0007y', 'a\u0000b\tc'].map(format.plainLine),
     smoothed: data.smoothed([2, 4, null, 8], 0.5),
-    joined: data.joined([{x: [1, 3], y: [1, 3]}, {x: [2, 3], y: [20, 30]}]),
+    joined: data.joined([{x: [null, 1, 3], y: [7, 1, 3]}, {x: [2, 3], y: [20, 30]}]),
     stacked: data.stacked([[1, null, 3], [10, 20, null]]),
     owners: data.byOwner({all: {mean: [10, 20]}, 'job.3': {mean: [4, 25]}, 'job.1': {mean: [0, 0]}}, 'all', (name) => (name.startsWith('job.') ? Number(name.slice(4)) : null)),
     events: events.parseEvents(': hi\n\nid: 7\nevent: x\ndata: {"a":1}\n\nid: 8\nda'),

@@ -17,15 +17,17 @@ export function smoothed(values, weight) {
 }
 
 /** Series of their own x put on one x: `[x, values, values, ...]`, with a null where a series has
- * nothing. Each of `lines` is `{x, y}`, ascending in x. */
+ * nothing. Each of `lines` is `{x, y}`, ascending in x; a point whose x is null is left out. */
 export function joined(lines) {
   const all = new Set();
-  for (const line of lines) for (const x of line.x) all.add(x);
+  for (const line of lines) for (const x of line.x) if (x !== null) all.add(x);
   const xs = [...all].sort((a, b) => a - b);
   const place = new Map(xs.map((x, index) => [x, index]));
   const columns = lines.map((line) => {
     const column = new Array(xs.length).fill(null);
-    line.x.forEach((x, index) => (column[place.get(x)] = line.y[index] ?? null));
+    line.x.forEach((x, index) => {
+      if (x !== null) column[place.get(x)] = line.y[index] ?? null;
+    });
     return column;
   });
   return [xs, ...columns];

@@ -3,8 +3,9 @@
 import { Chart, TIME_AXIS, WHOLE, colour, style, summary } from "./charts.js";
 import { joined, smoothed } from "./curve_data.js";
 import { extended } from "./curve_joining.js";
-import { fill, h, setText } from "./dom.js";
-import { RUNS, bytes, count, duration, isNumber, measure, titleOf } from "./format.js";
+import { fill, fillOnce, h, setText } from "./dom.js";
+import { RUNS, UNKNOWN, bytes, count, duration, isNumber, measure, plainName, titleOf } from "./format.js";
+import { differences, tokensPerStep } from "./job_compare.js";
 import { later } from "./later.js";
 import { passes } from "./session.js";
 
@@ -12,6 +13,7 @@ const POINTS = 2000;
 const MOST_POINTS = 3 * POINTS;
 const FOLLOW_MS = 2000;
 const MOST_OTHERS = 7;
+const SHORT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
 const SMALL = [
   ["reward_margin", "Margin of rewards", measure],
   ["reward_accuracy", "Accuracy of rewards", measure],
@@ -36,12 +38,14 @@ export class CurvesPart {
   #smallPlace = h("div", { class: "small-charts" });
   #said = h("p", { class: "quiet" });
   #chips = h("div", { class: "chips" });
+  #jobs = new Map();
+  #differ = h("div");
   #numbers = h("details", { class: "numbers" }, h("summary", {}, "The numbers"), h("div"));
 
   constructor(view, id) {
     this.#view = view;
     this.#id = id;
-    this.element = h("section", { "aria-label": "Curves" }, this.#controls(), this.#chips, this.#main.element, this.#said, this.#numbers, this.#smallPlace);
+    this.element = h("section", { "aria-label": "Curves" }, this.#controls(), this.#chips, this.#main.element, this.#said, this.#differ, this.#numbers, this.#smallPlace);
     this.#numbers.addEventListener("toggle", () => this.#drawNumbers());
     this.#readAll();
   }
@@ -75,7 +79,7 @@ export class CurvesPart {
         this.#want({ smooth: Number(event.target.value) });
       } }), shown),
       h("label", { class: "choice" }, h("input", { type: "checkbox", checked: log, onchange: (event) => this.#want({ log: event.target.checked }) }), h("span", {}, "Log axis")),
-      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("time", "Time"), axis("hours", "Time since the start")));
+      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("tokens", "Tokens"), axis("time", "Time"), axis("hours", "Time since the start")));
   }
 
   #want(change) {
@@ -104,6 +108,7 @@ export class CurvesPart {
     this.#timer?.();
     for (const id of [this.#id, ...this.#others]) {
       try {
+        if (id !== this.#id && !this.#jobs.has(id)) this.#jobs.set(id, await this.#view.store.readJob(id, this.#ended.signal));
         if (!this.#runs.has(id)) this.#runs.set(id, await this.#view.session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal }));
       } catch (error) {
         if (this.#ended.signal.aborted) return;
@@ -177,7 +182,8 @@ export class CurvesPart {
       const words = lines.filter((line) => !line.faint).map((line) => summary(line.name, line.x, line.y));
       this.#main.draw({ label: words.join(". "), height: 320, lines, log, x: this.#axis(), y: { words: measure }, marks: this.#marks(own, alone) }, data);
     }
-    this.#drawSaid(own, data[0].length, log, alone);
+    this.#drawSaid(own, data[0].length, log, all);
+    this.#drawDiffer(all);
     this.#drawSmall(all);
     this.#drawNumbers();
   }
@@ -187,26 +193,35 @@ export class CurvesPart {
     const job = this.#view.store.jobs.get(id);
     const of = alone ? "" : `${job ? titleOf(job) : `#${id}`}: `;
     const found = [];
-    const x = this.#xs(run, steps, "time");
+    const x = this.#xs(id, run, steps, "time");
     if (steps.loss) {
       if (alone && this.#wants.smooth > 0) found.push({ name: "each step", x, y: steps.loss, colour: colour(index), faint: true });
       found.push({ name: `${of}loss`, x, y: smoothed(steps.loss, this.#wants.smooth), colour: colour(index) });
     }
     if (evaluations.eval_loss) {
-      found.push({ name: `${of}evaluation`, x: this.#xs(run, evaluations, "eval_time"), y: evaluations.eval_loss, colour: alone ? colour(1) : colour(index), dots: true, dash: !alone });
+      found.push({ name: `${of}evaluation`, x: this.#xs(id, run, evaluations, "eval_time"), y: evaluations.eval_loss, colour: alone ? colour(1) : colour(index), dots: true, dash: !alone });
     }
     return found;
   }
 
   // Seconds since 1970, or since its first step; a step of which no time is known is left out.
-  #xs(run, columns, time) {
+  #xs(id, run, columns, time) {
     if (this.#wants.x === "step") return columns.step;
+    if (this.#wants.x === "tokens") {
+      const tokens = tokensPerStep(this.#job(id), run.steps);
+      return columns.step.map((step) => (tokens === null ? null : step * tokens));
+    }
     const times = columns[time] ?? [];
     const first = (run.steps.time ?? []).find(isNumber) ?? times.find(isNumber) ?? 0;
     return columns.step.map((_, index) => (isNumber(times[index]) ? times[index] - (this.#wants.x === "hours" ? first : 0) : null));
   }
 
+  #job(id) {
+    return id === this.#id ? this.#view.job : this.#jobs.get(id);
+  }
+
   #axis() {
+    if (this.#wants.x === "tokens") return { kind: "tokens", label: "tokens", words: SHORT.format, values: (plot, ticks) => ticks.map(SHORT.format) };
     if (this.#wants.x === "time") return TIME_AXIS;
     if (this.#wants.x === "hours") return { kind: "hours", label: "after", words: duration, values: (plot, ticks) => ticks.map(duration) };
     return { kind: "step", label: "step", words: count, incrs: WHOLE, values: (plot, ticks) => ticks.map((tick) => count(tick)) };
@@ -219,8 +234,13 @@ export class CurvesPart {
     return [...resumed, ...saved];
   }
 
-  #drawSaid(run, points, log, alone) {
+  #drawSaid(run, points, log, all) {
     const words = [];
+    const alone = all.length === 1;
+    if (this.#wants.x === "tokens") {
+      const unknown = all.filter(([id, each]) => tokensPerStep(this.#job(id), each.steps) === null).map(([id]) => `#${id}`);
+      if (unknown.length) words.push(`The tokens of a step are not known: ${unknown.join(", ")}.`);
+    }
     if (points === 0) words.push("Nothing was reported yet.");
     if (run.parts.length > 1) words.push(`Joined over ${run.parts.length} attempts (dashed lines: where one took over${new Set(run.parts.map((part) => part.job)).size > 1 ? `, of jobs ${[...new Set(run.parts.map((part) => part.job))].map((id) => `#${id}`).join(", ")}` : ""}).`);
     if (run.checkpoints.length && alone && this.#wants.x === "step") words.push("Short lines at the bottom: checkpoints.");
@@ -229,6 +249,14 @@ export class CurvesPart {
     if (this.#wants.log && points && !log) words.push("A log axis needs values above 0.");
     setText(this.#said, words.join(" "));
     this.#said.classList.toggle("bad", run.not_finite.length > 0);
+  }
+
+  #drawDiffer(all) {
+    const jobs = all.map(([id]) => this.#job(id)).filter((job) => job?.spec);
+    const rows = jobs.length > 1 ? differences(jobs.map((job) => job.spec)) : null;
+    const words = (value) => (value === undefined ? UNKNOWN : plainName(typeof value === "string" ? value : JSON.stringify(value)));
+    const heads = ["Key", ...jobs.map(titleOf)];
+    fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "What differs in their job files" }, h("table", { class: "differ" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))))) : h("p", { class: "quiet" }, "Nothing but their names and directories.")));
   }
 
   #drawSmall(all) {
@@ -241,7 +269,7 @@ export class CurvesPart {
       const key = `${where} ${name}`;
       const lines = all
         .filter(([, run]) => Object.hasOwn(run[where], name))
-        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(run, run[where], time), y: run[where][name], colour: colour(index), dots: where !== "steps" }));
+        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(id, run, run[where], time), y: run[where][name], colour: colour(index), dots: where !== "steps" }));
       let chart = this.#small.get(key);
       if (!lines.length) {
         chart?.element.parentElement?.remove();
