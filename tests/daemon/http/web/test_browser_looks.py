@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.daemon.daemons import Daemon
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, an_attempt
+from tests.daemon.http.web.pages import ANNA, Served
 from tests.daemon.http.web.visits import VIEWS, script, submit, visiting
 from zerotools.jobs import states
 
 pytestmark = pytest.mark.browser
 
 WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+SERIOUS = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter(({ impact }) => impact === "serious" || impact === "critical")
+  .map(({ id, nodes }) => [id, ...nodes.map((each) => each.target.join(" ")).slice(0, 3)])"""
+
+
+def test_axe_finds_nothing_serious(browser: Any, page: Served, service: FakeService) -> None:
+    """axe-core's rules (deque.com/axe), by which WCAG 2.2 A and AA are checked."""
+    package = pytest.importorskip("axe_playwright_python", reason="./scripts/browser installs it")
+    script_of_axe = (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
+    service.add(uid=ANNA, state="running", attempts=(an_attempt(),))
+    service.add(uid=ANNA)
+    service.write(1, "progress.jsonl", json.dumps({**STEP, "event": "step"}).encode() + b"\n")
+    with visiting(browser, page, viewport={"width": 1280, "height": 800}) as visit:
+        visit.page.evaluate(script_of_axe)
+        for view in (*VIEWS, "#/jobs/1/curves/2"):
+            visit.show(view)
+            visit.page.wait_for_timeout(300)
+            assert visit.page.evaluate(SERIOUS) == [], view
+        visit.show("#/jobs/2")
+        visit.page.get_by_role("button", name="Edit…").click()
+        assert visit.page.evaluate(SERIOUS) == [], "a dialog"
+        visit.page.evaluate(
+            "document.querySelector('dialog').append(document.createElement('button'))"
+        )
+        assert [each[0] for each in visit.page.evaluate(SERIOUS)] == ["button-name"]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1280)])
