@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
-from zerotools.cli.commands import explain, queue, show
+from zerotools.cli.commands import explain, show
 from zerotools.cli.job_views import describe_job
 from zerotools.cli.job_views.describe_job import reason_text, shown_state
+from zerotools.cli.job_views.machine_screen import MonitorView, draw
+from zerotools.cli.job_views.process_owners import Owners
+from zerotools.cli.job_views.queue_table import queue_lines
 from zerotools.cli.top.drawing.job_detail_rows import _standing
 from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
+from zerotools.jobs.states import since_of
 
 NO_RETRIES: dict[str, Any] = dict.fromkeys(("cause", "cause_max", "after", "next_try"))
 NO_RETRIES |= {"used": 0, "max": 0, "cause_ends": 0, "rule": "auto", "counts": True}
@@ -28,11 +32,13 @@ def job(phase: dict[str, Any]) -> Any:
     ("phase", "state", "meaning"),
     [
         ({}, "running", "busy"),
-        (LATE, "late", "warning"),
+        (LATE, "late 3m", "warning"),
         ({**LATE, "late": False, "step_is_old": True}, "running", "busy"),
         ({**LATE, "late": False, "name": "complete"}, "running", "busy"),
-        ({"quiet": True, "last_progress": NOW - 400}, "late", "warning"),
-        (STALLED, "stalled", "bad"),
+        ({"quiet": True, "last_progress": NOW - 400}, "late 6m", "warning"),
+        (STALLED, "stalled 11m", "bad"),
+        ({"name": "saving", "last_step": NOW - 9}, "saving 9s", "busy"),
+        ({"name": "loading", "last_step": None}, "starting 1h", "busy"),
     ],
 )
 def test_the_state_is_the_same_in_every_view(
@@ -40,6 +46,9 @@ def test_the_state_is_the_same_in_every_view(
 ) -> None:
     monkeypatch.setattr("time.time", lambda: NOW)
     found = job(phase)
+    begun = since_of(found["state_word"], found["phase"], found["started"])
+    found = {**found, "state_since": begun}
+    assert found["state_word"] == state.split()[0], "in JSON"
     line = job_line(found, JobColumns.of(100, [found], NOW), 100, NOW, mark=" ")
     assert meaning_in(line, state) == meaning
     tree = {
@@ -51,8 +60,11 @@ def test_the_state_is_the_same_in_every_view(
         "end": None,
     }
     tree |= {"resumed_from": None, "notifications": [], "events": []}
+    snapshot = a_look(found).snapshot
+    monitor = MonitorView(snapshot, daemon="", jobs=[{**found, "attempt": None}])
     pages = {
-        "queue": queue.table([found], 200),
+        "queue": queue_lines([found], 200),
+        "monitor": draw(monitor, Owners({}, {}), 200),
         "show": show.page(found, 200),
         "explain": explain.page(found, tree, NOW),
         "top": [text_of(line)],
@@ -61,7 +73,7 @@ def test_the_state_is_the_same_in_every_view(
     assert {name: state in "\n".join(lines) for name, lines in pages.items()} == dict.fromkeys(
         pages, True
     )
-    if state == "stalled":
+    if phase is STALLED:
         said = [name for name in ("queue", "show", "explain") if STALL in "\n".join(pages[name])]
         assert said == ["queue", "show", "explain"]
     if phase is LATE:
