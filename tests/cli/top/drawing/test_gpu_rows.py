@@ -70,7 +70,17 @@ def test_the_past_is_drawn_where_the_screen_is_wide() -> None:
     assert "hour: mem" in header
     assert "recent: busy" in text_of(gpu_lines(a_look(job_of(3)), 130, 20, headed=True)[0])
     assert "▁█" in first
-    assert "▁█" not in text_of(gpu_lines(look, 110, 20, headed=True)[1])
+    header, first, *_ = (text_of(line) for line in gpu_lines(look, 100, 20, headed=True))
+    assert "mem 1h" in header
+    assert "▁█" in first
+    assert "▁█" not in text_of(gpu_lines(look, 99, 20, headed=True)[1])
+
+
+def test_memory_that_is_almost_full_is_coloured() -> None:
+    for used_gib, meaning in ((70, ""), (77, "warning"), (79.5, "bad")):
+        gpus = [fake_gpu(0, used_gib=used_gib)]
+        line = gpu_lines(a_look(job_of(3), gpus=gpus), 80, 20, headed=False)[0]
+        assert meaning_in(line, "/80G") == meaning, used_gib
 
 
 def test_old_gpus_are_shown_as_old_and_none_says_why() -> None:

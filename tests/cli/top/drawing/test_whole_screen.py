@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
-from tests.daemon.http.api.made_views import STEP
+from tests.cli.top.made_looks import NOW, PHASE, a_look, chosen, job_of, meaning_in, text_of
+from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.matrices import examples
 from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.drawing.help_and_log_pages import error_lines
 from zerotools.cli.top.drawing.styled_lines import width
-from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
+from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.refresh import ScreenData
@@ -66,9 +67,66 @@ def test_a_wide_screen_has_two_columns_that_are_full() -> None:
     assert len(lines[-2].split(" │ ")[1]) > 40  # the chart goes down to the last row
 
 
+def test_the_page_of_a_job_has_its_whole_reason_its_paths_and_its_attempts() -> None:
+    reason = " ".join(f"word-{n}" for n in range(30))
+    crash = replace(an_attempt(1), state="ended", cause="rank 1: out of memory")
+    job = job_of(3, reason=reason, phase=None, attempts=(crash, an_attempt(2)))
+    look = a_look(job, chosen=chosen(job, [f"line {n}" for n in range(60)]))
+    state = replace(STATE, page=JOB)
+    for columns, rows in ((80, 24), (60, 15), (200, 60)):
+        drawn = draw(columns, rows, look, state)
+        lines = texts(drawn)
+        assert len(lines) == rows
+        assert all(width(line) <= columns for line in drawn.lines)
+        text = " ".join(" ".join(lines).split())
+        assert all(f"word-{n}" in text for n in range(30))
+        assert "output /state/jobs/3/output" in text
+        assert "attempt 1 rank 1: out of memory" in text
+        assert lines[-1].endswith("q back")
+    assert "line 59" in lines
+
+
+def test_a_click_on_the_last_line_is_the_key_that_is_named_there() -> None:
+    drawn = draw(80, 24)
+    foot = text_of(drawn.lines[-1])
+    assert foot.rstrip().endswith("q quit"), "however narrow"
+    for word, key in (("help", "question_mark"), ("page", "enter"), ("hold", "p"), ("quit", "q")):
+        assert drawn.key_at(foot.index(word), 23) == key
+    assert drawn.key_at(0, 22) is None
+    asks = draw(80, 24, None, replace(STATE, asks="Cancel job 3?"))
+    assert asks.key_at(text_of(asks.lines[-1]).index("yes"), 23) == "y"
+    assert text_of(draw(60, 24).lines[-1]).rstrip().endswith("q quit")
+
+
+def test_errors_of_a_log_are_shown_with_the_lines_after_them() -> None:
+    lines = ("step 1", "WARNING: slow", "a", "b", "c", "Traceback (most recent call last):", "d")
+    assert error_lines(lines) == ("WARNING: slow", "a", "b", *lines[5:])
+    log = LogLines(3, 0, "log of job 3", lines)
+    state = replace(STATE, page=LOG, errors=True)
+    shown = texts(draw_screen(full_look(), log, state, 80, 24, NOW))
+    assert shown[0].startswith("── errors and warnings in the log of job 3 ")
+    assert shown[1:4] == ["WARNING: slow", "a", "b"]
+    assert "e all" in shown[-1]
+    none = draw_screen(full_look(), LogLines(3, 0, "log", ("fine",)), state, 80, 24, NOW)
+    assert texts(none)[1] == "no line of it has an error or a warning"
+
+
+def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> None:
+    hung = {**PHASE, "stalled": True, "last_step": NOW - 725, "last_progress": NOW - 725}
+    late = {**PHASE, "late": True, "last_step": NOW - 70}
+    jobs = [job_of(n, phase=late if n == 5 else hung, state_since=NOW - 725) for n in (5, 30)]
+    jobs = [*(job_of(n) for n in range(6, 30)), *jobs]
+    look = a_look(*jobs)
+    drawn = draw_screen(look, None, ViewState(chosen=9), 80, 24, NOW).lines
+    (line,) = [line for line in drawn if text_of(line).startswith("stalled ")]
+    assert text_of(line).rstrip() == "stalled  job 30 (tiny) 12m   late  job 5 (tiny) 12m"
+    assert meaning_in(line, "job 30") == "bad"
+    assert meaning_in(line, "job 5") == "warning"
+
+
 def test_a_tall_screen_shows_names_of_columns_and_a_chart() -> None:
     lines = texts(draw(110, 40))
-    assert lines[1].startswith("GPU ")
+    assert lines[1].startswith(" # memory ")
     assert any("│⣧" in line or "│⡇" in line for line in lines)
     assert lines[-2] == "line 59"
 

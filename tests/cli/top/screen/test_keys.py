@@ -7,10 +7,11 @@ from textual._xterm_parser import XTermParser
 from textual.events import Key
 
 from tests.cli.top.made_looks import job_of
-from zerotools.cli.top.drawing.view_state import HELP, JOBS, LOG, ORDERS, ViewState
+from zerotools.cli.top.drawing.view_state import HELP, JOB, JOBS, LOG, ORDERS, ViewState
 from zerotools.cli.top.screen.keys import (
     BEGINS,
     CANCEL,
+    HOLD,
     LONGEST,
     NO_JOB,
     PRIORITY,
@@ -68,6 +69,37 @@ def test_yes_means_the_job_that_was_asked_about() -> None:
     assert after(moved, "y", shown=KeyContext(listed=TWO[1:]))[1] == []
 
 
+def test_a_job_is_held_after_yes_with_what_that_does_in_its_state() -> None:
+    asks, _ = after(STATE, "p")
+    assert asks.asks == "Hold job 3 (tiny)? Then it saves and stops (holding), then it is held."
+    assert after(asks, "y")[1] == [UserAction(HOLD, TWO[0])]
+    assert after(asks, "n") == (STATE, [])
+    assert "it does not start" in after(replace(STATE, chosen=4), "p")[0].asks
+    ended = KeyContext(listed=[job_of(3, "succeeded")])
+    state, wishes = after(STATE, "p", "y", shown=ended)
+    assert (state.asks, wishes) == ("", [])
+    state, _ = after(STATE, "p", shown=ended)
+    assert state.said == ("job 3 (tiny) cannot be held: it is succeeded", "warning")
+
+
+def test_the_page_of_a_job_is_opened_and_left() -> None:
+    page, _ = after(STATE, "enter")
+    assert (page.page, page.chosen) == (JOB, 3)
+    assert after(page, "down")[0].chosen == 4, "the page of another job"
+    for key in ("enter", "q", "escape"):
+        assert after(page, key) == (STATE, [])
+    assert after(page, "c")[0].asks.startswith("Cancel job 3")
+    assert after(page, "l")[0].page == LOG
+
+
+def test_a_log_shows_all_lines_or_those_with_errors() -> None:
+    errors, _ = after(STATE, "e")
+    assert (errors.page, errors.errors) == (LOG, True)
+    assert after(errors, "e")[0] == after(STATE, "l")[0]
+    assert after(STATE, "l", "e")[0] == errors
+    assert after(errors, "q")[0] == STATE
+
+
 def test_wishes() -> None:
     assert after(STATE, "r")[1] == [UserAction(RESUME, TWO[0])]
     assert after(STATE, "plus", "minus")[1] == [
@@ -77,7 +109,7 @@ def test_wishes() -> None:
     assert after(STATE, "q")[1] == [UserAction(QUIT)]
 
 
-@pytest.mark.parametrize("key", ["c", "r", "l", "plus", "minus", "enter"])
+@pytest.mark.parametrize("key", ["c", "p", "r", "l", "e", "plus", "minus", "enter"])
 def test_without_a_job_that_is_said(key: str) -> None:
     state, wishes = after(ViewState(), key, shown=KeyContext())
     assert (state.said, wishes, state.page) == (NO_JOB, [], JOBS)

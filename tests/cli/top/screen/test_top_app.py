@@ -19,6 +19,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.drawing.view_state import JOB
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.refresh import ScreenData, ScreenReader
 from zerotools.cli.top.screen.terminal_colours import styles_of
@@ -172,6 +173,17 @@ def test_the_mouse_chooses_and_the_wheel_moves(two_jobs: FakeService, client: Da
         assert app.state.chosen == 3
         app.on_mouse_scroll_down()
         assert app.state.chosen == 4
+        await pilot.click(offset=(5, row))
+        await settled(pilot, app)
+        assert app.state.page == JOB, "of the job that was chosen already"
+        foot = app.shown_text.split("\n")[23]
+        await pilot.click(offset=(foot.index("hold"), 23))
+        await settled(pilot, app)
+        assert app.state.asks.startswith("Hold job 4 (other)?")
+        await pressed(pilot, app, "y")
+        assert client.job(4)["state"] == "on_hold"
+        foot = app.shown_text.split("\n")[23]
+        assert "job 4 (other) is held" in foot
 
     drive(client, play)
 

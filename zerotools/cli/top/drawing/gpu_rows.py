@@ -34,8 +34,12 @@ from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
+FULL_SHARE, OVERFULL_SHARE = 0.96, 0.99
+"""The used parts of a GPU's memory, from 0 to 1, that cause a warning, and an alarm."""
 ROOMY = 100
-"""The least number of columns of a screen that shows the names of GPUs and their usual states."""
+"""The least number of columns of a screen that shows the past of GPUs and their usual states."""
+NAMED = 130
+"""The least number of columns of a screen that shows the names of GPUs of one kind."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",
@@ -62,18 +66,20 @@ class GpuColumns:
     past: int
 
     @classmethod
-    def of(cls, columns: int) -> GpuColumns:
-        """Return the widths for a screen of `columns` columns.
+    def of(cls, columns: int, *, is_mixed: bool = False) -> GpuColumns:
+        """Return the widths for a screen of `columns` columns. With `is_mixed`, the GPUs are of
+        several kinds.
 
         A wider screen has more columns of the table. The memory bar and the owner share the
         remaining space.
         """
-        name = 16 if columns >= ROOMY else 0
+        name = 16 if columns >= (ROOMY if is_mixed else NAMED) else 0
         busy_bar = 12 if columns >= 150 else 0
-        past = 20 if columns >= 180 else 12 if columns >= 130 else 0
+        past = 20 if columns >= 180 else 12 if columns >= 130 else 8 if columns >= ROOMY else 0
         limit, clock = columns >= 76, 9 if columns >= 70 else 0
         fixed = 3 + name + 11 + 7 + busy_bar + 6 + (9 if limit else 5) + clock + 2 * past
-        bar = max(8, min(40, (columns - fixed) * 2 // 5))
+        room = columns - fixed
+        bar = max(8, min(40, room // 3 if ROOMY <= columns < NAMED else room * 2 // 5))
         return cls(name, bar, busy_bar, limit, clock, past)
 
 
@@ -88,7 +94,8 @@ def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> lis
         age = short_numbers.ago(snapshot.gpus_age_seconds or 0)
         said = f"GPUs as of {age}: {plain(snapshot.gpus_error)}"
         lines.append(cut([(said, "warning")], columns))
-    widths = GpuColumns.of(columns)
+    kinds = {gpu.name for gpu in snapshot.gpus if gpu.name}
+    widths = GpuColumns.of(columns, is_mixed=len(kinds) > 1)
     if headed:
         lines.append(padded(_header(widths, look), columns))
     room = rows - len(lines)
@@ -102,7 +109,7 @@ def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> lis
 def _header(widths: GpuColumns, look: ScreenData) -> Line:
     past = "hour" if look.is_hour else "recent"
     words = [
-        ("GPU", 3 + widths.name),
+        ("GPU" if widths.name else " #", 3 + widths.name),
         ("memory", widths.bar + 1),
         ("GiB", 10),
         ("busy", 7 + widths.busy_bar),
@@ -113,8 +120,9 @@ def _header(widths: GpuColumns, look: ScreenData) -> Line:
     header = "".join(_titled(word, columns) for word, columns in words)
     header += " " if widths.clock else ""  # where what slows it down is marked
     if widths.past:
-        header += _titled(f" {past}: mem", widths.past + 1)
-        header += _titled(f" {past}: busy", widths.past + 1)
+        for word in ("mem", "busy"):
+            wide, narrow = f" {past}: {word}", f" {word}{' 1h' if look.is_hour else ''}"
+            header += _titled(wide if len(wide) <= widths.past + 1 else narrow, widths.past + 1)
     return [(f"{header}  who", "title")]
 
 
@@ -132,9 +140,8 @@ def _gpu(gpu: Gpu, look: ScreenData, widths: GpuColumns, columns: int) -> Line:
         return [*line, (plain(gpu.error), "bad")]
     shares = look.shares.get(gpu.index, ())
     line += memory_bar(gpu, shares, widths.bar)
-    line.append(
-        (f" {short_numbers.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes):>10}", "")
-    )
+    used = short_numbers.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)
+    line.append((f" {used:>10}", _memory_meaning(gpu)))
     line += _busy(gpu, widths)
     warm = warmth(gpu.temperature_celsius, WARM_CELSIUS, HOT_CELSIUS)
     line.append((f" {short_numbers.unit(gpu.temperature_celsius, '°'):>4}", warm))
@@ -147,6 +154,12 @@ def _gpu(gpu: Gpu, look: ScreenData, widths: GpuColumns, columns: int) -> Line:
         line += _past(gpu, look, widths)
     notes = _notes(gpu, roomy=columns >= ROOMY)
     return [*line, ("  ", ""), *notes, *_who(gpu, look, shares)]
+
+
+def _memory_meaning(gpu: Gpu) -> str:
+    if not gpu.memory_total_bytes or gpu.memory_used_bytes is None:
+        return ""
+    return warmth(gpu.memory_used_bytes / gpu.memory_total_bytes, FULL_SHARE, OVERFULL_SHARE)
 
 
 def _busy(gpu: Gpu, widths: GpuColumns) -> Line:
@@ -206,12 +219,12 @@ def _who(gpu: Gpu, look: ScreenData, shares: Sequence[GpuShare]) -> Line:
 
 def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
     line: Line = []
-    for name, top in (
-        ("memory_used_bytes", gpu.memory_total_bytes),
-        ("utilization_percent", 100),
+    for name, top, meaning in (
+        ("memory_used_bytes", gpu.memory_total_bytes, _memory_meaning(gpu) or "strip"),
+        ("utilization_percent", 100, "strip"),
     ):
         series = look.past.get(f"gpu.{gpu.uuid}.{name}")
-        drawn = strip(series, widths.past, None if top is None else float(top))
+        drawn = strip(series, widths.past, None if top is None else float(top), meaning)
         line += [(" ", ""), *padded(drawn, widths.past)]
     return line
 

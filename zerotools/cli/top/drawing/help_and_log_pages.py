@@ -13,7 +13,10 @@ from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
 _WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)
 KEYS = (
     ("↑ ↓  j k", "choose a job; also PgUp PgDn Home End"),
+    ("Enter", "its page; Enter goes back"),
     ("l", "follow its log"),
+    ("e", "only lines of its log with errors and warnings"),
+    ("p", "hold it, after y to confirm: it saves and stops"),
     ("c", "cancel it, after y to confirm"),
     ("r", "release it if it is held; retry it if it has ended"),
     ("+ -", "its priority"),
@@ -46,11 +49,29 @@ def help_lines(columns: int) -> list[Line]:
     return [cut(line, columns) for line in lines]
 
 
+FOLLOWING = 2
+"""The number of lines that are shown after a line with an error."""
+
+
+def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines of a log that report an error or a warning, each with the lines after it."""
+    kept: dict[int, None] = {}
+    for number, line in enumerate(lines):
+        if log_meaning(line):
+            kept |= dict.fromkeys(range(number, min(number + FOLLOWING + 1, len(lines))))
+    return tuple(lines[number] for number in kept)
+
+
 def log_page(
-    title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
+    title: str,
+    lines: Sequence[str],
+    top: int | None,
+    columns: int,
+    rows: int,
+    nothing: str = "there is nothing in it yet",
 ) -> list[Line]:
     """Return the lines of a page of a log. The page begins with line `top` of the log, or, for
-    None, shows its end.
+    None, shows its end. If the log is empty, the page says `nothing`.
     """
     room = max(1, rows - 1)
     where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
@@ -69,7 +90,7 @@ def log_page(
                 break
         folded = folded[:room]
     if not folded:
-        return [head, [("there is nothing in it yet", "quiet")]]
+        return [head, [(nothing, "quiet")]]
     return [head, *([(text, log_meaning(text))] for text in folded)]
 
 

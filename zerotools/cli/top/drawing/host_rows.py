@@ -39,8 +39,8 @@ STALLED, VERY_STALLED = 5.0, 20.0
 """The percentages of time in which tasks waited that cause a warning, and an alarm."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
 """The free parts of a disk, from 0 to 1, that cause a warning, and an alarm."""
-FULL_SHARE = 0.95
-"""The used part of the memory, from 0 to 1, that causes an alarm."""
+FULL_SHARE, OVERFULL_SHARE = 0.85, 0.95
+"""The used parts of the memory, from 0 to 1, that cause a warning, and an alarm."""
 _Cell = Callable[[ScreenData, int], Line]
 
 
@@ -96,13 +96,13 @@ def _memory(look: ScreenData, columns: int) -> Line:
     host = look.snapshot.host
     total = host.memory_total_bytes
     share = host.memory_used_bytes / total if total else None
-    full = share is not None and share >= FULL_SHARE
-    said: Line = [(short_numbers.used_of(host.memory_used_bytes, total), "bad" if full else "")]
+    meaning = warmth(share, FULL_SHARE, OVERFULL_SHARE)
+    said: Line = [(short_numbers.used_of(host.memory_used_bytes, total), meaning)]
     if host.swap_used_bytes or (host.swap_total_bytes and columns >= ROOMY):
         swap = f" swap {short_numbers.size(host.swap_used_bytes)}"
         said.append((swap, "warning" if host.swap_used_bytes else "quiet"))
     past = _past(look, "host.memory_used_bytes", float(total), columns)
-    return _barred("RAM", share, said, columns, past, "bad" if full else "meter")
+    return _barred("RAM", share, said, columns, past, meaning or "meter")
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:

@@ -4,11 +4,13 @@ log.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 
 from zerotools.cli.job_views.describe_job import (
     Job,
+    checkpoint_path,
     has_no_heartbeat,
     has_old_step,
     outcome,
@@ -17,6 +19,7 @@ from zerotools.cli.job_views.describe_job import (
     state_text,
     title,
     user_of,
+    verification,
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.text_charts import FRAME, ChartGrid, Series, chart_grid, sparkline
@@ -29,6 +32,11 @@ from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
+FACT_COLUMNS, MOST_FOLDED, MOST_ATTEMPTS = 11, 6, 3
+"""On the page of a job: the width of the names of facts, the most lines of a fact, and the most
+attempts that are listed.
+"""
+DETAIL_ROWS = 8
 CHART_FROM, TALLEST = 13, 18
 """The least number of free rows for which the loss is drawn as a chart, and the greatest number of
 rows of that chart.
@@ -52,6 +60,38 @@ def detail_lines(
     if found is not None:
         lines += _rest(found, columns, rows - len(lines), now, logged=logged)
     return lines[:rows]
+
+
+def job_page(look: ScreenData, job: Job, columns: int, rows: int, now: float) -> list[Line]:
+    """Return the page of one job: its details with the whole reason, its paths and times, and its
+    attempts.
+    """
+    why = reason_of(job, now)  # a short one is among the details
+    facts: list[tuple[str, str]] = (
+        []
+        if job.get("masked")
+        else [
+            ("why", why if width([(why, "")]) > columns else ""),
+            ("output", str(job["output_dir"])),
+            ("saved", checkpoint_path(job)),
+            ("verified", verification(job)),
+        ]
+    )
+    times = [("queued", job["created"]), ("started", job["started"]), ("ended", job["ended"])]
+    facts.append(("times", ", ".join(f"{name} {render.moment(at)}" for name, at in times if at)))
+    ended = [each for each in job["attempts"] if each["cause"]]
+    facts += [(f"attempt {each['number']}", str(each["cause"])) for each in ended[-MOST_ATTEMPTS:]]
+    lines: list[Line] = []
+    for name, text in facts:
+        words = textwrap.wrap(plain(text), columns - FACT_COLUMNS)
+        folded = [
+            part for each in words for part in help_and_log_pages.fold(each, columns - FACT_COLUMNS)
+        ]
+        for number, part in enumerate(folded[:MOST_FOLDED]):
+            head = "" if number else name
+            lines.append([(f"{head:<{FACT_COLUMNS}}", "strong"), (part, "")])
+    details = detail_lines(look, job, columns, max(DETAIL_ROWS, rows - len(lines)), now)
+    return [details[0], *lines, *details[1:]][:rows]
 
 
 def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:

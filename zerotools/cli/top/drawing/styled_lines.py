@@ -209,13 +209,18 @@ def level(share: float | None) -> Piece:
     return BLOCKS[min(len(BLOCKS) - 1, max(0, int(share * len(BLOCKS))))], "meter"
 
 
-def strip(values: Sequence[float | None] | None, columns: int, top: float | None = None) -> Line:
+def strip(
+    values: Sequence[float | None] | None,
+    columns: int,
+    top: float | None = None,
+    meaning: str = "strip",
+) -> Line:
     """Return a sparkline of `values` in at most `columns` cells. The scale is from 0 to `top`;
     None: from the smallest to the largest value.
     """
     if not values:
         return []
-    return [(sparkline(values, columns, None if top is None else (0.0, top)), "strip")]
+    return [(sparkline(values, columns, None if top is None else (0.0, top)), meaning)]
 
 
 def warmth(value: float | None, warm: float, hot: float) -> str:

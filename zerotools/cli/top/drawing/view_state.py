@@ -10,7 +10,7 @@ from zerotools.cli.job_views.describe_job import Job, user_of
 from zerotools.cli.top.drawing.job_rows import seconds_left
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
-JOBS, HELP, LOG = "jobs", "help", "log"
+JOBS, JOB, HELP, LOG = "jobs", "job", "help", "log"
 
 
 def _by_state(job: Job) -> tuple[int, str, int]:
@@ -38,9 +38,10 @@ class ViewState:
 
     `chosen` is the number of a job, and `first` is the row at the top of the table. Only jobs with
     the text `only` in their name or owner are listed; `typed` is True while the user types this
-    text. `asks` is a question about the job `asked` that waits for yes or no. `said` is the
-    daemon's last response, with its meaning. The log page shows the log of rank `rank`, from line
-    `top` on; if `top` is None, it shows the end of the log.
+    text. `asks` is a question about the job `asked` that waits for yes or no, and `wish` is the
+    action to take on yes. `said` is the daemon's last response, with its meaning. The log page
+    shows the log of rank `rank`, from line `top` on; if `top` is None, it shows the end of the log.
+    With `errors`, it shows only lines with errors and warnings.
     """
 
     chosen: int | None = None
@@ -51,8 +52,10 @@ class ViewState:
     page: str = JOBS
     rank: int = 0
     top: int | None = None
+    errors: bool = False
     asks: str = ""
     asked: int | None = None
+    wish: str = ""
     said: tuple[str, str] = ("", "")
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:

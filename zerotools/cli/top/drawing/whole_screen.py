@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.job_views.describe_job import Job, meaning_of, shown_state, state_text, title
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
 from zerotools.cli.top.drawing.gpu_rows import gpu_lines, process_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
-from zerotools.cli.top.drawing.job_detail_rows import detail_lines, log_tail
+from zerotools.cli.top.drawing.job_detail_rows import detail_lines, job_page, log_tail
 from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line
 from zerotools.cli.top.drawing.styled_lines import (
     CURSOR,
@@ -28,10 +28,10 @@ from zerotools.cli.top.drawing.styled_lines import (
     side_by_side,
     width,
 )
-from zerotools.cli.top.drawing.view_state import HELP, LOG, ORDERS, ViewState
+from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ORDERS, ViewState
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.refresh import ScreenData
-from zerotools.jobs.states import ACTIVE, TERMINAL
+from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
@@ -57,6 +57,18 @@ class DrawnScreen:
     jobs: dict[int, int]
     job_rows: int = 1
 
+    def key_at(self, column: int, row: int) -> str | None:
+        """Return textual's name of the key at this position of the last line, or None."""
+        if row != len(self.lines) - 1:
+            return None
+        left, found = 0, None
+        for text, meaning in self.lines[row]:
+            found = text if meaning == "key" else found
+            left += width([(text, meaning)])
+            if column < left:
+                return None if found is None else KEY_NAMES.get(found, found)
+        return None
+
 
 def draw_screen(
     look: ScreenData | None,
@@ -79,10 +91,13 @@ def draw_screen(
     if look is None:
         return DrawnScreen(_above([[("reads the machine", "quiet")]], foot, rows), state, {})
     if state.page == LOG and log is not None:
-        body = help_and_log_pages.log_page(
-            log.title, log.lines, state.top, columns, rows - len(foot)
-        )
+        body = _log_body(log, state, columns, rows - len(foot))
         return DrawnScreen(_above(body, foot, rows), state, {})
+    job = next((job for job in look.jobs if job["id"] == state.chosen), None)
+    if state.page == JOB and job is not None:
+        return DrawnScreen(
+            _above(job_page(look, job, columns, rows - len(foot), now), foot, rows), state, {}
+        )
     lines = [_title(look, columns, now)] if rows >= TITLED else []
     host = host_lines(look, columns, 2 if rows < 45 else 3)
     room = rows - len(lines) - len(host) - len(foot)
@@ -91,6 +106,20 @@ def draw_screen(
     body, drawn, jobs, count = _body(look, state, columns, rows - len(lines) - len(foot), now)
     shown = {row + len(lines): number for row, number in jobs.items()}
     return DrawnScreen(_above(lines + body, foot, rows), drawn, shown, count)
+
+
+def shown_log(log: LogLines, state: ViewState) -> Sequence[str]:
+    """Return the lines that the page of a log shows."""
+    return help_and_log_pages.error_lines(log.lines) if state.errors else log.lines
+
+
+def _log_body(log: LogLines, state: ViewState, columns: int, rows: int) -> list[Line]:
+    lines = shown_log(log, state)
+    if not state.errors:
+        return help_and_log_pages.log_page(log.title, lines, state.top, columns, rows)
+    title = f"errors and warnings in the {log.title}"
+    nothing = "no line of it has an error or a warning"
+    return help_and_log_pages.log_page(title, lines, state.top, columns, rows, nothing)
 
 
 def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
@@ -127,7 +156,7 @@ def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: floa
     """
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
-    above = _trouble(look, columns)
+    above = _trouble(look, columns, now)
     if chosen is None:
         lines, state, jobs, count = _table(look, listed, state, columns, rows - len(above), now)
         used = len(above) + len(lines)
@@ -159,7 +188,7 @@ def _two_columns(
 ) -> Body:
     left_columns = columns * 52 // 100
     right_columns = columns - left_columns - 3
-    above = _trouble(look, columns)
+    above = _trouble(look, columns, now)
     rows -= len(above)
     table, state, jobs, count = _table(
         look, listed, state, left_columns, max(FEWEST_JOBS + 1, rows // 2), now
@@ -177,11 +206,21 @@ def _two_columns(
     return body, state, _lower(jobs, len(above)), count
 
 
-def _trouble(look: ScreenData, columns: int) -> list[Line]:
-    if not look.trouble:
-        return []
-    age = f" (jobs as of {short_numbers.ago(look.jobs_age_seconds)})" if look.jobs else ""
-    return [cut([("jobs  ", "strong"), (plain(look.trouble) + age, "warning")], columns)]
+def _trouble(look: ScreenData, columns: int, now: float) -> list[Line]:
+    """Return a line with the reason why the daemon does not answer, and a line with the jobs that
+    make no progress. They may be scrolled out of the table.
+    """
+    lines: list[Line] = []
+    if look.trouble:
+        age = f" (jobs as of {short_numbers.ago(look.jobs_age_seconds)})" if look.jobs else ""
+        lines = [cut([("jobs  ", "strong"), (plain(look.trouble) + age, "warning")], columns)]
+    named: Line = []
+    for word in (STALLED, LATE):
+        found = [job for job in look.jobs if shown_state(job) == word]
+        texts = [state_text(job, now).replace(word, plain(title(job))) for job in found]
+        if found:
+            named += [(f"{word}  ", "strong"), (f"{', '.join(texts)}   ", meaning_of(word))]
+    return [*lines, cut(named, columns)] if named else lines
 
 
 def _table(
@@ -221,12 +260,32 @@ def _nothing_listed(look: ScreenData, state: ViewState, columns: int) -> list[Li
     return [cut([("jobs  ", "strong"), (said, "quiet")], columns)]
 
 
+KEY_NAMES = {
+    "?": "question_mark",
+    "/": "slash",
+    "+": "plus",
+    "-": "minus",
+    "Enter": "enter",
+    "End": "end",
+    "↑": "up",
+    "↓": "down",
+    "←": "left",
+    "→": "right",
+}
+"""The text of a key in the last line -> textual's name of the key, if the two differ."""
+_QUIT = ("q", "quit")
 _JOB_KEYS = (
-    *(("?", "help"), ("l", "log"), ("c", "cancel"), ("r", "retry"), ("+-", "prio")),
-    *(("s", "sort"), ("/", "filter"), ("q", "quit")),
+    *(("?", "help"), ("Enter", "page"), ("l", "log"), ("e", "errors"), ("p", "hold")),
+    *(("r", "retry"), ("c", "cancel"), ("/", "filter"), ("s", "sort"), ("+", ""), ("-", "prio")),
+    _QUIT,
 )
-_LOG_KEYS = (("↑↓", "scroll"), ("End", "follow"), ("←→", "rank"), ("q", "back"))
-_HELP_KEYS = (("q", "back"),)
+_BACK = ("q", "back")
+_PAGE_KEYS = (*_JOB_KEYS[2:7], ("↑", ""), ("↓", "other job"), _BACK)
+_LOG_KEYS = (
+    *(("↑", ""), ("↓", "scroll"), ("End", "follow"), ("←", ""), ("→", "rank")),
+    *(("e", "errors"), _BACK),
+)
+_HELP_KEYS = (_BACK,)
 
 
 def _foot(state: ViewState, columns: int) -> list[Line]:
@@ -240,21 +299,30 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
             return [*lines, [*last, ("  ", ""), *answers]]
         return [*lines, last, answers]
     if state.typed:
-        line: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
-        return [ends(line, [("Enter keeps it, Escape shows all", "quiet")], columns)]
+        typing: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
+        return [ends(typing, [("Enter keeps it, Escape shows all", "quiet")], columns)]
     if state.said[0]:
         return _folded(state.said, columns)
-    keys = {LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
-    line = []
-    for key, word in keys:
+    keys = {JOB: _PAGE_KEYS, LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
+    line: Line = []
+    key, word = keys[-1]
+    end: Line = [(key, "key"), (f" {word}", "quiet")]
+    in_use = {"filter": bool(state.only), "sort": state.order > 0}  # these come first
+    for key, word in sorted(keys[:-1], key=lambda each: not in_use.get(each[1])):
         if word == "sort":
             word = f"sort: {ORDERS[state.order][0]}"
         elif word == "filter" and state.only:
             word = f"filter: {plain(state.only)}"
-        part: Line = [(key, "key"), (f" {word}  ", "quiet")]
-        if width(line) + width(part) <= columns + 2:
+        elif word == "errors" and state.errors:
+            word = "all"
+        part = _key_piece(key, word)
+        if width(line) + width(part) + width(end) <= columns:
             line += part
-    return [padded(line, columns)]
+    return [padded([*line, *end], columns)]
+
+
+def _key_piece(key: str, word: str) -> Line:
+    return [(key, "key"), (f" {word}  " if word else "", "quiet")]
 
 
 def _folded(said: tuple[str, str], columns: int) -> list[Line]:

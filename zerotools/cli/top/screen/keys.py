@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zerotools.cli.job_views.describe_job import Job, how_it_stops, title
-from zerotools.cli.top.drawing.view_state import HELP, JOBS, LOG, ORDERS, ViewState
+from zerotools.cli.job_views.describe_job import Job, how_it_stops, state_words, title
+from zerotools.cli.top.drawing.view_state import HELP, JOB, JOBS, LOG, ORDERS, ViewState
+from zerotools.jobs.states import VERB_ROWS
 
-QUIT, CANCEL, RESUME, PRIORITY = "quit", "cancel", "resume", "priority"
+QUIT, CANCEL, HOLD, RESUME, PRIORITY = "quit", "cancel", "hold", "resume", "priority"
 LONGEST_FILTER = 60
 NO_JOB = ("no job is chosen", "warning")
 
@@ -86,8 +87,8 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
 def _answered(state: ViewState, key: str, shown: KeyContext) -> Pressed:
     """Return the state after the user has answered a question. Only the key `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
-    wish = UserAction(CANCEL, job) if key in ("y", "Y") and job is not None else None
-    return replace(state, asks="", asked=None), wish
+    wish = UserAction(state.wish, job) if key in ("y", "Y") and job is not None else None
+    return replace(state, asks="", asked=None, wish=""), wish
 
 
 def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
@@ -95,7 +96,9 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
     top = last if state.top is None else state.top
     match key:
         case "escape" | "q" | "l":
-            return replace(state, page=JOBS, top=None)
+            return replace(state, page=JOBS, top=None, errors=False)
+        case "e":
+            return replace(state, top=None, errors=not state.errors)
         case "up" | "k":
             return replace(state, top=max(0, top - 1))
         case "pageup" | "b":
@@ -139,6 +142,8 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
     moves |= {"end": len(shown.listed), "G": len(shown.listed)}
     if key in moves:
         return state.moved(shown.listed, moves[key]), None
+    if state.page == JOB and key in ("q", "escape", "enter"):
+        return replace(state, page=JOBS), None
     match key:
         case "q":
             return state, UserAction(QUIT)
@@ -155,19 +160,35 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
 
 def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
     """Return the effect of a key that is for the chosen job."""
-    if key not in ("l", "enter", "c", "r", "plus", "minus"):
+    if key not in ("l", "e", "enter", "c", "p", "r", "plus", "minus"):
         return state, None
     if job is None:
         return replace(state, said=NO_JOB), None
     match key:
+        case "enter":
+            return replace(state, page=JOB), None
         case "c":
             asks = f"Cancel {title(job)}? It {how_it_stops(job)}."
-            return replace(state, asks=asks, asked=job["id"]), None
+            return replace(state, asks=asks, asked=job["id"], wish=CANCEL), None
+        case "p":
+            return _hold(state, job)
         case "r":
             return state, UserAction(RESUME, job)
         case "plus" | "minus":
             return state, UserAction(PRIORITY, job, 1 if key == "plus" else -1)
-    return replace(state, page=LOG, top=None, rank=0), None
+    return replace(state, page=LOG, top=None, rank=0, errors=key == "e"), None
+
+
+def _hold(state: ViewState, job: Job) -> Pressed:
+    """Ask whether to hold the job, with the effect that this has in its state."""
+    effect = next(row.hold for row in VERB_ROWS if job["state"] in row.states)
+    if effect.startswith(("refused", "nothing")):
+        return replace(
+            state, said=(f"{title(job)} cannot be held: it is {state_words(job)}", "warning")
+        ), None
+    return replace(
+        state, asks=f"Hold {title(job)}? Then {effect}.", asked=job["id"], wish=HOLD
+    ), None
 
 
 BEGINS = ("right_square_bracket", "1", "1", "semicolon")

@@ -24,12 +24,13 @@ from textual.widget import Widget
 from zerotools.cli.job_views.describe_job import Job, title
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing.styled_lines import Line, in_ascii
-from zerotools.cli.top.drawing.view_state import LOG, ViewState
-from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
+from zerotools.cli.top.drawing.view_state import JOB, LOG, ViewState
+from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen, shown_log
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.cli.top.screen.keys import (
     CANCEL,
+    HOLD,
     PRIORITY,
     QUIT,
     RESUME,
@@ -43,7 +44,7 @@ from zerotools.cli.top.screen.keys import (
 from zerotools.cli.top.screen.terminal_colours import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.states import ACTIVE, TERMINAL
 
 T = TypeVar("T")
 _Task = Callable[[], None]
@@ -281,10 +282,17 @@ class Top(App[int]):
         self._after(before, None)
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the job in the row that was clicked."""
+        """Choose the job in the row that was clicked, open the page of the chosen job, or carry out
+        the effect of a key that is named in the last line.
+        """
+        before, wish = self.state, None
+        key = self._drawn.key_at(event.x, event.y)
         if (number := self._drawn.jobs.get(event.y)) is not None:
-            before, self.state = self.state, replace(self.state, chosen=number)
-            self._after(before, None)
+            page = JOB if number == before.chosen else before.page
+            self.state = replace(before, chosen=number, page=page)
+        elif key is not None:
+            self.state, wish = press(before, key, None, self._shown())
+        self._after(before, wish)
 
     def on_mouse_scroll_down(self) -> None:
         """Choose the next job, or scroll down, as the key `down` does."""
@@ -321,7 +329,7 @@ class Top(App[int]):
         return KeyContext(
             listed=() if self.look is None else self.state.listed(self.look.jobs),
             job_rows=self._drawn.job_rows,
-            log_lines=0 if self._rank_log is None else len(self._rank_log.lines),
+            log_lines=0 if self._rank_log is None else len(shown_log(self._rank_log, self.state)),
             log_rows=max(1, self._canvas.size.height - 2),
         )
 
@@ -355,8 +363,10 @@ class Top(App[int]):
             return
         number, name = wish.job["id"], title(wish.job)
         wanted = int(wish.job["priority"] or 0) + wish.change
+        saved = " after it has saved" if wish.job["state"] in ACTIVE else ""
         asks: dict[str, tuple[Callable[[], object], str]] = {
             CANCEL: (partial(self._client.cancel, number), f"{name} is stopping"),
+            HOLD: (partial(self._client.hold, number), f"{name} is held{saved}"),
             RESUME: (partial(self._go_on, wish.job), f"{name} goes on"),
             PRIORITY: (
                 partial(self._client.set_priority, number, wanted),
