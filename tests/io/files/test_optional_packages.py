@@ -13,7 +13,7 @@ from zerotools.cli.output.messages import split
 from zerotools.io.files.optional_packages import EXTRAS, install_command, is_older, missing
 
 ROOT = Path(__file__).resolve().parents[3]
-DEVELOPERS = {"peers", "fuzz", "browser", "test", "dev"}
+DEVELOPERS = {"peers", "fuzz", "browser", "docs", "test", "dev"}
 
 
 def python_in(place: Path, marks: dict[str, str]) -> str:
