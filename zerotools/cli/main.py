@@ -21,6 +21,7 @@ import click
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
+from zerotools.cli.output.colours import AUTO, CHOICES, colour_choice
 from zerotools.cli.output.messages import null_stream
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from zerotools.version import version
@@ -66,6 +67,15 @@ def build() -> LazyGroup:
                 help="Send the command to the daemon of another machine, by ssh: submit, queue, "
                 "show, logs, cancel and others.",
             ),
+            click.Option(
+                ["--color"],
+                type=click.Choice(CHOICES),
+                default=AUTO,
+                show_default=True,
+                expose_value=False,
+                help="Colours: on a terminal if NO_COLOR is not set, always, or never.",
+                callback=_choose_colour,
+            ),
             debug_option(),
         ],
     )
@@ -75,6 +85,10 @@ def build() -> LazyGroup:
 def _show_help(ctx: click.Context, host: str | None) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def _choose_colour(ctx: click.Context, _parameter: click.Parameter, choice: str) -> None:
+    ctx.with_resource(colour_choice(choice))
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:

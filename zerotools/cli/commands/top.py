@@ -13,6 +13,7 @@ from zerotools.cli.job_views.job_curves import has_braille
 from zerotools.cli.job_views.machine_screen import observe
 from zerotools.cli.options.click_options import interval_option, json_option, socket_option
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import wants_colour
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -76,7 +77,9 @@ def _run(
         background = background_of(os.environ, ask) or AUTO
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]  # which is empty, and so not set; textual takes it for set
-    colours = "NO_COLOR" not in os.environ
+    colours = wants_colour(sys.stdout)
+    if not colours:
+        os.environ["NO_COLOR"] = "1"  # for textual
     looking = ScreenReader(source, reading, DiskReader())
     letters = not has_braille(sys.stderr) or os.environ.get("TERM") == CONSOLE
     styles = styles_of(background, colours=colours)

@@ -17,6 +17,7 @@ from zerotools.cli.job_views.describe_job import (
     Job,
     age,
     is_over,
+    is_stalled,
     loss,
     paint_state,
     ranks,
@@ -78,13 +79,15 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
     header = _cells(names, names, widths)
     titled = _GAP.join([*header, WHY])
     has_room = columns is None or (any(reasons) and render.width(titled) <= columns)
-    lines = [titled if has_room else _GAP.join(header).rstrip()]
+    lines = [paint(titled if has_room else _GAP.join(header).rstrip(), "quiet", sys.stdout)]
     for row, reason, job in zip(rows, reasons, jobs, strict=True):
         cells = _painted(names, _cells(names, row, widths), widths)
         if columns is None:
             lines.append(_GAP.join([*cells, reason]).rstrip())
         else:
-            lines += _row(names, cells, widths, reason, columns, waits=_has_no_figures(job))
+            meaning = "bad" if is_stalled(job) else "quiet"
+            waits = _has_no_figures(job)
+            lines += _row(names, cells, widths, reason, columns, waits=waits, meaning=meaning)
     return lines
 
 
@@ -137,8 +140,11 @@ def _row(
     columns: int,
     *,
     waits: bool,
+    meaning: str,
 ) -> list[str]:
-    """Return the line of a job with its reason, or two lines if the reason has no space there."""
+    """Return the line of a job with its reason, or two lines if the reason has no space there.
+    `meaning` is that of the reason.
+    """
     shown = [name for name in names if widths[name]]
     kept = len([name for name in shown if name not in _FIGURES]) if waits and reason else len(shown)
     used = sum(widths[name] + len(_GAP) for name in shown[:kept])
@@ -147,9 +153,9 @@ def _row(
         return [line.rstrip()]
     short = first_clauses(reason, columns - used)
     if waits or short == reason:
-        return [f"{line}{_GAP}{paint(short, 'quiet', sys.stdout)}"]
+        return [f"{line}{_GAP}{paint(short, meaning, sys.stdout)}"]
     below = render.shorten(reason, columns - 4)
-    return [line.rstrip(), f"    {paint(below, 'quiet', sys.stdout)}"]
+    return [line.rstrip(), f"    {paint(below, meaning, sys.stdout)}"]
 
 
 def first_clauses(text: str, columns: int) -> str:

@@ -2,13 +2,15 @@
 codes.
 
 A stream gets colour if it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
-`TERM` is not `dumb`. The text is complete without colours.
+`TERM` is not `dumb`. The option `--color` of zerotools overrides that. The text is complete without
+colours.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 _RESET = "\x1b[0m"
@@ -23,8 +25,25 @@ _CODES = {
 }
 
 
+AUTO, ALWAYS, NEVER = "auto", "always", "never"
+CHOICES = (AUTO, ALWAYS, NEVER)
+_choices = [AUTO]
+
+
+@contextmanager
+def colour_choice(choice: str) -> Iterator[None]:
+    """Let `choice`, one of `CHOICES`, decide on colours within the block."""
+    _choices.append(choice)
+    try:
+        yield
+    finally:
+        _choices.pop()
+
+
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether escape codes may be written to `stream`."""
+    if _choices[-1] != AUTO:
+        return _choices[-1] == ALWAYS
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
