@@ -1,6 +1,6 @@
 """Commands and job files of the pages that are done word for word can be typed and read.
 
-`test_tutorials.py` does one page in each run and the others in `scripts/judge`.
+`test_tutorials.py` does what they say in `scripts/judge`.
 """
 
 from __future__ import annotations

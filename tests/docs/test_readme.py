@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness import forked
+from harness.warm_interpreter import interpreter
 from tests.daemon.daemons import REAL, daemon_in
 from tests.docs.tutorials import ROOT, Block, blocks, follow
 from tests.golden_files import DEEPSPEED
@@ -124,12 +127,15 @@ def test_commands_in_the_chinese_tables_are_in_the_english_documents() -> None:
 
 @pytest.mark.torch
 @pytest.mark.dear(80, "a daemon, a job on two ranks, its exports, and one that goes on")
-def test_the_quick_start_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_the_quick_start_works(tmp_path: Path, warm: bool) -> None:
+    """Warm: its ranks are forked from a process with torch imported."""
     work = tmp_path / "work"
     work.mkdir()
-    with daemon_in(tmp_path / "state", program=REAL) as daemon:
+    shared = interpreter(tmp_path / "python", forked.TORCH) if warm else nullcontext()
+    with shared as python, daemon_in(tmp_path / "state", program=REAL) as daemon:
         daemon.start()
-        said = follow(README, work, daemon.state / "api.sock")
+        said = follow(README, work, daemon.state / "api.sock", python)
     assert "succeeded at step 40 of 40" in said
     assert "wrote exported" in said
     assert "wrote for-one" in said

@@ -1,8 +1,7 @@
 """The recipes of `docs/tutorial`, and one of `docs/how-to`, done word for word on CPUs.
 
-Their ranks and programs find torch imported; those of the quick start (`test_readme.py`) import it
-themselves. One page, with both engines, always runs, the others in `scripts/judge`;
-`test_commands.py` reads their commands and job files.
+Their ranks and programs find torch imported. They run in `scripts/judge`: `test_commands.py` always
+reads their commands and job files, and `test_readme.py` does the quick start.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ def done(page: Path, directory: Path, modules: Sequence[str]) -> str:
         return follow(page, work, daemon.state / "api.sock", python)
 
 
+@pytest.mark.full
 @pytest.mark.dear(80, "real ranks of both engines, word for word")
 @pytest.mark.deepspeed
 def test_fine_tune_on_two_cards(tmp_path: Path) -> None:

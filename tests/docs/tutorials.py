@@ -21,6 +21,8 @@ from harness.started import run
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 ON_GPUS = re.compile(r'^device = "cuda"\ngpus = \d+\n', re.M)
+DEVICE = re.compile(r"^device = ", re.M)
+"""Each job file has one such line, outside of its tables."""
 DEADLINE_SECONDS = 600
 
 
@@ -41,20 +43,20 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def follow(page: Path, directory: Path, socket: Path, python: Path | None = None) -> str:
-    """Do in `directory` what the page says, on CPUs; all that the commands printed. Jobs that ask
-    for GPUs and commands are given `python`, where there is one, which is called so.
+    """Do in `directory` what the page says, on CPUs; all that the commands printed. Jobs and
+    commands are given `python`, where there is one, which is called so.
 
     Raises:
         AssertionError: a command failed.
     """
     found = list(blocks(page.read_text("utf-8")))
     on_cpus = "".join(block.text for block in found if block.info.get("variant") == "cpu")
-    if python is not None:
-        on_cpus = f"python = {json.dumps(str(python))}\n{on_cpus}"
+    named = "" if python is None else f"python = {json.dumps(str(python))}\n"
     said = []
     for block in found:
         if "file" in block.info:
             text = ON_GPUS.sub(lambda _: on_cpus, block.text)
+            text = DEVICE.sub(lambda line: named + line[0], text)
             (directory / block.info["file"]).write_text(text, "utf-8")
         elif block.language == "sh":
             said.append(_run(block.text, directory, socket, python))

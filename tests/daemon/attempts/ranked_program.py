@@ -1,12 +1,14 @@
-"""One rank under a launcher: meets the others over gloo, says who it is, then waits to be asked.
+"""One rank under a launcher: meets the others, says who it is, then waits to be asked.
 
-Where it does not ask it needs no torch, and meets nobody.
+It meets them over gloo where it asks. Where it runs once it needs no torch, and meets them at the
+address that the launcher has given; where it does not ask it meets nobody.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -26,7 +28,7 @@ def tell() -> None:
 
 
 def train() -> None:
-    """Meet the others, and save once all are asked, or at once."""
+    """Meet the others, and save once all are asked."""
     import torch
     import torch.distributed as dist
 
@@ -35,10 +37,9 @@ def train() -> None:
     total = torch.ones(())
     dist.all_reduce(total)
     worker.report(1, steps=100, loss=total)
-    if MODE == "asks":
-        worker.should_stop()  # from the first question on, a SIGTERM is an answer
+    worker.should_stop()  # from the first question on, a SIGTERM is an answer
     tell()
-    stop = torch.tensor(MODE == "once")
+    stop = torch.tensor(False)
     while not stop:
         time.sleep(0.01)
         stop = torch.tensor(worker.should_stop())
@@ -49,8 +50,31 @@ def train() -> None:
     dist.destroy_process_group()
 
 
-if MODE != "does-not-ask":
+def meet() -> None:
+    """Rank 0 waits for one greeting of each other rank."""
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank == 0:
+        with socket.create_server(address) as server:
+            for _ in range(1, ranks):
+                server.accept()[0].close()
+        return
+    while True:
+        try:
+            with socket.create_connection(address):
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+if MODE == "asks":
     train()
+elif MODE == "once":
+    worker.report(1, steps=100)
+    meet()
+    tell()
+    if rank == 0:
+        Path("last.pt").write_bytes(b"weights")
+        worker.checkpoint_written("last.pt", 7)
 else:
     worker.report(1, steps=100)
     tell()
