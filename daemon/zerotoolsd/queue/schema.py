@@ -337,8 +337,8 @@ def _create(path: Path, migrations: Sequence[str]) -> None:
     staged.unlink(missing_ok=True)
     os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with closing(_connect(staged)) as connection:
-        for number, script in enumerate(migrations, 1):
-            _migrate(connection, number, script)
+        # One transaction: each of them flushes the disk, and nobody sees the file before the end.
+        _migrate(connection, len(migrations), "\n".join(migrations))
     staged.rename(path)
     _sync_directory(path.parent)
 
