@@ -11,7 +11,7 @@ from typing import TypeVar
 from harness.patience import Deadline
 
 T = TypeVar("T")
-FIRST_SECONDS, LONGEST_SECONDS = 0.002, 0.04
+FIRST_SECONDS, LONGEST_SECONDS = 0.004, 0.08
 """Pauses between two looks: a look may ask a daemon, and a long wait is not for many of them."""
 
 
@@ -20,7 +20,7 @@ def pauses() -> Iterator[float]:
     pause = FIRST_SECONDS
     while True:
         yield pause
-        pause = min(1.3 * pause, LONGEST_SECONDS)
+        pause = min(1.5 * pause, LONGEST_SECONDS)
 
 
 def wait_for(condition: Callable[[], T], what: str, deadline: float = 20.0) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.patience import patient
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import TOKEN, leave_attempt, running
 from tests.runs.test_checkpoint_dirs import make
@@ -144,12 +146,15 @@ def test_an_attempt_that_was_lost_ran_until_its_last_sign_of_life(tmp_path: Path
 def test_a_job_at_its_limit_saves_and_is_stopped_and_goes_on_by_one_request(
     tmp_path: Path,
 ) -> None:
+    limit = math.ceil(patient(1.0))  # so that the rank has begun to train by then
+
     async def story() -> None:
         async with running(tmp_path / "state") as it:
-            job = make_job("stop", time_limit=1, output_dir=str(tmp_path / "out"))
+            job = make_job("stop", time_limit=limit, output_dir=str(tmp_path / "out"))
             one, _ = await it.service.submit(job, uid=os.geteuid(), idempotency_key=None)
             ended = await it.reach(one.id, "stopped")
-            assert ended.reason == "its time limit of 1 s is over; saved at step 7 and stopped"
+            over = f"its time limit of {in_words(limit)} is over"
+            assert ended.reason == f"{over}; saved at step 7 and stopped"
             shutil.rmtree(tmp_path / "out")
             make(tmp_path / "out", 7)
             two = await it.service.resume(one.id, uid=os.geteuid())
