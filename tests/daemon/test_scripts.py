@@ -116,10 +116,18 @@ def test_a_crash_is_followed_by_a_start_that_goes_on_from_the_newest_whole_check
 @pytest.mark.parametrize(
     ("words", "taken", "known"),
     [
-        ("file=step-5.safetensors file=step-35.safetensors", "step-35.safetensors", 35),
         ("file=step-5.safetensors file=step-35.safetensors cut=step-35.safetensors", "", 5),
-        ("steps=7 said=step-5.safetensors said=step-7.safetensors file=best.safetensors", "", 7),
-        ("steps=5 own=step-5.pt steps=7 own=step-7.pt", "step-7.pt", 7),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (
+                ("file=step-5.safetensors file=step-35.safetensors", "step-35.safetensors", 35),
+                (
+                    "steps=7 said=step-5.safetensors said=step-7.safetensors file=best.safetensors",
+                    *("", 7),
+                ),
+                ("steps=5 own=step-5.pt steps=7 own=step-7.pt", "step-7.pt", 7),
+            )
+        ),
     ],
 )
 def test_files_that_are_numbered_by_step_are_checkpoints_of_their_own(

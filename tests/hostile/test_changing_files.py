@@ -50,9 +50,9 @@ def test_it_is_one_state_or_a_sentence(reader: str, command: str, tmp_path: Path
 
 
 def _changes(turn: int) -> list[str]:
-    """All in the full matrix; else three of them by turns."""
+    """All in the full matrix; else two of them by turns."""
     names = [*CHANGES]
-    return names if FULL else [names[(turn + more) % len(names)] for more in range(3)]
+    return names if FULL else [names[(turn + more) % len(names)] for more in range(2)]
 
 
 def _moments(count: int) -> Iterator[int]:

@@ -1,5 +1,4 @@
-"""The most telling rows of the table of architectures: one here, two more in `scripts/judge`; all
-others are in benchmarks/results."""
+"""The most telling rows of the table of architectures; all others are in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 
 @pytest.mark.dear(30, "three models of transformers through two ranks each")
@@ -15,10 +14,8 @@ pytestmark = pytest.mark.torch
     "name",
     [
         pytest.param("gemma3", id="a wrapper of several models"),
-        pytest.param(
-            "jamba", marks=pytest.mark.full, id="experts, recurrent layers, two-dimensional A_log"
-        ),
-        pytest.param("mamba2", marks=pytest.mark.full, id="an infinite number in its config"),
+        pytest.param("jamba", id="experts, recurrent layers, two-dimensional A_log"),
+        pytest.param("mamba2", id="an infinite number in its config"),
     ],
 )
 def test_a_directory_is_trained_as_plain_torch_would_and_comes_back(

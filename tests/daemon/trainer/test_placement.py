@@ -18,7 +18,11 @@ from harness.launching import job, start
 from zerotools.sensors.numa import memory_policy, read_topology
 from zerotoolsd.supervisor.rank_binding import RankBinding
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "a rank that imports torch itself")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.full,
+    pytest.mark.dear(20, "a rank that imports torch itself"),
+]
 
 RANK = Path(__file__).with_name("rank_bound.py")
 

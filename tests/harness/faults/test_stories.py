@@ -17,10 +17,16 @@ POINTS = [
     ("cancel", crash_points.CANCEL_COMMITTED),
     ("save and resume", crash_points.END_SEEN),
     ("grow", crash_points.YIELD_COMMITTED),
-    ("make room", crash_points.YIELD_COMMITTED),
-    ("pause", crash_points.YIELD_COMMITTED),
-    ("time limit", crash_points.END_SEEN),
+    *(
+        pytest.param(*each, marks=pytest.mark.full)
+        for each in (
+            ("make room", crash_points.YIELD_COMMITTED),
+            ("pause", crash_points.YIELD_COMMITTED),
+            ("time limit", crash_points.END_SEEN),
+        )
+    ),
 ]
+"""Each kind of point once; `full` has more of the stories in which a daemon comes to one."""
 
 
 @pytest.mark.parametrize(("name", "point"), POINTS)

@@ -56,6 +56,7 @@ def release(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.dear(20, "builds a wheel and a source distribution twice, and installs both")
 def test_a_dry_run_does_everything_and_keeps_nothing(clone: Path, key: Path) -> None:
     before = git(clone, "rev-parse", "HEAD")

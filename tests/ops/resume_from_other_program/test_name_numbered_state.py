@@ -199,6 +199,7 @@ def test_torch_loads_the_moments_of_reversed_layers(
         assert state[f"optimizer.state.{name}.exp_avg"].unique().tolist() == [number]
 
 
+@pytest.mark.full
 def test_the_order_of_the_model_is_what_transformers_registers(
     checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:

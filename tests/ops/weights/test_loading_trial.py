@@ -68,6 +68,7 @@ def test_a_trial_that_fails_says_why(
         trials({"model_type": "llama"}, [{}])
 
 
+@pytest.mark.full
 @pytest.mark.torch
 def test_config_json_is_read_as_transformers_reads_it() -> None:
     pytest.importorskip("transformers")

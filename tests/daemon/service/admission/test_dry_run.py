@@ -14,6 +14,7 @@ import pytest
 
 from harness import forked
 from harness.launching import TINY_LLAMA
+from harness.warm_interpreter import interpreter
 from tests.daemon.trainer.model.test_pretrained import headless, other_names, saved
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -112,8 +113,11 @@ def test_the_names_of_a_directory_are_compared(answers: dict[str, Any]) -> None:
 
 def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
     spec = job_from_dict(job(model_type="lama"), source="job")
-    with pytest.raises(BadRequest, match="transformers does not know model_type 'lama'"):
-        asyncio.run(dry_run.rehearse(spec, sys.executable, {"PATH": os.environ["PATH"]}))
+    with (
+        interpreter(tmp_path / "torch", forked.TORCH) as python,
+        pytest.raises(BadRequest, match="transformers does not know model_type 'lama'"),
+    ):
+        asyncio.run(dry_run.rehearse(spec, str(python), {"PATH": os.environ["PATH"]}))
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\necho nothing\n")
     mute.chmod(0o700)

@@ -8,23 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.made_attempts import finish, make_attempt, supervise
-from tests.matrices import FULL
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 PROGRAM = Path(__file__).with_name("gloo_rank.py")
 HOWS = {
     "SIGSTOP": "rank 1 did not answer the others, and was killed; their error: ",
-    **(
-        {
-            "SIGKILL": "rank 1 was ended by signal 9 (SIGKILL)",
-            "raise": "rank 1 exited with 1",
-        }
-        if FULL
-        else {}
-    ),
+    "SIGKILL": "rank 1 was ended by signal 9 (SIGKILL)",
+    "raise": "rank 1 exited with 1",
 }
-"""A SIGKILL and an error close connections, which the cases of `test_blame` have too."""
+"""`test_first_failure` has what gloo says in each case."""
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -18,14 +18,17 @@ pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "five layouts, each three 
 STEPS = (1, 2)
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
 # At stages 1 and 2 a rank saves as with offload, and the same tensors in other places. Adafactor's
-# state is whole, as all is at stage 0.
+# state is whole, as all is at stage 0; copies of shards are told apart as at a standstill.
 STAGES = (0, 1, 2, 3) if FULL else (3,)
 CASES: dict[str, dict[str, Any]] = {
     **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in STAGES},
     "offload": {"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}},
-    "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
-    "adafactor": {"train": {"optimizer": "adafactor"}, "zero": {"stage": 0}},
 }
+if FULL:
+    CASES |= {
+        "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
+        "adafactor": {"train": {"optimizer": "adafactor"}, "zero": {"stage": 0}},
+    }
 RESUMED = CASES if FULL else ("stage-3",)
 """What the others save is what they save at a standstill, byte for byte."""
 
@@ -126,9 +129,10 @@ def test_weights_that_are_not_finite_are_not_saved(runs: Runs) -> None:
 def test_a_sigkill_at_any_moment_costs_the_steps_since_the_last_checkpoint(
     tmp_path: Path, text: Path
 ) -> None:
-    tree = killable(text, ranks=2, stage=3, steps=24)
+    kills, steps = (2, 24) if FULL else (1, 16)
+    tree = killable(text, ranks=2, stage=3, steps=steps)
     # On a busy machine all steps may be done before the first kill comes.
-    killed = (len(survive(tmp_path / str(n), tree, kills=2, seed=n)) > 1 for n in range(3, 8))
+    killed = (len(survive(tmp_path / str(n), tree, kills, seed=n)) > 1 for n in range(3, 8))
     assert any(killed)
 
 

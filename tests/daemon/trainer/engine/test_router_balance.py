@@ -142,24 +142,42 @@ def test_losses_are_the_same_at_every_number_of_ranks(runs: dict[int, Runs]) -> 
     assert runs[2].losses("pieces") != pytest.approx(plain, rel=1e-5)
 
 
+ADAMW = {"lr": 1e-2, "betas": [0.9, 0.95], "weight_decay": 0.1, "torch_adam": True}
+
+
+def by_deepspeed(stage: int, tree: dict[str, Any]) -> dict[str, Any]:
+    """A job, trained by the other engine at `stage`."""
+    config = {
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": ADAMW},
+        "gradient_clipping": 1.0,
+    }
+    zero = {"stage": stage}
+    return {**tree, "engine": "deepspeed", "zero": zero, "deepspeed": {"config": config}}
+
+
+def biased(stage: int, **train: Any) -> dict[str, Any]:
+    """A job of a model whose router has a bias, which moves."""
+    model = {"config": {**built_for_bias("deepseek_v3").config.to_dict(), "dtype": None}}
+    train = {"steps": STEPS, "router_bias_rate": RATE, **train}
+    return {"model": model, "zero": {"stage": stage}, "train": train}
+
+
+@pytest.fixture(scope="module")
+def deepspeed(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    """Both losses and biases, on two ranks."""
+    added = {"model": {"config": MIXTRAL}, "train": {"router_loss": True, "steps": 1}}
+    jobs = {f"added-{stage}": by_deepspeed(stage, added) for stage in (1, 3)}
+    jobs["moved"] = by_deepspeed(3, biased(3))
+    directory = tmp_path_factory.mktemp("deepspeed") / "runs"
+    return run_all(directory, text, 2, jobs, ends=("moved",))
+
+
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("stage", [1, 3])
-def test_deepspeed_adds_it_too(
-    runs: dict[int, Runs], tmp_path: Path, text: Path, stage: int
-) -> None:
-    config = {
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-        "zero_optimization": {"stage": stage},
-    }
-    tree = {
-        "engine": "deepspeed",
-        "model": {"config": MIXTRAL},
-        "zero": {"stage": stage},
-        "train": {"router_loss": True, "steps": 1},
-        "deepspeed": {"config": config},
-    }
-    done = run_all(tmp_path / "ds", text, 2, {"job": tree}, ends=False)
-    assert done.losses("job")[0] == pytest.approx(runs[1].losses("plain")[0], rel=1e-5)
+def test_deepspeed_adds_it_too(runs: dict[int, Runs], deepspeed: Runs, stage: int) -> None:
+    found = deepspeed.losses(f"added-{stage}")[0]
+    assert found == pytest.approx(runs[1].losses("plain")[0], rel=1e-5)
 
 
 RATE = 0.25
@@ -250,20 +268,24 @@ def biases(runs: Runs, name: str) -> dict[str, Any]:
     return {key: value for key, value in saved.items() if "e_score_correction_bias" in key}
 
 
-def test_it_is_the_same_at_every_number_of_ranks_and_saved(tmp_path: Path, text: Path) -> None:
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs]:
+    """By number of ranks."""
+    jobs = {
+        1: {"plain": biased(0)},
+        2: {
+            "cut": biased(3, micro_batch_size=2),
+            "again": biased(2, activation_checkpointing=True),
+        },
+    }
+    root = tmp_path_factory.mktemp("biases")
+    return {ranks: run_all(root / str(ranks), text, ranks, each) for ranks, each in jobs.items()}
+
+
+def test_it_is_the_same_at_every_number_of_ranks_and_saved(moved: dict[int, Runs]) -> None:
     import torch
 
-    model = {"config": {**built_for_bias("deepseek_v3").config.to_dict(), "dtype": None}}
-    train = {"steps": STEPS, "router_bias_rate": RATE}
-    plain = {"model": model, "zero": {"stage": 0}, "train": train}
-    cut = {"model": model, "zero": {"stage": 3}, "train": {**train, "micro_batch_size": 2}}
-    again = {
-        "model": model,
-        "zero": {"stage": 2},
-        "train": {**train, "activation_checkpointing": True},
-    }
-    one = run_all(tmp_path / "1", text, 1, {"plain": plain})
-    two = run_all(tmp_path / "2", text, 2, {"cut": cut, "again": again})
+    one, two = moved[1], moved[2]
     [wanted] = biases(one, "plain").values()
     assert wanted.abs().max() > 0
     for name in ("cut", "again"):
@@ -273,22 +295,10 @@ def test_it_is_the_same_at_every_number_of_ranks_and_saved(tmp_path: Path, text:
 
 
 @pytest.mark.deepspeed
-def test_deepspeed_moves_it_too(tmp_path: Path, text: Path) -> None:
+def test_deepspeed_moves_it_too(moved: dict[int, Runs], deepspeed: Runs) -> None:
     import torch
     from safetensors.torch import load_file
 
-    train = {"steps": STEPS, "router_bias_rate": RATE}
-    model = {"config": {**built_for_bias("deepseek_v3").config.to_dict(), "dtype": None}}
-    parameters = {"lr": 1e-2, "betas": [0.9, 0.95], "weight_decay": 0.1, "torch_adam": True}
-    config = {
-        "zero_optimization": {"stage": 3},
-        "optimizer": {"type": "AdamW", "params": parameters},
-        "gradient_clipping": 1.0,
-    }
-    tree = {"model": model, "zero": {"stage": 3}, "train": train}
-    ours = run_all(tmp_path / "1", text, 2, {"torch": tree})
-    of_deepspeed = {**tree, "engine": "deepspeed", "deepspeed": {"config": config}}
-    run_all(tmp_path / "2", text, 2, {"deepspeed": of_deepspeed})
-    [(name, wanted)] = biases(ours, "torch").items()
-    weights = load_file(tmp_path / "2" / "out" / "deepspeed" / "weights" / "model.safetensors")
+    [(name, wanted)] = biases(moved[1], "plain").items()
+    weights = load_file(deepspeed.directory / "moved" / "weights" / "model.safetensors")
     assert torch.equal(weights[name.removeprefix("model.")], wanted)

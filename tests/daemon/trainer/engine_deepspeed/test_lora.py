@@ -35,8 +35,9 @@ pytestmark = [
     *(pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft),
     pytest.mark.dear(25, "every stage with adapters, resumed"),
 ]
-STAGES = (0, 1, 2, 3)
-RESUMED = [*(f"z{stage}" for stage in (STAGES if FULL else (0, 3))), "z2-bf16"]
+STAGES = (0, 1, 2, 3) if FULL else (0, 2, 3)
+"""Stages 1 and 2 are one optimizer of DeepSpeed's."""
+RESUMED = [*(f"z{stage}" for stage in (STAGES if FULL else (3,))), "z2-bf16"]
 RANK, ALPHA = 4, 12.0
 TARGETS = ("q_proj", "down_proj")
 LORA = {"rank": RANK, "alpha": ALPHA, "target_modules": list(TARGETS)}
@@ -152,7 +153,7 @@ def test_peft_loads_the_adapter_alone(runs: Runs, base: Path, tmp_path: Path, na
         numpy.testing.assert_allclose(summed[key].numpy(), value, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", STAGES[1:])
 def test_other_ranks_hold_the_same(runs: Runs, tmp_path: Path, stage: int) -> None:
     source = runs.checkpoint(f"z{stage}", 2)
     moved = tensors(changed(source, tmp_path / "moved", 3))

@@ -21,11 +21,12 @@ STAGES_ON = {
     1: STAGES if FULL else (),
 }
 """Adafactor's, by the number of ranks. At stages 1 and 2 others go on."""
-MOVED_FROM = STAGES_ON if FULL else {2: (3,), 3: (2,)}
+RESUMED = STAGES_ON if FULL else {2: (3,), 3: (), 1: ()}
+MOVED_FROM = STAGES_ON if FULL else {2: (3,)}
 """Those that go on at another number of ranks: what a rank of stage 0 saves is whole."""
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
-EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
+EXTREMES = ("begin-0-none", "begin-3-none", *(("begin-3-cpu",) if FULL else ()), "begin-params")
 ELSEWHERE = EXTREMES if FULL else EXTREMES[1:2]
 """What begins on other numbers of ranks than 2, where all of it is measured."""
 DEEP = {**TINY_LLAMA, "num_hidden_layers": 4, "vocab_size": 256, "hidden_size": 48}
@@ -69,7 +70,7 @@ def beginnings() -> dict[str, dict[str, Any]]:
         f"begin-{stage}-{place}": beginning(stage, place, "bf16" if place == "cpu" else "fp32")
         for stage in STAGES
         for place in ("none", "cpu")
-        if FULL or stage == 3 or (stage, place) == (0, "none")
+        if FULL or (stage, place) in ((0, "none"), (3, "none"))
     }
     jobs["begin-params"] = {**beginning(3, "none", "bf16"), "offload": {"params": "cpu"}}
     return jobs
@@ -80,8 +81,10 @@ def by_adafactor(runs: Path, ranks: int) -> dict[str, dict[str, Any]]:
     for stage in STAGES_ON[ranks]:
         name = f"ada-{stage}"
         source = runs / name / "out" / checkpoint_dirs.directory_name(2)
-        jobs[name] = adafactor(stage, checkpoint={"every": 2})
-        jobs[f"resumed-{name}"] = adafactor(stage, resume_from=str(source))
+        jobs[name] = adafactor(stage)
+        if stage in RESUMED[ranks]:
+            jobs[name]["checkpoint"] = {"every": 2}
+            jobs[f"resumed-{name}"] = adafactor(stage, resume_from=str(source))
     if FULL or ranks == 2:
         jobs["ada-host"] = adafactor(STAGES_ON[ranks][-1], offload={"optimizer": "cpu"})
     return jobs
@@ -105,16 +108,16 @@ def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         "3": grouped(3, None),
         "3-by-2": grouped(3, 2),
         "resumed-3-by-2": grouped(3, 2, resume_from=str(source)),
-        "host-by-2": grouped(3, 2, offload={"optimizer": "cpu"}),
     }
-    if FULL:  # groups at stage 2 train in `test_accumulation`, too
+    if FULL:  # groups at stage 2, and on the host, train in `test_train_step`, too
+        jobs["host-by-2"] = grouped(3, 2, offload={"optimizer": "cpu"})
         jobs["2-by-2"] = grouped(2, 2)
     return run_all(directory, text, 4, jobs, ends=False)
 
 
 @pytest.fixture(scope="module")
 def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -> dict[int, Runs]:
-    """Adafactor on 2 ranks, on 3 that also go on from the 2, and on 1 that goes on from the 3."""
+    """Adafactor on 2 ranks, on 3 that also go on from the 2, and on 1 that may go on from them."""
     root = tmp_path_factory.mktemp("layouts")
     found: dict[int, Runs] = {}
     jobs: dict[str, dict[str, Any]] = {}
@@ -123,7 +126,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
         begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in ELSEWHERE}
         jobs |= by_adafactor(directory / "out", ranks) | begun
         if ranks == 2:
-            path = four.checkpoint("host-by-2", 2)
+            path = four.checkpoint("host-by-2" if FULL else "3-by-2", 2)
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
         if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
@@ -162,11 +165,11 @@ def test_a_rank_keeps_its_part_of_a_group(four: Runs) -> None:
 def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
     sizes = {
         name: sum(file.stat().st_size for file in path.rglob("*.distcp"))
-        for name in ("3", "3-by-2", "host-by-2")
+        for name in four.report.keys() & {"3", "3-by-2", "host-by-2"}
         for path in [four.checkpoint(name, 2)]
     }
-    assert sizes["3-by-2"] < 1.1 * sizes["3"]
-    assert sizes["host-by-2"] < 1.1 * sizes["3"]
+    assert len(sizes) >= 2
+    assert max(sizes.values()) < 1.1 * sizes["3"]
     record = checkpoint_dirs.check(four.checkpoint("3-by-2", 2))
     assert all(name.endswith(".step") for name in record.replicated)
     formats.read(four.checkpoint("3-by-2", 2))
@@ -191,11 +194,11 @@ def test_adafactor_is_the_same_at_every_stage_and_number_of_ranks(
     if "ada-host" in runs.report:
         assert runs.losses("ada-host") == pytest.approx(wanted, rel=TOLERANCE)
         assert runs.ended("ada-host") == runs.ended(f"ada-{stages[-1]}")
-    for stage in stages:
+    for stage in RESUMED[ranks]:
         assert runs.ended(f"resumed-ada-{stage}") == runs.ended(f"ada-{stage}")
 
 
-@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)] if FULL else [(2, 3)])
 def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:

@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "three numbers of ranks")]
 since_muon = since_torch("2.9", "it has no Muon to compare with")
 STAGES = (0, 1, 2, 3)
 STAGES_ON = {
-    2: STAGES if FULL else (0, 3),
+    **({2: STAGES} if FULL else {}),
     3: STAGES if FULL else (3,),
     1: STAGES if FULL else (0,),
 }
 RESUMED = {**STAGES_ON, 1: STAGES if FULL else ()}
-MOVED_FROM = STAGES_ON if FULL else {2: (3,), 3: (3,)}
+MOVED_FROM = STAGES_ON if FULL else {3: (3,)}
 """Muon's, by the number of ranks; at stage 2 others go on. What 3 ranks have that 2 have not are
 rows that do not divide, of adapters ranks without rows and, at the end, fewer matrices than
-ranks."""
+ranks; so 2 are of the full matrix."""
 STEPS = 4
 RATE, OF_MUON = 1e-2, 2e-2
 ROUNDING = {"muon": 1e-4, "adam": 2e-6}
@@ -55,7 +55,7 @@ def jobs_on(runs: Path, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
             jobs[f"resumed-{stage}"] = muon_job(model, stage, resume_from=str(source))
     adam = {"optimizer": "adam", "muon_learning_rate": None}
     last = STAGES_ON[ranks][-1]
-    if FULL or ranks == 2:
+    if FULL or ranks == 3:
         jobs["adam"] = muon_job(model, last, train=adam)
         jobs["host"] = muon_job(model, last, offload={"optimizer": "cpu"})
     lora = {"rank": 2, "target_modules": ["q_proj", "down_proj"]}
@@ -87,11 +87,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, model: Path) -> dict[int, Runs]:
-    """On 2 ranks, on 3 that also go on from the 2, and on 1 that goes on from the 3."""
+    """On 3 ranks, in the full matrix also going on from 2, and on 1 that goes on from the 3."""
     root = tmp_path_factory.mktemp("by-ranks")
     found: dict[int, Runs] = {}
     further: dict[str, dict[str, Any]] = {}
-    for ranks in (2, 3, 1):
+    for ranks in STAGES_ON:
         directory = root / str(ranks)
         jobs = jobs_on(directory / "out", model, ranks) | further
         found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
@@ -160,7 +160,7 @@ def test_losses_are_those_of_a_plain_loop(
 
 
 @pytest.mark.peft
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3] if FULL else [3])
 def test_matrices_of_fewer_rows_than_ranks_are_updated(
     by_ranks: dict[int, Runs], ranks: int
 ) -> None:
@@ -168,7 +168,7 @@ def test_matrices_of_fewer_rows_than_ranks_are_updated(
     assert by_ranks[ranks].losses("adapters") == wanted
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [3])
 def test_muon_resumes_bit_for_bit_on_as_many_ranks(by_ranks: dict[int, Runs], ranks: int) -> None:
     runs = by_ranks[ranks]
     for stage in RESUMED[ranks]:
@@ -177,7 +177,7 @@ def test_muon_resumes_bit_for_bit_on_as_many_ranks(by_ranks: dict[int, Runs], ra
         assert runs.ended("host") == runs.ended(f"muon-{STAGES_ON[ranks][-1]}")
 
 
-@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)] if FULL else [(3, 1)])
 def test_muon_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:

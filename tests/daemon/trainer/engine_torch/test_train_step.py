@@ -26,27 +26,29 @@ Layout = tuple[int, str, int | None]
 LAYOUTS: tuple[Layout, ...] = (
     (0, "none", None),
     (1, "none", None),
-    (2, "cpu", None),
     (3, "none", None),
     (3, "cpu", None),
-    (3, "params", None),
     (2, "none", 1),
     (3, "cpu", 1),
 )
 """One of each way that gradients go: reduced into what is kept, whole or in parts, by FSDP or over
 groups; and by masters, on the device (stage 1 in 16 bits) or the host. All others combine these."""
-IN_FP32 = (LAYOUTS[0], LAYOUTS[3], LAYOUTS[6])
+IN_FP32 = (LAYOUTS[0], LAYOUTS[2], LAYOUTS[4])
 """Without masters, in fp32; the others in 16 bits."""
 AT_ONCE = {
     "fp32": ("fp32-0-none-None",),
-    "bf16": ("bf16-1-none-None", "bf16-2-cpu-None", "bf16-3-cpu-None"),
+    "bf16": ("bf16-1-none-None", "bf16-3-cpu-None"),
 }
 """Of the layouts of a precision, those that also take the batch at once: the first is what the
 others are compared with, unless the full matrix has each compared with itself."""
 OTHERS: tuple[Layout, ...] = (
     *((stage, place, None) for stage in range(4) for place in ("none", "cpu", "disk")),
+    (3, "params", None),
     (3, "params", 1),
 )
+MASTERS = [(1, "none", "device"), (3, "cpu", "host"), *([(2, "cpu", "host")] if FULL else [])]
+"""Stages and places of masters, and where gradients are summed then."""
+AGAIN = ("bf16-3-cpu-None-sharded", *(("fp32-2-none-1-sharded",) if FULL else ()))
 
 
 def accumulated(
@@ -85,7 +87,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     for name, layout, precision in layouts():
         for way in (*WAYS, None) if name == at_once(name, precision) else WAYS:
             jobs[f"{name}-{way}"] = accumulated(layout, precision, way, directory)
-    for name in ("bf16-3-cpu-None-sharded", "fp32-2-none-1-sharded"):
+    for name in AGAIN:
         source = directory / "out" / name / "out" / checkpoint_dirs.directory_name(2)
         jobs[name] = {**jobs[name], "checkpoint": {"every": 2}}
         jobs[f"resumed-{name}"] = {**jobs[name], "resume_from": str(source)}
@@ -105,7 +107,7 @@ def test_losses_and_norms_are_those_of_steps_in_one_batch(runs: Runs, way: str) 
 
 def test_gradients_are_summed_where_the_optimizer_is(runs: Runs) -> None:
     """In fp32: 4 bytes of each of the rows that a rank updates, where 16-bit ones take 2."""
-    for stage, place, where in ((1, "none", "device"), (3, "cpu", "host"), (2, "cpu", "host")):
+    for stage, place, where in MASTERS:
         one, local, sharded = (
             runs.report[f"bf16-{stage}-{place}-None-{way}"]["end"]["live"]
             for way in (None, *reversed(WAYS))
@@ -115,7 +117,7 @@ def test_gradients_are_summed_where_the_optimizer_is(runs: Runs) -> None:
             assert held == [held[0], held[0], 2 * held[0]]
 
 
-@pytest.mark.parametrize("name", ["bf16-3-cpu-None-sharded", "fp32-2-none-1-sharded"])
+@pytest.mark.parametrize("name", AGAIN)
 def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does(
     runs: Runs, name: str
 ) -> None:
@@ -124,7 +126,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does(
 
 
 def test_masters_add_up_alike_wherever_they_are(runs: Runs) -> None:
-    names = ["bf16-1-none-None", "bf16-2-cpu-None", "bf16-3-cpu-None"]
+    names = [f"bf16-{stage}-{place}-None" for stage, place, _ in MASTERS]
     assert len({runs.ended(f"{name}-sharded") for name in names}) == 1
 
 

@@ -15,6 +15,7 @@ from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
 from tests.daemon.trainer.torch_releases import HAS_TENSOR_RANKS, needs_tensor_ranks
+from tests.matrices import FULL
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import checkpoint_dirs
 
@@ -22,6 +23,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "a model learns a sentence
 LEARNED = 50
 HALF_WAY = LEARNED // 2
 SCORES = ("rouge1", "rouge2", "rougeL", "bleu")
+MORE: dict[str, tuple[int, dict[str, Any]]] = {
+    "stage-1": (1, {"train": {"precision": "bf16"}, "eval": {"num_beams": 3}}),
+    "again": (3, {"train": {"activation_checkpointing": True}}),
+}
+"""Of the full matrix alone: others have masters, sharded weights and beams."""
+SAID_BY = ("stage-2", "stage-3", "sequences", *(MORE if FULL else ()))
 PAIRS = [
     {"content": "裙子", "summary": "红色很好看"},
     {"content": "这条裙子", "summary": "它是蓝色"},
@@ -55,15 +62,18 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     asked = {"files": [make.other], "every": 1, "predict_with_generate": True, "num_beams": 2}
     layers = {"layers": then(3, zero={"tensor_ranks": 2}, eval={"num_beams": 2})}
     return {
-        **(layers if HAS_TENSOR_RANKS else {}),
         "learned": learning(make, zero={"stage": 0}, eval={"every": HALF_WAY, "batch_size": 3}),
-        "stage-1": then(1, train={"precision": "bf16"}, eval={"num_beams": 3}),
         "stage-2": then(2, train={"precision": "fp16"}, env={FP16_ON_CPU: "1"}),
         "stage-3": then(3, offload={"params": "cpu"}),
-        "again": then(3, train={"activation_checkpointing": True}),
+        **(layers if HAS_TENSOR_RANKS else {}),
         "sequences": then(2, zero={"sequence_ranks": 2}),
         "with": gpt2(eval={**asked, "max_new_tokens": 8, "max_predictions": 3}),
         "without": gpt2(),
+        **(
+            {name: then(stage, **changes) for name, (stage, changes) in MORE.items()}
+            if FULL
+            else {}
+        ),
     }
 
 
@@ -103,13 +113,7 @@ def test_what_is_known_by_heart_is_said(runs: Runs) -> None:
     assert [scores[name] for name in SCORES] == pytest.approx([100.0] * 4)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("stage-1", "stage-2", "stage-3", "again", "sequences"),
-        pytest.param("layers", marks=needs_tensor_ranks),
-    ],
-)
+@pytest.mark.parametrize("name", [*SAID_BY, pytest.param("layers", marks=needs_tensor_ranks)])
 def test_it_is_said_at_every_stage_precision_place_and_mesh(runs: Runs, name: str) -> None:
     said = [row["prediction"] for row in rows(runs, name, LEARNED + 1)]
     assert said == [pair["summary"] for pair in PAIRS]

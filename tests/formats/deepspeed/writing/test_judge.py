@@ -16,11 +16,8 @@ pytestmark = pytest.mark.deepspeed
 TO_THREE = (
     "bf16-optimizer-w4-tiny-group",
     "z1-bf16-w2-exclude-frozen",
-    "z1-fp32-w2-adapter",
     "z2-bf16-w2-round-robin",
-    "z2-fp16-w2",
     "z2-fp32-w2-muon",
-    "z3-bf16-w2",
     "z3-bf16-w2-exclude-frozen",
     "z3-bf16-w2-nvme",
     "z3-fp32-w2-frozen-group",
@@ -38,7 +35,6 @@ TO_TWO = (
     "z3-fp32-w3-muon-sub-groups",
 )
 TO_ONE = (
-    "z1-bf16-w4",
     "z2-fp32-w2-rmsprop",
     "z2-fp32-w4-straddle",
     "z3-bf16-w2-lion",
@@ -52,10 +48,8 @@ MOVED_TO_THREE = (
     Move("z1-bf16-w4-tiny-group", ZeroSettings(stage=3)),
     Move("z2-bf16-w2-exclude-frozen", ZeroSettings(stage=3)),
     Move("z2-fp32-w2-elastic"),
-    Move("z2-fp32-w2-muon", ZeroSettings(stage=3)),
     Move("z3-bf16-w2", ZeroSettings(sub_group_size=30)),
     Move("z3-fp16-w2", ZeroSettings(stage=1)),
-    Move("sequence-z2-bf16-w4", version="0.18.9"),
     Move("sequence-z3-bf16-w4", version="0.18.9"),
     Move("mics-z3-bf16-w4", version="0.18.9"),
     Move("z0-bf16-w2", ZeroSettings(stage=1), "0.14.5"),
