@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.patience import patient
 from tests.daemon.daemons import Daemon
 from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
@@ -207,9 +209,9 @@ def test_a_program_that_asks_is_not_ended_by_the_sigterm(daemon: Daemon, work: P
 
 def test_a_time_limit_stops_a_program_as_a_cancel_does(daemon: Daemon, work: Path) -> None:
     daemon.start()
-    daemon.client.submit(
-        own(work, "graceful touch=ready hang", time_limit="2s", script=watched(work))
-    )
+    limit = math.ceil(patient(2.0))  # so that the program has begun by then
+    words = "graceful touch=ready hang"
+    daemon.client.submit(own(work, words, time_limit=limit, script=watched(work)))
     job = daemon.wait_for_end(1)
     assert (job["state"], job["latest_checkpoint"]["step"]) == ("stopped", 77)
 

@@ -24,7 +24,7 @@ from zerotoolsd.users.policy import Access, Caller, Rights
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:
-    now = time.time()
+    now = time.time() - 2.5 * 86400  # an age that the seconds of this test do not change
     service.add(state="succeeded", ended=now)
     service.add(state="running", reason=None, created=now, progress=STEP)
     known = {"verified": {"how": "digests", "time": now}, "not_verified": None}
@@ -34,8 +34,8 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines() == [
         "id  name  state    age  ranks  stage   step    loss        saved  why",
-        " 2  tiny  running   0s  2 CPU      3  12/40  2.5000  10 verified",
-        " 3  tiny  queued    0s  2 CPU      3      -       -            -  "
+        " 2  tiny  running   2d  2 CPU      3  12/40  2.5000  10 verified",
+        " 3  tiny  queued    2d  2 CPU      3      -       -            -  "
         "needs 1 GPU, and GPU 0 is leased to job 1",
     ]
     assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)["jobs"]] == [2, 3]

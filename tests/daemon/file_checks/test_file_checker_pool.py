@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -129,8 +130,18 @@ def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await asked.ask(0.2, double, 1)
         for each in stuck:
             each.cancel()
-        with (tmp_path / "hangs").open("w"):  # they answer at last
-            pass
+
+        async def answered() -> bool:
+            """Write nothing to who reads; nobody may have begun to."""
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return False
+            return True
+
+        await wait_async(answered, "a process that hangs")
         assert await asked.ask(20, double, 2) == 4
 
     tell(story)
