@@ -81,6 +81,10 @@ def test_large_integers_are_exact() -> None:
     assert (found.least, found.greatest) == (-(2**63) + 1, 2**63 - 1)
 
 
+def test_the_norm_of_zeros_has_no_sign() -> None:
+    assert str(of_parts([np.zeros(3, np.float32)]).norm) == "0.0"
+
+
 def test_a_sum_that_overflows_has_no_mean() -> None:
     found = of_parts([np.full(9, 1e308)])
     assert found.mean is None

@@ -129,7 +129,7 @@ class StatisticsSum:
         self._bound(least, greatest)
         with np.errstate(over="ignore"):
             self._total += float(wide.sum())
-        self._norm += norm_of(wide, float(max(-least, greatest)))
+        self._norm += norm_of(wide, float(max(abs(least), abs(greatest))))
         is_single = values.dtype == np.float32
         counts, zeros = _of_float32(values) if is_single else _of_float64(wide, None)
         self._counts += counts
