@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+import zerotools
 from tests.golden_files import GOLDEN, JOB
-from zerotools import formats
-from zerotools.formats.list_run_checkpoints import find_run_listing
-from zerotools.ops.inspection.inspect import SCHEMA, inspect, to_json
+from zerotools.ops.inspection.inspect import SCHEMA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/inspect-json.md"
 CHECKPOINTS = [
@@ -22,9 +21,10 @@ CHECKPOINTS = [
     GOLDEN / "bitsandbytes-0.50.2/nf4/model",
     GOLDEN / "verl-0.9.1/fsdp2-w2/checkpoint",
 ]
-TYPES = {
+TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
+    "number": (int, float),
     "list": list,
     "object": dict,
     "null": type(None),
@@ -42,10 +42,8 @@ def documented() -> dict[str, dict[str, str]]:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """What the command prints of a checkpoint, as far as it prints objects."""
-    checkpoint = formats.read(path)
-    run = find_run_listing(path, checkpoint.root)
-    return to_json(inspect(checkpoint), chunks=True, run=run)
+    """What the command prints of a checkpoint with all that it can add."""
+    return zerotools.inspect(path, stats=True).to_json(chunks=True)
 
 
 def objects(tree: dict[str, Any], section: str) -> list[dict[str, Any]]:

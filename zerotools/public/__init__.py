@@ -7,7 +7,7 @@ lazy_reader           open, load_state_dict: a thin lazy reader of a checkpoint
 inspect_checkpoint    inspect: the contents of a checkpoint
 convert_checkpoint    consolidate, reshard, convert
 verify_checkpoint     verify: check whether a checkpoint is whole
-compare_checkpoints   diff: compare two checkpoints
+compare_checkpoints   diff: compare two checkpoints; diff_series: several
 salvage_weights       salvage: export the undamaged weights of a damaged checkpoint
 thin_checkpoints      thin: drop the optimizer state
 gather_shards         gather: shards that lie on several nodes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
     from zerotools.jobs.memory_estimates.training_estimate import Estimate
     from zerotools.ops.comparison.diff_result import CheckpointDiff
-    from zerotools.public.compare_checkpoints import diff
+    from zerotools.public.compare_checkpoints import DiffResult, SeriesDiff, diff, diff_series
     from zerotools.public.convert_checkpoint import consolidate, convert, reshard
     from zerotools.public.estimate_memory import estimate
     from zerotools.public.gather_shards import GatherResult, gather
@@ -42,7 +42,7 @@ _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
     "zerotools.jobs.memory_estimates.training_estimate": ("Estimate",),
     "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
-    "zerotools.public.compare_checkpoints": ("diff",),
+    "zerotools.public.compare_checkpoints": ("DiffResult", "SeriesDiff", "diff", "diff_series"),
     "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),
     "zerotools.public.gather_shards": ("GatherResult", "gather"),
     "zerotools.public.inspect_checkpoint": ("InspectResult", "inspect"),
@@ -62,6 +62,7 @@ __all__ = [
     "BadRequest",
     "CheckpointDiff",
     "ConversionResult",
+    "DiffResult",
     "Entry",
     "Estimate",
     "GatherResult",
@@ -69,6 +70,7 @@ __all__ = [
     "ProgressUpdate",
     "Reader",
     "SalvageResult",
+    "SeriesDiff",
     "ServedCheckpoint",
     "ThinResult",
     "Unsupported",
@@ -77,6 +79,7 @@ __all__ = [
     "consolidate",
     "convert",
     "diff",
+    "diff_series",
     "estimate",
     "gather",
     "inspect",

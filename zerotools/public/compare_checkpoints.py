@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, TypedDict, Unpack
 
+from zerotools.core.errors import BadRequest
 from zerotools.io.files.source_stamps import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.comparison import checkpoint_diff
@@ -61,6 +65,13 @@ class ComparedOptions(TypedDict, total=False):
             "sum.",
         ),
     ]
+    changes: Annotated[
+        bool,
+        Option(
+            group=WHAT,
+            help="Measure equal tensors too, and show the change of each layer.",
+        ),
+    ]
     rename: Annotated[
         Words,
         Option(
@@ -75,10 +86,24 @@ class DiffKeywords(ComparedOptions, ReadingOptions, total=False):
     """The options of `zerotools diff`."""
 
 
+@dataclass(frozen=True)
+class DiffResult(CheckpointDiff):
+    """The result of `diff`."""
+
+    def to_html(self) -> str:
+        """Return a page for browsers that draws the change of each layer, the tensors that changed
+        most, and what only one side has. It is one file, and needs no network.
+
+        Raises:
+            BadRequest: the comparison was made without `changes`.
+        """
+        return SeriesDiff((self,)).to_html()
+
+
 @takes_options(DiffKeywords)
 def diff(
     a: StrPath, b: StrPath, *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
-) -> CheckpointDiff:
+) -> DiffResult:
     """Compare two checkpoints of any format, stage and number of ranks; neither is merged.
 
     The tensors and the metadata of the run are compared. The differences are in `is_equal`,
@@ -95,4 +120,44 @@ def diff(
     with recording(), metering(progress) as meter:
         prepared = checkpoint_diff.prepare_diff(path_of(a), path_of(b), asked)
         with meter(prepared.bytes, "diff") as on_bytes:
-            return checkpoint_diff.carry_out_diff(prepared, on_bytes=on_bytes)
+            return DiffResult(**vars(checkpoint_diff.carry_out_diff(prepared, on_bytes=on_bytes)))
+
+
+@dataclass(frozen=True)
+class SeriesDiff:
+    """The comparisons of several checkpoints, each with the next one."""
+
+    pairs: tuple[DiffResult, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if no checkpoint differs from the next one."""
+        return all(pair.is_equal for pair in self.pairs)
+
+    def to_html(self) -> str:
+        """Return a page for browsers that draws the change of each layer from each checkpoint to
+        the next one. It is one file, and needs no network.
+        """
+        from zerotools.ops.comparison.diff_contents import diff_contents
+        from zerotools.ops.picture.page import page_of
+
+        return page_of(diff_contents(self.pairs), "diff")
+
+
+@takes_options(DiffKeywords)
+def diff_series(
+    paths: Sequence[StrPath], *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
+) -> SeriesDiff:
+    """Compare each of several checkpoints with the next one, as `diff` does with `changes`.
+
+    Raises:
+        BadRequest: there are fewer than two paths, or an adapter; and what `diff` raises.
+        BadFile: as for `diff`.
+        Unsupported: as for `diff`.
+    """
+    if len(paths) < 2:
+        raise BadRequest(f"a series needs two checkpoints or more, and {len(paths)} was given")
+    if options.get("adapter") is not None:
+        raise BadRequest("--adapter compares two checkpoints; leave it out, or name only two")
+    options["changes"] = True
+    return SeriesDiff(tuple(diff(a, b, progress=progress, **options) for a, b in pairwise(paths)))

@@ -18,6 +18,7 @@ from zerotools.io.files.source_stamps import recording
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.compare_manifest import against as compared_with
 from zerotools.ops.verification.digest_manifest import (
     check_manifest_target,
@@ -118,6 +119,21 @@ class VerifyResult:
     def is_whole(self) -> bool:
         """True if everything was checked and no problem was found."""
         return self.verdict is Soundness.WHOLE
+
+    def to_html(self) -> str:
+        """Return a page for browsers that draws the checkpoint, and what is whole, damaged or
+        unknown in each file. It is one file, and needs no network.
+
+        Raises:
+            BadRequest: it was a dry run, which checks nothing.
+        """
+        from zerotools.ops.picture.page import page_of
+        from zerotools.ops.verification.verify_contents import verification_contents
+
+        if self.verification is None:
+            raise BadRequest("a dry run checks nothing, so there is no page; leave out --dry-run")
+        inspection = inspect(self.verification.checkpoint)
+        return page_of(verification_contents(self.verification, inspection))
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented JSON (docs/reference/verify-json.md). After a dry run it has the

@@ -78,7 +78,8 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "picture.html"
     done = command("inspect", JOB, "--html", path)
     assert done.returncode == 0
-    assert re.fullmatch(rf"page: {path} \([\d.]+ KiB\); open it in a browser\n", done.stdout)
+    told = rf"page: {path} \([\d.]+ KiB\); open it in a browser"
+    assert re.fullmatch(told, done.stdout.splitlines()[-1])
     assert MARK in path.read_text()
     refused = command("inspect", JOB, "--html", JOB / "job.json")
     assert refused.returncode == 2
@@ -204,6 +205,69 @@ def test_a_browser_draws_statistics(browser: Any, tmp_path: Path) -> None:
     page.locator("#norms svg").first.focus()
     page.keyboard.press("ArrowRight")
     assert "model.layers.0: norm" in page.locator("#tip").inner_text()
+    assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("paths", [(JOB, JOB), (JOB, JOB, JOB)], ids=["two", "three"])
+def test_a_browser_draws_a_comparison(
+    browser: Any, tmp_path: Path, paths: tuple[Path, ...]
+) -> None:
+    path = tmp_path / "page.html"
+    contents = json.loads(values_of(zerotools.diff_series(paths).to_html()))
+    for pair in contents["pairs"]:
+        pair["changes"][1][2:] = [0.25, 0.9, 0.5]
+        pair["only_b"] = [1, [HOSTILE]]
+    path.write_text(page_of(contents, "diff"))
+    context = browser.new_context(viewport={"width": 390, "height": 900}, offline=True)
+    page = context.new_page()
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.locator("#only li").inner_text().startswith("</script><script>")
+    for measure in ("1 - cosine", "share of changed elements"):
+        page.get_by_label("measure").select_option(measure)
+    page.locator("#heat svg").focus()
+    for key in ("ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert "relative norm" in page.locator("#tip").inner_text()
+    page.keyboard.press("Enter")
+    if len(paths) == 2:
+        assert page.locator("#lines svg").count() > 0
+        assert page.locator("#tensors tbody tr").count() > 0
+    else:
+        assert page.get_by_label("comparison").input_value() == "1"
+    assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_browser_draws_a_verification_and_the_loss(browser: Any, tmp_path: Path) -> None:
+    path, run = tmp_path / "page.html", tmp_path / "run" / JOB.name
+    shutil.copytree(JOB, run)
+    lost = run / "dcp" / "__0_0.distcp"
+    data = bytearray(lost.read_bytes())
+    data[len(data) // 2] ^= 1
+    lost.write_bytes(data)
+    steps = ({"step": step, "loss": 9 / step, "lr": 0.1} for step in range(1, 9))
+    (run.parent / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in steps))
+    path.write_text(zerotools.verify(run).to_html())
+    context = browser.new_context(viewport={"width": 390, "height": 900}, offline=True)
+    page = context.new_page()
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.locator("#verdict").inner_text() == "DAMAGED"
+    assert "damaged" in page.locator("#legend").inner_text()
+    assert page.locator("#files .problem").first.inner_text().strip() == "✗"
+    assert page.locator("#curves svg").count() == 2
+    page.get_by_label("colour").select_option("role")
+    page.locator("#map button").first.click()
     assert errors == []
     context.close()
 

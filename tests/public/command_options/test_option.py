@@ -67,9 +67,9 @@ ARGUMENTS = {
 }
 """What a command needs; those that are not here need a path."""
 OF_PAPER = {
-    "inspect": {"tensors", "html"},  # a function returns every tensor, and `to_html` the page
-    "diff": {"top"},  # and every difference
-    "verify": {"strict"},  # and the verdict, of which a command makes a status
+    "inspect": {"tensors", "verbose", "pager", "html"},  # a function returns all of it
+    "diff": {"top", "html"},  # and every difference
+    "verify": {"strict", "html"},  # and the verdict, of which a command makes a status
     "estimate": {"config", "write", "way"},  # and the configs, which --print prints
 }
 """Options on what is printed, which a function has no use for."""

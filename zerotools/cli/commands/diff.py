@@ -13,6 +13,7 @@ from zerotools.cli.options.click_options import (
     OUTPUT,
     CheckpointPath,
     GroupedCommand,
+    html_option,
     option,
     options_of,
 )
@@ -24,11 +25,11 @@ from zerotools.core.checkpoint import Origin
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import PRECISIONS
-from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.comparison import diff_result
 from zerotools.ops.comparison.diff_result import CheckpointDiff, RunComparison, TensorDifference
 from zerotools.ops.comparison.pairing import COPY
-from zerotools.public.compare_checkpoints import DiffKeywords, diff
+from zerotools.public.compare_checkpoints import DiffKeywords, diff, diff_series
 
 _PATH = CheckpointPath()
 
@@ -36,6 +37,7 @@ _PATH = CheckpointPath()
 @click.command("diff", cls=GroupedCommand)
 @click.argument("a", type=_PATH)
 @click.argument("b", type=_PATH)
+@click.argument("more", type=_PATH, nargs=-1)
 @options_of(DiffKeywords)
 @option(
     "--top",
@@ -45,16 +47,35 @@ _PATH = CheckpointPath()
     show_default=True,
     help="How many tensors to list of each kind.",
 )
+@html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
-def command(a: Path, b: Path, top: int, as_json: bool, **given: Any) -> int:
+def command(
+    a: Path,
+    b: Path,
+    more: tuple[Path, ...],
+    top: int,
+    html: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Compare the checkpoints A and B, and list their differences.
 
     They may have any format, stage and number of ranks; neither is merged. The command compares the
-    tensors and the metadata of the run: step, param groups, loss scaler, configuration. Exit status
-    1 means that they differ, or that one has problems.
+    tensors and the metadata of the run: step, param groups, loss scaler, configuration. --html
+    includes --changes, and takes more than two: each is compared with the next one. Exit status 1
+    means that they differ, or that one has problems.
     """
+    if html is not None:
+        from zerotools.ops.picture.page import check_page_target, write_page
+
+        check_page_target(html)  # before an hour of reading
+        given["changes"] = True
+    if more:
+        return _series((a, b, *more), html, as_json, given)
     with shown_progress() as progress:
         difference = diff(a, b, progress=progress, **given)
+    if html is not None:
+        write_page(html, difference.to_html())
     if as_json:
         render.print_json(difference.to_json())
     else:
@@ -63,7 +84,31 @@ def command(a: Path, b: Path, top: int, as_json: bool, **given: Any) -> int:
             say("note", note)
         for problem in difference.problems:
             say("warning", problem)
+        if html is not None:
+            click.echo(render.page_line(html))
     return 0 if difference.is_equal and not difference.problems else EXIT_DIFFERENCES
+
+
+def _series(paths: Sequence[Path], html: Path | None, as_json: bool, given: dict[str, Any]) -> int:
+    """Compare each checkpoint with the next one, and write the page; return the exit status."""
+    if html is None:
+        raise BadRequest(
+            f"{len(paths)} checkpoints are compared on a page only; add --html FILE, or name two"
+        )
+    if as_json:
+        raise BadRequest("--json describes two checkpoints; leave it out, or name only two")
+    from zerotools.ops.picture.page import write_page
+
+    with shown_progress() as progress:
+        found = diff_series(paths, progress=progress, **given)
+    write_page(html, found.to_html())
+    for pair in found.pairs:
+        render.print_lines([_verdict(pair), *_origins(pair)])
+        for problem in pair.problems:
+            say("warning", problem)
+    click.echo(render.page_line(html))
+    has_problems = any(pair.problems for pair in found.pairs)
+    return 0 if found.is_equal and not has_problems else EXIT_DIFFERENCES
 
 
 _WORDS = {
@@ -87,6 +132,7 @@ def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -
     if difference.different_models is None:
         lines += ["", *_counts(difference)]
         lines += _worst(difference, top, columns)
+        lines += _layers(difference)
         lines += _others(difference, top)
         lines += _run(difference.run, top)
     return [*lines, *_proposals(difference)]
@@ -178,6 +224,26 @@ def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterato
     yield f"the worst {len(shown)} of {len(measured)} that differ in values:"
     rows = [_row(each) for each in shown]
     yield from render.table_and_remarks(_HEADERS, rows, right=_HEADERS[:4], columns=columns)
+
+
+def _layers(difference: CheckpointDiff) -> Iterator[str]:
+    """Yield the lines on the change of each layer, if it was measured."""
+    rows = [
+        (
+            render.number(each.distance.relative, 3),
+            render.number(each.distance.cosine, 6),
+            render.UNKNOWN
+            if each.distance.unchanged is None
+            else f"{100 * each.distance.unchanged:.1f} %",
+            each.role,
+            each.layer,
+        )
+        for each in difference.layers
+    ]
+    if rows:
+        yield ""
+        headers = ("REL NORM", "COSINE", "UNCHANGED", "ROLE", "LAYER")
+        yield from render.table(headers, rows, right=headers[:3])
 
 
 def _row(each: TensorDifference) -> Sequence[str]:

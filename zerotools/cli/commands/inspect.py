@@ -15,6 +15,7 @@ from zerotools.cli.options.click_options import (
     OUTPUT,
     CheckpointPath,
     GroupedCommand,
+    html_option,
     option,
     options_of,
     pager_option,
@@ -53,13 +54,7 @@ if TYPE_CHECKING:
     help="Also list tensors by role, param groups, files, and the checkpoints of the run.",
 )
 @pager_option
-@option(
-    "--html",
-    group=OUTPUT,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a page for browsers that draws the checkpoint: modules by size, tensors by file.",
-)
+@html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
 def command(
     path: Path,
@@ -76,11 +71,13 @@ def command(
     number of checkpoints, and the next command. Tensor data is read only with --stats. Exit status
     1 means that the checkpoint has problems.
     """
+    if html is not None:
+        from zerotools.ops.picture.page import check_page_target, write_page
+
+        check_page_target(html)  # before an hour of reading
     with shown_progress() as progress:
         found = inspect(path, progress=progress, **given)
     if html is not None:
-        from zerotools.ops.picture.page import write_page
-
         write_page(html, found.to_html())
     if as_json:
         render.print_json(found.to_json(chunks=tensors))
@@ -94,7 +91,7 @@ def command(
             lines += [] if found.run is None else _run(found.run, verbose=verbose)
             lines += _next(found)
         if html is not None:
-            lines.append(f"page: {html} ({render.size(html.stat().st_size)}); open it in a browser")
+            lines.append(render.page_line(html))
         print_paged(lines, pager)
     return EXIT_DIFFERENCES if found.problems else 0
 

@@ -13,6 +13,7 @@ from zerotools.cli.options.click_options import (
     OUTPUT,
     CheckpointPath,
     GroupedCommand,
+    html_option,
     option,
     options_of,
 )
@@ -41,8 +42,9 @@ _PARTS_TO_COME = "all parts together check the whole checkpoint: combine their e
     is_flag=True,
     help="Exit with status 1 also if no problem was found but not everything can be checked.",
 )
+@html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
-def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
+def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given: Any) -> int:
     """Check whether the checkpoint at PATH is whole: its structure, its bytes, its values.
 
     If PATH.zerotools.json exists, the checkpoint is compared with that manifest. The last line is
@@ -54,8 +56,16 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
         raise BadRequest(
             "--fast does not check bytes, so --strict always fails; leave one of them out"
         )
+    if html is not None:
+        from zerotools.ops.picture.page import check_page_target, write_page
+
+        if given["dry_run"]:
+            raise BadRequest("--dry-run checks nothing, so there is no page; leave out --html")
+        check_page_target(html)  # before an hour of reading
     with shown_progress() as progress:
         found = verify(path, progress=progress, **given)
+    if html is not None:
+        write_page(html, found.to_html())
     if as_json:
         render.print_json(found.to_json())
     elif found.verification is None:
@@ -68,6 +78,8 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
             click.echo("no manifest was written, because the checkpoint is damaged")
         if found.next is not None:
             click.echo(f"next: {render.clean(found.next)} ({_why(found)})")
+        if html is not None:
+            click.echo(render.page_line(html))
         click.echo(found.verification.verdict.conclusion)
     is_faulty = found.verdict is Soundness.FAULTY
     is_short = strict and not (found.is_whole or found.dry_run)

@@ -151,6 +151,17 @@ class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def html_option(function: _Decorated) -> _Decorated:
+    """Add `--html FILE`, with the keyword `html`, to a command."""
+    return option(
+        "--html",
+        group=OUTPUT,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the result as a page for browsers that draws it.",
+    )(function)
+
+
 def options_of(declaration: type) -> Callable[[_Command], _Command]:
     """Return a decorator that adds to a command all options that the TypedDict `declaration`
     declares.

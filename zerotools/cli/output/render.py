@@ -12,6 +12,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -89,6 +90,11 @@ def loss(value: float) -> str:
     """Return a loss with four decimals, or in scientific notation if it is a million or more."""
     most = sys.float_info.max  # a whole number in JSON may be larger
     return f"{value:.4f}" if abs(value) < 1e6 else f"{max(-most, min(value, most)):.3e}"
+
+
+def page_line(page: Path) -> str:
+    """Return the line on a page for browsers that was written."""
+    return f"page: {page} ({size(page.stat().st_size)}); open it in a browser"
 
 
 def width(text: str) -> int:

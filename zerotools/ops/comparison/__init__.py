@@ -7,4 +7,5 @@ tensor_diff      the difference of each pair of tensors
 training_diff    the difference of steps, param groups, loss scaler and config.json
 tolerance        the difference that is allowed
 diff_result      the result, and its JSON
+diff_contents    what the page of a comparison shows
 """

@@ -55,7 +55,8 @@ class DiffOptions:
     `parse_tolerance` reads. `tag`, `layout` and `section` apply to each checkpoint that has a
     format with such an option. `adapter` is the directory of a PEFT adapter that is added to B.
     Without a `tolerance` the bits must be equal; with an adapter, the values must be as near as
-    `tolerance_of_sums` allows.
+    `tolerance_of_sums` allows. With `changes`, equal tensors are measured too, so that the change
+    of each layer is known.
     """
 
     roles: Sequence[str] = ()
@@ -66,6 +67,7 @@ class DiffOptions:
     tag: str | None = None
     layout: Path | None = None
     section: str | None = None
+    changes: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class PreparedDiff:
     is_of_runs: bool
     table: FormatTable
     adapted: Mapping[Key, Adapted] = field(default_factory=dict)
+    measures_all: bool = False
 
     @property
     def bytes(self) -> int:
@@ -110,7 +113,17 @@ def prepare_diff(
     pairing = pair_up(sides[0], sides[1], options.roles, options.include)
     is_of_runs = not (options.roles or options.include)
     notes = tuple(sides[2])
-    return PreparedDiff(sides[0], sides[1], pairing, tolerance, notes, is_of_runs, table, adapted)
+    return PreparedDiff(
+        sides[0],
+        sides[1],
+        pairing,
+        tolerance,
+        notes,
+        is_of_runs,
+        table,
+        adapted,
+        measures_all=options.changes,
+    )
 
 
 def _read_both(
@@ -169,6 +182,7 @@ def carry_out_diff(
             (budget or MemoryBudget(MAX_MEMORY)).reading(a.checkpoint.root, b.checkpoint.root),
             on_bytes,
             prepared.adapted,
+            measures_all=prepared.measures_all,
         )
     tensors += _alone(a, pairing.only_a, ONLY_A, _numbers(b, trainings[1]))
     tensors += _alone(b, pairing.only_b, ONLY_B, _numbers(a, trainings[0]))
@@ -186,6 +200,7 @@ def carry_out_diff(
         propose(_weights(a, pairing.only_a), _weights(b, pairing.only_b)),
         tuple(_problems(a, b)),
         tuple(notes),
+        has_changes=prepared.measures_all,
     )
 
 

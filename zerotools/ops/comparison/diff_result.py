@@ -10,6 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Origin
 from zerotools.core.dtypes import DType
+from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.io.numeric.compare_values import Distance, Extreme
 from zerotools.ops.comparison.tolerance import Tolerance
 
@@ -142,6 +143,31 @@ class RunComparison:
     only_b: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """The difference of all measured tensors of one role in one layer; `tensors` is their number.
+
+    `distance` is that of these tensors joined.
+    """
+
+    layer: str
+    role: str
+    tensors: int
+    distance: Distance
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form (docs/reference/diff-json.md)."""
+        found = self.distance
+        return {
+            "layer": self.layer,
+            "role": self.role,
+            "tensors": self.tensors,
+            "relative_norm": None if found.relative is None else number_json(found.relative),
+            "cosine": found.cosine,
+            "unchanged": found.unchanged,
+        }
+
+
 @dataclass(frozen=True)
 class CheckpointDiff:
     """The result of `zerotools.diff`.
@@ -150,7 +176,7 @@ class CheckpointDiff:
     that one side lacks. `run` is None if the runs were not compared. `different_models` is a
     sentence if the two have no tensor in common. `proposals` are rules for `--rename`, each with
     the number of names that it would match. `problems` are problems of the checkpoints, and `notes`
-    are other sentences for the user."""
+    are other sentences for the user. `has_changes`: equal tensors were measured too."""
 
     a: Origin
     b: Origin
@@ -161,6 +187,7 @@ class CheckpointDiff:
     proposals: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    has_changes: bool = False
 
     @property
     def is_equal(self) -> bool:
@@ -184,8 +211,24 @@ class CheckpointDiff:
         Tensors with NaN or infinity in only one checkpoint come first, then the others by the
         relative norm of their difference.
         """
-        measured = [each for each in self.differing if each.distance is not None]
+        measured = [each for each in self.differing if each.differing]
         return tuple(sorted(measured, key=_badness, reverse=True)[:most])
+
+    @property
+    def layers(self) -> tuple[LayerChange, ...]:
+        """The change of each layer, for each role; empty if equal tensors were not measured."""
+        if not self.has_changes:
+            return ()
+        sums: dict[tuple[str, str], tuple[int, Distance]] = {}
+        for each in self.tensors:
+            if each.distance is not None:
+                place = place_of(each.name).layer, each.role
+                count, total = sums.get(place, (0, Distance()))
+                sums[place] = count + 1, total + each.distance
+        order = {layer: n for n, layer in enumerate(layers_in_order(e.name for e in self.tensors))}
+        roles = {role: n for n, role in enumerate(dict.fromkeys(e.role for e in self.tensors))}
+        places = sorted(sums, key=lambda place: (roles[place[1]], order[place[0]]))
+        return tuple(LayerChange(*place, *sums[place]) for place in places)
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented, versioned form (docs/reference/diff-json.md)."""
@@ -201,6 +244,7 @@ class CheckpointDiff:
             "tensors": [
                 _tensor_json(each, self.tolerance) for each in self.tensors if each.status != EQUAL
             ],
+            "layers": [each.to_json() for each in self.layers] if self.has_changes else None,
             "run": None
             if run is None
             else {
@@ -279,6 +323,7 @@ def _distance_json(each: TensorDifference) -> dict[str, Any] | None:
         "max_abs": None if distance.max_abs is None else number_json(distance.max_abs.value),
         "max_abs_where": _where_json(distance.max_abs, each.shape),
         "relative_norm": None if distance.relative is None else number_json(distance.relative),
+        "cosine": distance.cosine,
         "where": None if where is None else list(where),
         "a": None if each.worst is None else number_json(each.worst.ours),
         "b": None if each.worst is None else number_json(each.worst.theirs),

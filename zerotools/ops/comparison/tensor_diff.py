@@ -88,8 +88,11 @@ def compare_tensors(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
     adapted: Mapping[Key, Adapted] | None = None,
+    *,
+    measures_all: bool = False,
 ) -> list[TensorDifference]:
-    """Return the result of the comparison for each pair, in order.
+    """Return the result of the comparison for each pair, in order. With `measures_all`, equal
+    tensors have a distance too.
 
     `on_bytes` is called with the number of bytes that were read since its last call; all together
     are `bytes_of(a, b, pairs)`. `adapted` are tensors of `b` that an adapter is added to.
@@ -108,14 +111,23 @@ def compare_tensors(
         )
         workers = stack.enter_context(TileWorkers(budget))
         reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes, adapted)
-        alike = set(same_type) - reading.different_bytes(same_type)
+        alike = set[int]()
+        if not measures_all:
+            alike = set(same_type) - reading.different_bytes(same_type)
         measured = reading.distances([n for n in numbers if n not in alike], tolerance.allowance)
     for each in (a, b):
         Sources(each.stamps).check()
     for number in reading.casts:
         measured.pop(number, None)
     return [
-        _judged(pair, described[n], measured.get(n), reading.messages.get(n), tolerance)
+        _judged(
+            pair,
+            described[n],
+            measured.get(n),
+            reading.messages.get(n),
+            tolerance,
+            keeps_equal=measures_all,
+        )
         for n, pair in enumerate(pairs)
     ]
 
@@ -150,6 +162,8 @@ def _judged(
     distance: Distance | None,
     message: str | None,
     tolerance: Tolerance,
+    *,
+    keeps_equal: bool,
 ) -> TensorDifference:
     is_cast = described[0].dtype != described[1].dtype
     differing = 0 if distance is None else distance.differing - is_cast * distance.both_nan
@@ -157,7 +171,7 @@ def _judged(
     if message is not None:
         status, distance = UNREADABLE, None
     elif status is None and not differing:
-        status, distance = (CAST if is_cast else EQUAL), None
+        status, distance = (CAST if is_cast else EQUAL), distance if keeps_equal else None
     elif status is None:
         assert distance is not None, "a difference was measured"
         is_near = tolerance.allowance != NOTHING and not distance.outside

@@ -27,7 +27,7 @@ const ticksOf = (least, greatest, isLog, most = 5) => {
 const drawLines = (host, spec) => {
   host.replaceChildren(make("h3", spec.title));
   const all = spec.series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y) && (!spec.isLog || y > 0));
-  if (!all.length) { host.append(make("p", "no values", "muted")); return; }
+  if (!all.length) { host.append(make("p", spec.empty || "no values", "muted")); return; }
   const width = Math.max(220, host.clientWidth), height = 170;
   const [left, right, top, bottom] = [54, 10, 8, 24];
   const xs = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);

@@ -4,7 +4,11 @@
   const WEIGHTS = new Set(["param", "param16"].map((role) => values.roles.indexOf(role)));
   const MOST_TILES = 250;
 
-  const colourOf = (number) => number < 0 ? "var(--none)" : `hsl(${(number * 137.508 + 205) % 360} 55% 68%)`;
+  // The states of a verification: [state, reasons, strip] of each file, and the state of each tensor
+  const checks = values.checks;
+  const STATES = ["whole", "unknown", "damaged"], STATE_COLOURS = ["var(--whole)", "var(--doubt)", "var(--damaged)"];
+  const byCheck = () => byId("colour").value === "check";
+  const colourOf = (number) => byCheck() ? STATE_COLOURS[number] || "var(--none)" : number < 0 ? "var(--none)" : `hsl(${(number * 137.508 + 205) % 360} 55% 68%)`;
 
   // The modules: a node for each part of a name. A weight in two roles counts once as parameters.
   const node = (name, path) => ({ name, path, children: new Map(), tensors: [], bytes: 0, elements: 0 });
@@ -53,16 +57,18 @@
     if (colouring() === "role") return tensor[ROLE];
     if (colouring() === "dtype") return tensor[DTYPE];
     if (colouring() === "group") return tensor[GROUP];
+    if (byCheck()) return checks.tensors[index];
     return kindOf[index];
   };
   const wordsOf = (number) => {
     if (colouring() === "role") return values.roles[number];
     if (colouring() === "dtype") return values.dtypes[number];
     if (colouring() === "group") return number < 0 ? "in no group" : `group ${number}`;
-    return kindNames[number];
+    return byCheck() ? STATES[number] : kindNames[number];
   };
   const most = (at) => {
-    // The value that most bytes below a node have.
+    // The value that most bytes below a node have; of states the worst.
+    if (byCheck()) return Math.max(...below(at).map((t) => checks.tensors[t]));
     const sums = new Map();
     const walk = (here) => { here.tensors.forEach((t) => { const v = valueOf(values.tensors[t], t); sums.set(v, (sums.get(v) || 0) + values.tensors[t][BYTES]); }); here.children.forEach(walk); };
     walk(at);
@@ -238,13 +244,14 @@
     detail.append(make("p", `${size(selected.bytes)}, ${count(selected.elements)} parameters, ${count(tensors.length)} ${tensors.length === 1 ? "tensor" : "tensors"} in ${count(held.size)} of ${count(values.files.length)} files`));
     const table = make("table");
     const head = make("tr");
-    ["tensor", "role", "type", "shape", "size", ...(statistics ? ["min", "max", "mean", "norm", "zeros", "NaN/Inf"] : [])].forEach((text, n) => head.append(make("th", text, n > 3 ? "number" : "")));
+    ["tensor", "role", "type", "shape", "size", ...(checks ? ["check"] : []), ...(statistics ? ["min", "max", "mean", "norm", "zeros", "NaN/Inf"] : [])].forEach((text, n) => head.append(make("th", text, n > 3 ? "number" : "")));
     table.append(head);
     tensors.slice(0, 60).forEach((index) => {
       const tensor = values.tensors[index];
       const row = make("tr");
       const name = selected.path ? tensor[NAME].slice(selected.path.length + 1) || tensor[NAME] : tensor[NAME];
       row.append(make("td", name), make("td", values.roles[tensor[ROLE]]), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
+      if (checks) row.append(make("td", STATES[checks.tensors[index]], checks.tensors[index] === 2 ? "problem" : ""));
       if (statistics) row.append(...figuresOf(index).map((text) => make("td", text, "number")));
       table.append(row);
     });
@@ -383,7 +390,8 @@
   const makeCurves = () => {
     if (!values.curves) return;
     byId("curves-section").hidden = false;
-    byId("curves-note").textContent = `From ${values.curves.source}.${values.curves.step === null ? "" : ` The dashed line is this checkpoint, step ${count(values.curves.step)}.`}`;
+    if (values.curves.fault) { byId("curves-note").textContent = `${values.curves.source} cannot be read: ${values.curves.fault}`; return; }
+    byId("curves-note").textContent = `From ${values.curves.source}.${values.curves.averaged > 1 ? ` Each point is the mean of ${count(values.curves.averaged)} values.` : ""}${values.curves.step === null ? "" : ` The dashed line is this checkpoint, step ${count(values.curves.step)}.`}`;
     drawings.push(drawCurves);
     drawCurves();
   };
@@ -391,7 +399,7 @@
   // The strips of the files
   const drawn = new Map();
   const paint = (canvas) => {
-    const strip = values.files[Number(canvas.dataset.file)][2];
+    const strip = byCheck() ? checks.files[Number(canvas.dataset.file)][2] : values.files[Number(canvas.dataset.file)][2];
     const cells = strip.reduce((sum, value, place) => place % 2 ? sum : sum + value, 0);
     canvas.width = cells;
     canvas.height = 1;
@@ -404,8 +412,8 @@
     let at = 0;
     for (let place = 0; place < strip.length; place += 2) {
       const tensor = strip[place + 1];
-      context.globalAlpha = chosen && !chosen.has(tensor) ? 0.15 : 1;
-      context.fillStyle = tensor < 0 ? resolve(none) : resolve(colourOf(valueOf(values.tensors[tensor], tensor)));
+      context.globalAlpha = chosen && !byCheck() && !chosen.has(tensor) ? 0.15 : 1;
+      context.fillStyle = byCheck() ? resolve(colourOf(tensor)) : tensor < 0 ? resolve(none) : resolve(colourOf(valueOf(values.tensors[tensor], tensor)));
       context.fillRect(at, 0, strip[place], 1);
       at += strip[place];
     }
@@ -418,20 +426,24 @@
     return -1;
   };
   const makeFiles = () => {
+    if (!checks) byId("colour").querySelector('[value="check"]').remove();
+    else byId("colour").value = "check";
     const body = byId("files").tBodies[0];
     values.files.forEach(([name, bytes, strip, isNamed], index) => {
       const row = make("tr", undefined, isNamed ? "named" : "");
       const cell = make("td", `‎${name}`);
-      cell.title = name;
+      cell.title = checks && checks.files[index][1] ? `${name}: ${checks.files[index][1]}` : name;
+      if (checks) cell.prepend(make("span", ["✓ ", "? ", "✗ "][checks.files[index][0]], ["good", "doubt", "problem"][checks.files[index][0]]));
       const picture = make("td");
       if (strip) {
         const canvas = make("canvas");
         canvas.dataset.file = String(index);
         canvas.setAttribute("role", "img");
-        canvas.setAttribute("aria-label", `tensors in ${name}`);
+        canvas.setAttribute("aria-label", checks ? `${name} is ${STATES[checks.files[index][0]]}` : `tensors in ${name}`);
         canvas.addEventListener("mousemove", (event) => {
           const tensor = tensorAt(canvas, event.offsetX);
-          showTip(tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`, event.clientX, event.clientY);
+          const check = checks ? `${STATES[checks.files[index][0]]}${checks.files[index][1] ? ` (${checks.files[index][1]})` : ""}; ` : "";
+          showTip(check + (tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`), event.clientX, event.clientY);
         });
         canvas.addEventListener("mouseleave", hideTip);
         canvas.addEventListener("click", (event) => { const tensor = tensorAt(canvas, event.offsetX); if (tensor >= 0) choose(nodeOf(values.tensors[tensor][NAME])); });
@@ -452,7 +464,7 @@
     [...byId("files").tBodies[0].rows].forEach((row, index) => row.classList.toggle("away", Boolean(held) && !held.has(index)));
     document.querySelectorAll("#files canvas").forEach((canvas) => { if (canvas.dataset.seen) paint(canvas); });
     const gone = values.files.filter((file) => !file[2]).length;
-    byId("files-note").textContent = `${count(values.files.length)} ${values.files.length === 1 ? "file" : "files"}${gone ? `, ${count(gone)} of them missing` : ""}. Each strip is a file; the colours are those of the map, and grey is headers and padding.${held ? ` ${selected.path} lies in ${count(held.size)} of them.` : ""}`;
+    byId("files-note").textContent = `${count(values.files.length)} ${values.files.length === 1 ? "file" : "files"}${gone ? `, ${count(gone)} of them missing` : ""}. Each strip is a file; ${byCheck() ? "red is damaged, and a ? means that nothing in the file proves its bytes" : "the colours are those of the map, and grey is headers and padding"}.${held ? ` ${selected.path} lies in ${count(held.size)} of them.` : ""}`;
   };
 
   // The optimizer

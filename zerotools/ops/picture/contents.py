@@ -15,6 +15,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.ops.inspection.checkpoint_summary import plain
 from zerotools.ops.inspection.inspect import Inspection
+from zerotools.ops.inspection.loss_curves import loss_curves
 
 if TYPE_CHECKING:
     from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
@@ -26,7 +27,7 @@ ALL_CELLS = 60_000
 """Cells of all strips together, if there are not too many files for that."""
 UNCLAIMED = -1
 """In a strip, bytes that are in no tensor: headers and padding."""
-_MOST_PROBLEMS = 100
+MOST_PROBLEMS = 100
 
 Segment = tuple[int, int, int]
 """Begin and end in bytes of a file, and the index of a tensor."""
@@ -49,7 +50,7 @@ def picture_contents(
             it is None for a file that does not exist.
         aliases: pairs of a tied name and the name that holds the bytes.
         statistics: those of the values (`statistics_contents`); None if they were not requested.
-        curves: the loss of the run (`curves_contents`); None if none lies next to the checkpoint.
+        curves: the loss of the run, with the name of its file; None if there is no such file.
     """
     checkpoint, training = inspection.checkpoint, inspection.run.training
     tensors = list(checkpoint.tensors.items())
@@ -69,7 +70,7 @@ def picture_contents(
         "is_whole": not inspection.problems,
         "facts": _facts(inspection),
         "notes": list(inspection.notes),
-        "problems": [problem.message for problem in inspection.problems[:_MOST_PROBLEMS]],
+        "problems": [problem.message for problem in inspection.problems[:MOST_PROBLEMS]],
         "problem_count": len(inspection.problems),
         "roles": roles,
         "dtypes": dtypes,
@@ -106,7 +107,22 @@ def picture_contents(
         "statistics": None
         if statistics is None
         else statistics_contents([key for key, _ in tensors], statistics),
-        "curves": None,
+        "curves": _curves(inspection),
+    }
+
+
+def _curves(inspection: Inspection) -> dict[str, Any] | None:
+    found = loss_curves(inspection.checkpoint)
+    if found is None:
+        return None
+    return {
+        "source": found.source.name,
+        "fault": found.fault,
+        "averaged": found.averaged,
+        "step": inspection.step,
+        "loss": found.loss,
+        "eval_loss": found.eval_loss,
+        "lr": found.lr,
     }
 
 
@@ -181,12 +197,19 @@ def strip(segments: Iterable[Segment], size: int, cells: int) -> list[int]:
             held = min(end, (cell + 1) * width) - max(begin, cell * width)
             if held > most[cell][0]:
                 most[cell] = (held, tensor)
+    return run_lengths(tensor for _, tensor in most)
+
+
+def run_lengths(cells: Iterable[int]) -> list[int]:
+    """Return the values of cells as pairs of a number of neighbours and their value, in one
+    list.
+    """
     found: list[int] = []
-    for _, tensor in most:
-        if found and found[-1] == tensor:
+    for value in cells:
+        if found and found[-1] == value:
             found[-2] += 1
         else:
-            found += [1, tensor]
+            found += [1, value]
     return found
 
 

@@ -41,12 +41,22 @@ addEventListener("beforeprint", () => drawings.forEach((draw) => draw()));
 byId("title").textContent = values.title;
 byId("verdict").textContent = values.verdict;
 byId("verdict").classList.toggle("whole", values.is_whole);
+byId("verdict").classList.toggle("unknown", Boolean(values.is_unknown));
 values.facts.forEach(([name, value]) => {
   const pair = make("div");
   pair.append(make("dt", name), make("dd", value));
   byId("facts").append(pair);
 });
-values.problems.forEach((text) => byId("messages").append(make("li", text, "problem")));
-if (values.problem_count > values.problems.length) byId("messages").append(make("li", `and ${count(values.problem_count - values.problems.length)} more problems`, "problem"));
-values.notes.forEach((text) => byId("messages").append(make("li", text)));
-
+// The first problems and notes, and the others on request.
+const drawMessages = (texts, all, words, className) => {
+  const list = (some) => { const found = make("ul"); some.forEach((text) => found.append(make("li", text, className))); return found; };
+  const shown = texts.length > 6 ? 5 : texts.length;
+  if (shown) byId("messages").append(list(texts.slice(0, shown)));
+  if (shown === texts.length) return;
+  const more = make("details"), rest = list(texts.slice(shown));
+  if (all > texts.length) rest.append(make("li", `and ${count(all - texts.length)} more`));
+  more.append(make("summary", `${count(all - shown)} more ${words}`), rest);
+  byId("messages").append(more);
+};
+drawMessages(values.problems, values.problem_count, "problems", "problem");
+drawMessages(values.notes, values.notes.length, "notes", "");

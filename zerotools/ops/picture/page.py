@@ -49,8 +49,8 @@ def _hash(script: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write `page` to `path`. It appears complete, and replaces only a page of zerotools.
+def check_page_target(path: Path) -> None:
+    """Raise an error unless `write_page` can write to `path`.
 
     Raises:
         BadRequest: `path` is not the name of a file, it is another file, or its directory does not
@@ -64,6 +64,15 @@ def write_page(path: Path, page: str) -> None:
         )
     if not path.parent.is_dir():
         raise BadRequest(f"--html {path}: the directory {path.parent} does not exist; make it")
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write `page` to `path`. It appears complete, and replaces only a page of zerotools.
+
+    Raises:
+        BadRequest: as for `check_page_target`.
+    """
+    check_page_target(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
         with new_text_file(partial) as file:

@@ -10,4 +10,5 @@ digests           the digest of a tensor
 digest_manifest   NAME.zerotools.json, which records digests, and the record inside an output
 compare_manifest  compare a checkpoint with a manifest, or with another checkpoint
 findings          the faults that were found, the verdict, and its JSON
+verify_contents   what the page of a verification shows
 """

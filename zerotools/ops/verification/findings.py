@@ -58,13 +58,15 @@ class Finding:
     """A fault that a check found: a sentence, with the file and the tensor that it is about, if
     any.
 
-    `file` is relative to the checkpoint's directory.
+    `file` is relative to the checkpoint's directory. `span` are the first byte and the end of the
+    damaged part of the file, if that is known.
     """
 
     check: Check
     message: str
     file: str | None = None
     tensor: Key | None = None
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

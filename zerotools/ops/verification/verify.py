@@ -402,6 +402,7 @@ class AllChecks:
                     f"the zip directory has {record.crc:08x}: its bytes have changed since it was "
                     f"saved{holds}; take another copy",
                     name,
+                    span=(record.begin, record.begin + record.length),
                 )
             )
 

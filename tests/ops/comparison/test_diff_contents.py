@@ -1,0 +1,134 @@
+"""What the page of a comparison shows: changes by layer, the tensors that changed most, what one
+side lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import zerotools
+from tests.cli.command_process import zerotools as command
+from tests.golden_files import JOB
+from tests.ops.picture.test_page import HOSTILE, values_of
+from zerotools.core.errors import BadRequest
+
+
+def model(path: Path, seed: int, **others: Any) -> Path:
+    """A model of four layers; layer 2 differs much between seeds, layer 3 not at all."""
+    noise = np.random.default_rng(seed)
+    tensors = {
+        f"model.layers.{n}.{kind}.weight": np.random.default_rng(n)
+        .standard_normal((8, 8))
+        .astype(np.float32)
+        for n in range(4)
+        for kind in ("q_proj", "down_proj")
+    }
+    for name, values in tensors.items():
+        scale = {"2": 1.0, "3": 0.0}.get(name.split(".")[2], 0.01)
+        values += (scale * noise.standard_normal(values.shape)).astype(np.float32)
+    save_file({**tensors, **others}, path)
+    return path
+
+
+def shown(page: str) -> dict[str, Any]:
+    return json.loads(values_of(page))  # type: ignore[no-any-return]
+
+
+def test_the_change_of_a_layer_is_that_of_its_tensors_joined(tmp_path: Path) -> None:
+    a, b = model(tmp_path / "a.safetensors", 1), model(tmp_path / "b.safetensors", 2)
+    found = shown(zerotools.diff(a, b, changes=True).to_html())
+    (pair,) = found["pairs"]
+    assert [found["layers"][row[1]] for row in pair["changes"]] == [
+        f"model.layers.{n}" for n in range(4)
+    ]
+    loaded = [load_file(path) for path in (a, b)]
+    for _, layer, relative, cosine, unchanged in pair["changes"]:
+        ours, theirs = (
+            np.concatenate(
+                [
+                    np.asarray(values, np.float64).ravel()
+                    for name, values in each.items()
+                    if name.startswith(f"{found['layers'][layer]}.")
+                ]
+            )
+            for each in loaded
+        )
+        norms = np.linalg.norm(ours), np.linalg.norm(theirs)
+        assert relative == pytest.approx(np.linalg.norm(ours - theirs) / norms[0], rel=1e-12)
+        assert cosine == pytest.approx(ours @ theirs / (norms[0] * norms[1]), abs=1e-13)
+        assert unchanged == pytest.approx((ours == theirs).mean())
+    most = [row[0] for row in pair["most"]]
+    assert len(most) == 6
+    assert all(".2." in name for name in most[:2])
+    assert len(found["tensors"]) == 8
+
+
+def test_what_one_side_lacks_is_named(tmp_path: Path) -> None:
+    a = model(tmp_path / "a.safetensors", 1, extra=np.zeros(3, np.float32))
+    b = model(tmp_path / "b.safetensors", 1, **{HOSTILE: np.zeros(3, np.float32)})
+    found = shown(zerotools.diff(a, b, changes=True).to_html())
+    assert found["pairs"][0]["only_a"] == [1, ["extra (param): float32 [3]"]]
+    assert found["pairs"][0]["only_b"] == [1, [f"{HOSTILE} (param): float32 [3]"]]
+    assert found["verdict"] == "different: 2 of 10 tensors"
+
+
+def test_equal_checkpoints_have_no_change() -> None:
+    found = shown(zerotools.diff(JOB, JOB, changes=True).to_html())
+    assert found["is_whole"]
+    assert {tuple(row[2:]) for row in found["pairs"][0]["changes"]} <= {(0, 1, 1), (0, None, 1)}
+    assert found["pairs"][0]["most"] == []
+    assert "step" not in {found["roles"][row[0]] for row in found["pairs"][0]["changes"]}
+
+
+def test_a_series_compares_neighbours(tmp_path: Path) -> None:
+    paths = [model(tmp_path / f"{n}.safetensors", n % 2) for n in range(3)]
+    page = zerotools.diff_series(paths).to_html()
+    found = shown(page)
+    assert [pair["label"] for pair in found["pairs"]] == ["A-B", "B-C"]
+    assert found["tensors"] is None
+    assert [name for name, _ in found["facts"]] == ["A", "B", "C"]
+    assert [len(pair["changes"]) for pair in found["pairs"]] == [4, 4]
+    with pytest.raises(BadRequest, match="two checkpoints or more, and 1 was given"):
+        zerotools.diff_series(paths[:1])
+
+
+def test_changes_that_were_not_measured_are_refused() -> None:
+    with pytest.raises(BadRequest, match="changes=True"):
+        zerotools.diff(JOB, JOB).to_html()
+
+
+def test_the_command_writes_pages_and_says_what_it_cannot(tmp_path: Path) -> None:
+    a, b, page = (
+        model(tmp_path / "a.safetensors", 1),
+        model(tmp_path / "b.safetensors", 2),
+        tmp_path / "page.html",
+    )
+    done = command("diff", a, b, "--html", page)
+    assert done.returncode == 1
+    assert "REL NORM    COSINE  UNCHANGED  ROLE   LAYER" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"page: {page} (")
+    told = json.loads(command("diff", a, b, "--changes", "--json").stdout)
+    assert told["layers"][3] == {
+        "layer": "model.layers.3",
+        "role": "param",
+        "tensors": 2,
+        "relative_norm": 0.0,
+        "cosine": 1.0,
+        "unchanged": 1.0,
+    }
+    assert json.loads(command("diff", a, b, "--json").stdout)["layers"] is None
+    several = command("diff", a, a, b, "--html", page)
+    assert several.returncode == 1
+    assert several.stdout.startswith("EQUAL: 8 tensors\n")
+    for extra, reason in (
+        ((), "add --html FILE"),
+        (("--html", page, "--json"), "--json describes"),
+    ):
+        refused = command("diff", a, a, b, *extra)
+        assert refused.returncode == 2
+        assert reason in refused.stderr

@@ -1,0 +1,99 @@
+"""What the page of a verification shows of whole, damaged and unknown checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import zerotools
+from tests.cli.command_process import zerotools as command
+from tests.golden_files import DEEPSPEED, JOB
+from tests.ops.picture.test_page import values_of
+from tests.ops.verification.damage import copy
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.ops.verification.verify_contents import DAMAGED, UNKNOWN, WHOLE
+
+ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
+
+
+def shown(path: Path, **options: Any) -> dict[str, Any]:
+    found = json.loads(values_of(zerotools.verify(path, **options).to_html()))
+    assert len(found["checks"]["files"]) == len(found["files"])
+    assert len(found["checks"]["tensors"]) == len(found["tensors"])
+    for (_, _, strip, _), (_, _, states) in zip(
+        found["files"], found["checks"]["files"], strict=True
+    ):
+        assert (strip is None) == (states is None)
+        assert strip is None or sum(strip[::2]) == sum(states[::2])
+    return found  # type: ignore[no-any-return]
+
+
+def test_all_of_a_job_is_whole() -> None:
+    found = shown(JOB)
+    assert found["verdict"] == "WHOLE"
+    assert found["is_whole"]
+    assert {state for state, *_ in found["checks"]["files"]} == {WHOLE}
+    assert set(found["checks"]["tensors"]) == {WHOLE}
+    names = {name for name, *_ in found["files"]}
+    assert {"job.json", "dcp/__0_0.distcp"} <= names
+
+
+def test_nothing_is_known_that_was_not_read() -> None:
+    found = shown(ZERO3, fast=True)
+    assert found["is_unknown"]
+    assert set(found["checks"]["tensors"]) == {UNKNOWN}
+    assert all("--fast" in why for _, why, _ in found["checks"]["files"])
+
+
+def test_a_flipped_byte_is_red_where_it_lies(tmp_path: Path) -> None:
+    path = copy(ZERO3, tmp_path)
+    checkpoint = formats.read_any(path)
+    key = Key("embed.weight", "exp_avg")
+    chunk = checkpoint.tensors[key].chunks[-1]
+    file = checkpoint.root / chunk.file
+    data = bytearray(file.read_bytes())
+    data[chunk.offset] ^= 1
+    file.write_bytes(data)
+    found = shown(path)
+    assert found["verdict"] == "DAMAGED"
+    (index,) = [n for n, row in enumerate(found["files"]) if row[0].endswith(chunk.file)]
+    state, why, strip = found["checks"]["files"][index]
+    assert state == DAMAGED
+    assert "its bytes have changed" in why
+    cells, width = [], len(data) / sum(strip[::2])
+    for number, value in zip(strip[::2], strip[1::2], strict=True):
+        cells += [value] * number
+    assert cells[int(chunk.offset / width)] == DAMAGED
+    assert cells.count(WHOLE) > cells.count(DAMAGED) > 0
+    states = dict(zip(checkpoint.tensors, found["checks"]["tensors"], strict=True))
+    assert states[key] == DAMAGED
+    assert WHOLE in states.values()
+
+
+def test_a_missing_file_and_its_tensors_are_damaged(tmp_path: Path) -> None:
+    path = copy(JOB, tmp_path)
+    (path / "dcp" / "__1_0.distcp").unlink()
+    found = shown(path)
+    (index,) = [n for n, row in enumerate(found["files"]) if row[0] == "dcp/__1_0.distcp"]
+    assert found["checks"]["files"][index][0] == DAMAGED
+    assert found["checks"]["files"][index][2] is None
+    assert DAMAGED in found["checks"]["tensors"]
+
+
+def test_files_of_another_part_are_unknown() -> None:
+    parts = [shown(ZERO3, part=f"{n}/2") for n in (1, 2)]
+    for states in zip(*(part["checks"]["files"] for part in parts), strict=True):
+        assert sorted(state for state, *_ in states) == [WHOLE, UNKNOWN]
+
+
+def test_the_command_writes_it_before_its_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    done = command("verify", JOB, "--html", path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-2].startswith(f"page: {path} (")
+    assert done.stdout.endswith("WHOLE\n")
+    refused = command("verify", JOB, "--html", path, "--dry-run")
+    assert refused.returncode == 2
+    assert "leave out --html" in refused.stderr

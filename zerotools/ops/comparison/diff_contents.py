@@ -1,0 +1,180 @@
+"""The values that the page of a comparison shows, as JSON (`diff.js` in `ops.picture` reads it)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from zerotools.core.checkpoint import Origin
+from zerotools.core.errors import BadRequest
+from zerotools.core.layer_names import layers_in_order, place_of
+from zerotools.io.numeric.compare_values import Distance
+from zerotools.ops.comparison.diff_result import (
+    DTYPE,
+    ONLY_A,
+    ONLY_B,
+    SHAPE,
+    UNREADABLE,
+    CheckpointDiff,
+    TensorDifference,
+)
+
+_MOST_CHANGED = 10
+_MOST_NAMED = 200
+_MOST_PROBLEMS = 100
+
+
+def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
+    """Return what the page shows of comparisons of each checkpoint with the next one.
+
+    Keys:
+        title, verdict, is_whole, facts, notes, problems: the head of the page.
+        layers, kinds, roles: the names that are referred to by index.
+        pairs: for each comparison its label; `changes`, a list of `[role, layer, relative norm,
+            cosine, unchanged share]`; `most`, the tensors that changed most; `only_a`, `only_b`
+            and `not_compared`, pairs of the number of tensors and the first names; `run`, a list
+            of `[what, a, b]`.
+        tensors: for each measured tensor of a single comparison `[name, role, layer, kind,
+            relative norm, cosine, unchanged share]`; None for several comparisons.
+
+    Raises:
+        BadRequest: equal tensors were not measured.
+    """
+    if not all(pair.has_changes for pair in pairs):
+        raise BadRequest(
+            "the change of layers was not measured; compare with changes=True (--changes)"
+        )
+    every = [each for pair in pairs for each in pair.tensors]
+    layers = {name: n for n, name in enumerate(layers_in_order(each.name for each in every))}
+    roles = {role: n for n, role in enumerate(dict.fromkeys(each.role for each in every))}
+    kinds = {k: n for n, k in enumerate(dict.fromkeys(place_of(e.name).kind for e in every))}
+    problems = list(dict.fromkeys(_said(pairs, _problems)))
+    origins = [pairs[0].a, *(pair.b for pair in pairs)]
+    return {
+        "title": " and ".join(str(origin.path) for origin in (origins[0], origins[-1])),
+        "verdict": _verdict(pairs),
+        "is_whole": all(pair.is_equal for pair in pairs) and not problems,
+        "facts": [[_letter(n), _described(origin)] for n, origin in enumerate(origins)],
+        "notes": list(dict.fromkeys(_said(pairs, lambda pair: pair.notes))),
+        "problems": problems[:_MOST_PROBLEMS],
+        "problem_count": len(problems),
+        "layers": list(layers),
+        "roles": list(roles),
+        "kinds": list(kinds),
+        "pairs": [
+            {
+                "label": _label(number, pair),
+                "changes": [
+                    [roles[each.role], layers[each.layer], *_figures(each.distance)]
+                    for each in pair.layers
+                    if each.distance.elements > each.tensors  # not of numbers, such as `step`
+                ],
+                "most": [
+                    [
+                        each.name,
+                        roles[each.role],
+                        *_figures(each.distance),
+                        _finite(each.max_abs),
+                        each.differing,
+                        0 if each.distance is None else each.distance.elements,
+                    ]
+                    for each in _most_changed(pair)
+                ],
+                "only_a": _named(pair, ONLY_A),
+                "only_b": _named(pair, ONLY_B),
+                "not_compared": _named(pair, SHAPE, DTYPE, UNREADABLE),
+                "run": []
+                if pair.run is None
+                else [[each.what, str(each.a), str(each.b)] for each in pair.run.differences],
+            }
+            for number, pair in enumerate(pairs)
+        ],
+        "tensors": [
+            [
+                each.name,
+                roles[each.role],
+                layers[place_of(each.name).layer],
+                kinds[place_of(each.name).kind],
+                *_figures(each.distance),
+            ]
+            for each in pairs[0].tensors
+            if each.distance is not None
+        ]
+        if len(pairs) == 1
+        else None,
+    }
+
+
+def _said(
+    pairs: Sequence[CheckpointDiff], sentences: Callable[[CheckpointDiff], Iterable[str]]
+) -> Iterator[str]:
+    """Yield the sentences on each comparison, with the letters of its checkpoints in the series."""
+    for number, pair in enumerate(pairs):
+        for text in sentences(pair):
+            side = {"A: ": 0, "B: ": 1}.get(text[:3])
+            yield text if side is None else f"{_letter(number + side)}{text[1:]}"
+
+
+def _most_changed(pair: CheckpointDiff) -> list[TensorDifference]:
+    """Return the tensors that changed most. Single numbers, such as steps, are left out."""
+    found = (each for each in pair.worst(len(pair.tensors)) if math.prod(each.shape) > 1)
+    return list(islice(found, _MOST_CHANGED))
+
+
+def _figures(distance: Distance | None) -> list[float | None]:
+    if distance is None:
+        return [None, None, None]
+    return [_finite(distance.relative), distance.cosine, distance.unchanged]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
+    (first, *others) = pairs
+    if first.different_models is not None:
+        return f"different models: {first.different_models}"
+    if others:
+        equal = sum(pair.is_equal for pair in pairs)
+        return f"{equal} of {len(pairs)} neighbours are equal"
+    if first.is_equal:
+        return "equal"
+    count = len(first.differing)
+    return f"different: {count} of {len(first.tensors)} tensors" if count else "different runs"
+
+
+def _label(number: int, pair: CheckpointDiff) -> str:
+    steps = [pair.a.step, pair.b.step]
+    if None in steps:
+        return f"{_letter(number)}-{_letter(number + 1)}"
+    return f"{steps[0]}-{steps[1]}"
+
+
+def _letter(number: int) -> str:
+    """Return A, B, ... Z, then a number."""
+    return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def _described(origin: Origin) -> str:
+    step = "" if origin.step is None else f", step {origin.step}"
+    return f"{origin.path} ({origin.title or origin.format}{step})"
+
+
+def _problems(pair: CheckpointDiff) -> list[str]:
+    unread = [each.message for each in pair.tensors if each.message is not None]
+    models = [] if pair.different_models is None else [pair.different_models]
+    return [*pair.problems, *models, *unread]
+
+
+def _named(pair: CheckpointDiff, *statuses: str) -> list[Any]:
+    found = [each for each in pair.tensors if each.status in statuses]
+    return [len(found), [_words(each) for each in found[:_MOST_NAMED]]]
+
+
+def _words(each: TensorDifference) -> str:
+    sides = [side for side in (each.a, each.b) if side is not None]
+    shapes = " and ".join(f"{side.dtype} {list(side.shape)}" for side in sides)
+    return f"{each.name} ({each.role}): {shapes}"

@@ -1,0 +1,168 @@
+"""The values that the page of a verification shows, as JSON (`checkpoint.js` in `ops.picture` reads
+it).
+
+It is the page of the checkpoint, with the state of every file, of its bytes, and of every tensor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.ops.inspection.inspect import Inspection
+from zerotools.ops.picture.contents import (
+    FEWEST_CELLS,
+    MOST_PROBLEMS,
+    UNCLAIMED,
+    picture_contents,
+    run_lengths,
+)
+from zerotools.ops.verification.findings import Soundness, Verification
+
+WHOLE, UNKNOWN, DAMAGED = 0, 1, 2
+"""The states of a file, of a cell of its strip, and of a tensor."""
+_MOST_REASONS = 3
+
+Span = tuple[int, int]
+
+
+def verification_contents(found: Verification, inspection: Inspection) -> dict[str, Any]:
+    """Return what the page shows of a verification; `inspection` is of the same checkpoint.
+
+    The keys are those of `picture_contents`, and `checks`:
+        files: for each file `[state, reasons, strip]`. The strip alternates the number of cells
+            and their state; it is None for a file that does not exist.
+        tensors: the state of each tensor.
+    """
+    contents = picture_contents(inspection)
+    checkpoint = found.checkpoint
+    below = checkpoint.root.relative_to(found.files.base)
+    files = [[(below / name).as_posix(), *row] for name, *row in contents["files"]]
+    known = {name for name, *_ in files}
+    files += [
+        [name, size, [FEWEST_CELLS, UNCLAIMED], False]
+        for name, size in found.files.names.items()
+        if name not in known
+    ]
+    names = [name for name, *_ in files]
+    reasons, spans, broken = _faults(found, names, below.as_posix())
+    proved = {
+        name: UNKNOWN
+        if found.is_fast or name in found.unchecked or not found.portion.has_file(name)
+        else WHOLE
+        for name in names
+    }
+    faulty = {each.tensor.name for each in found.findings if each.tensor is not None}
+    incomplete = set(inspection.incomplete)
+    tensors, torn = [], defaultdict[str, list[Span]](list)
+    for key, tensor in checkpoint.tensors.items():
+        is_faulty = key.name in faulty or key in incomplete
+        places = _places(tensor, below.as_posix())
+        if is_faulty:
+            for name, parts in places.items():
+                torn[name] += parts
+        tensors.append(DAMAGED if is_faulty else _state(places, proved, spans, broken))
+    for name, parts in torn.items():
+        spans.setdefault(name, []).extend(parts)
+    return {
+        **contents,
+        "verdict": found.verdict.conclusion,
+        "is_whole": found.verdict is Soundness.WHOLE,
+        "is_unknown": found.verdict is Soundness.UNCHECKED,
+        "problems": [each.message for each in found.findings[:MOST_PROBLEMS]],
+        "problem_count": len(found.findings),
+        "notes": [
+            *contents["notes"],
+            *(f"{name}: {why}" for name, why in found.unchecked.items()),
+        ][:MOST_PROBLEMS],
+        "files": files,
+        "checks": {
+            "files": [
+                [
+                    DAMAGED if name in reasons else proved[name],
+                    "; ".join(reasons.get(name, [_doubt(found, name)])[:_MOST_REASONS]),
+                    None
+                    if row is None
+                    else _strip(
+                        row,
+                        size,
+                        DAMAGED if name in broken else proved[name],
+                        spans.get(name, []),
+                    ),
+                ]
+                for name, size, row, _ in files
+            ],
+            "tensors": tensors,
+        },
+    }
+
+
+def _faults(
+    found: Verification, names: Sequence[str], below: str
+) -> tuple[dict[str, list[str]], dict[str, list[Span]], set[str]]:
+    """Return the reasons by file, the damaged spans of files, and the files that are damaged as a
+    whole.
+    """
+    reasons, spans, broken = defaultdict[str, list[str]](list), dict[str, list[Span]](), set[str]()
+    known = set(names)
+    for each in found.findings:
+        if each.file is None:
+            continue
+        name = each.file if each.file in known else f"{below}/{each.file}"
+        reasons[name].append(each.message)
+        if each.span is None:
+            broken.add(name)
+        else:
+            spans.setdefault(name, []).append(each.span)
+    return dict(reasons), spans, broken
+
+
+def _places(tensor: Tensor, below: str) -> dict[str, list[Span]]:
+    """Return the spans of the bytes of a tensor in each file."""
+    found = defaultdict[str, list[Span]](list)
+    prefix = "" if below == "." else f"{below}/"
+    for chunk in tensor.chunks:
+        end = chunk.offset + chunk.extent(tensor.dtype)
+        found[f"{prefix}{chunk.file}"].append((chunk.offset, end))
+    return found
+
+
+def _state(
+    places: Mapping[str, Sequence[Span]],
+    proved: Mapping[str, int],
+    spans: Mapping[str, Sequence[Span]],
+    broken: set[str],
+) -> int:
+    """Return the state of a tensor without a finding of its own: that of the bytes in its files."""
+    for name, parts in places.items():
+        if name in broken or any(
+            begin < until and first < end
+            for first, until in spans.get(name, ())
+            for begin, end in parts
+        ):
+            return DAMAGED
+    return max((proved.get(name, UNKNOWN) for name in places), default=WHOLE)
+
+
+def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> list[int]:
+    """Return the strip of a file with `size` bytes: the numbers of cells, and their states. It has
+    `state` outside the damaged `spans`.
+    """
+    cells = sum(row[::2])
+    found = [state] * cells
+    width = max(1, size) / cells
+    for begin, end in spans:
+        first, last = int(begin / width), min(cells, int(max(begin, end - 1) / width) + 1)
+        found[first:last] = [DAMAGED] * max(0, last - first)
+    return run_lengths(found)
+
+
+def _doubt(found: Verification, name: str) -> str:
+    """Return the reason why a file without a fault is not known to be whole; else an empty text."""
+    if found.is_fast:
+        return "its data was not read (--fast)"
+    if not found.portion.has_file(name):
+        return "another part reads it"
+    return found.unchecked.get(name, "")
