@@ -89,8 +89,11 @@ def blocks_of(text: str) -> list[PageBlock]:
     lines = page_text(text).split("\n")
     found: list[PageBlock] = []
     at = 0
+    searched = 0  # keys before this line are too few, and so are those from any of them on
     while at < len(lines):
-        block = _json(lines, at) or _launch(lines, at) or _yaml(lines, at)
+        block = _json(lines, at) or _launch(lines, at)
+        if block is None and at >= searched:
+            block, searched = _yaml(lines, at)
         if block is None:
             at += 1
             continue
@@ -171,15 +174,16 @@ def _launch(lines: list[str], at: int) -> PageBlock | None:
     return _block(BlockKind.LAUNCH, lines, at, end)
 
 
-def _yaml(lines: list[str], at: int) -> PageBlock | None:
+def _yaml(lines: list[str], at: int) -> tuple[PageBlock | None, int]:
+    """Return accelerate's config if one begins at line `at`, and where the keys there end."""
     end = at
     keys: set[str] = set()
     while end < len(lines) and (found := _KEY.match(lines[end])) is not None:
         keys.add(found[1] or "")
         end += 1
     if len(keys & _OF_ACCELERATE) < _FEWEST_KEYS:
-        return None
-    return _block(BlockKind.ACCELERATE, lines, at, end)
+        return None, end
+    return _block(BlockKind.ACCELERATE, lines, at, end), end
 
 
 def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:

@@ -100,7 +100,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         "other-order": held_out(0.1, resume_from=str(half_way), data={"text": [str(changed)]}),
         "same-order": held_out(0.25, resume_from=str(half_way)),
     }
-    return run_all(directory, text, 2, jobs)
+    return run_all(directory, text, 2, jobs, ends=("text",))
 
 
 @pytest.mark.torch

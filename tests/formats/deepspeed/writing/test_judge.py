@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.deepspeed_runs.judging import Move, differences
+from tests.matrices import FULL
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed
@@ -54,6 +55,11 @@ MOVED_TO_THREE = (
     Move("mics-z3-bf16-w4", version="0.18.9"),
     Move("z0-bf16-w2", ZeroSettings(stage=1), "0.14.5"),
 )
+if FULL:
+    MOVED_TO_THREE += (
+        Move("z2-fp32-w2-muon", ZeroSettings(stage=3)),
+        Move("sequence-z2-bf16-w4", version="0.18.9"),
+    )
 MOVED_TO_TWO = (
     Move("z1-fp32-w3-round-robin", ZeroSettings(round_robin=False)),
     Move("z2-bf16-w3", ZeroSettings(stage=1, round_robin=True)),
