@@ -3,16 +3,19 @@
     python -m scripts.make_page_pictures [DIRECTORY]
 
 A real daemon, on a machine with four GPUs that NVML's double pretends: jobs that only report and
-hold GPU memory, and one that trains, is cancelled and resumed. It takes about two minutes.
+hold GPU memory, and one that trains, is cancelled and resumed. The history of the day before is
+made up. It takes about two minutes.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +31,12 @@ from scripts.terminal_pictures import record, screen_svg, write
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
+from zerotoolsd.monitoring.history_file import AttemptPeak, HistoryFile, bucket_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1180, 820, 45.0
+HOUR, DAY, STEP = 3600, 86400, 60
+USERS = (os.getuid(), 1001, 1002)
 SCREEN, TOP_SECONDS = (110, 32), 12.0
 CONFIG = """
 [gpus]
@@ -70,6 +76,7 @@ def main() -> None:
     with TemporaryDirectory() as directory:
         work = Path(directory)
         os.environ.update(gpus_of(work, GPUS))
+        _write_history(work / "state")
         with (
             gpus_held(work) as held,
             daemon(work / "state", CONFIG) as (_, client),
@@ -81,6 +88,36 @@ def main() -> None:
             _take_top(work, images)
             _take_checkpoint(browser, work, images)
             _end(client)
+
+
+def _write_history(state: Path) -> None:
+    """Write a day of jobs of three users, up to an hour ago."""
+    state.mkdir()
+    chance, now = random.Random(4), int(time.time())
+    jobs, samples = list[AttemptPeak](), defaultdict[int, dict[str, float]](dict)
+    for gpu in range(GPUS):
+        uuid, begin = f"GPU-double-{gpu}", now - DAY
+        while begin < now - HOUR:
+            end = begin + chance.randrange(HOUR, 9 * HOUR)
+            load, uid, number = chance.uniform(0.3, 0.97), chance.choice(USERS), 100 + len(jobs)
+            works = chance.random() < 0.8
+            if works:
+                jobs.append(AttemptPeak(job_id=number, attempt=1, uid=uid, name="before"))
+            for at in range(begin // STEP * STEP, min(end, now - HOUR), STEP):
+                held = load * GPU_MIB * 2.0**20 if works else 0.0
+                busy = 100 * load + chance.gauss(0, 3) if works else 0.0
+                found = {f"gpu.{uuid}.utilization_percent": max(0.0, min(100.0, busy))}
+                found[f"gpu.{uuid}.memory_used_bytes"] = held + 420 * 2**20
+                found["host.cpu_percent"] = 20 + 10 * load
+                if works:
+                    found[f"job.{number}.gpu.{uuid}.memory_used_bytes"] = held
+                samples[at] |= found
+            begin = end
+    file = HistoryFile(state)
+    buckets = [bucket_of(at, samples[at]) for at in sorted(samples)]
+    file.add(buckets, jobs)
+    file.roll_up(now)
+    file.close()
 
 
 @contextmanager
@@ -190,6 +227,8 @@ def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> Non
     page.wait_for_selector("#link.live")
     for name, place in (("jobs", "#/jobs"), ("job", f"#/jobs/{trained}"), ("machine", "#/machine")):
         page.evaluate("(place) => { location.hash = place; }", place)
+        if name == "machine":
+            page.get_by_label("24 h").check()
         page.wait_for_timeout(3000)
         page.screenshot(path=images / f"page-{name}.png", full_page=False)
 

@@ -46,9 +46,10 @@ for step in range(1, steps + more + 1):
         break
 """
 PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-SENT = """() => [...performance.getEntriesByType('navigation'),
+SENT = """(until) => [...performance.getEntriesByType('navigation'),
   ...performance.getEntriesByType('resource')]
   .filter((each) => new URL(each.name).pathname === '/' || each.name.includes('/page/'))
+  .filter((each) => each.startTime <= until)
   .map((each) => each.transferSize)"""
 
 
@@ -109,12 +110,16 @@ def _visit(browser: Any, client: DaemonClient) -> dict[str, float]:
     page.wait_for_selector("table.jobs tbody tr")
     page.wait_for_load_state("load")
     now = page.evaluate("() => performance.now()")
-    sent = page.evaluate(SENT)
+    page.wait_for_timeout(1500)
+    painted = float(page.evaluate(PAINT))
+    first, sent = page.evaluate(SENT, painted), page.evaluate(SENT, 1e9)
     found = {
-        "first paint, ms after the request": float(page.evaluate(PAINT)),
+        "first paint, ms after the request": painted,
         "jobs in the table, ms": float(now),
-        "files of the page": float(len(sent)),
-        "bytes of them, as sent": float(sum(sent)),
+        "files begun before the first paint": float(len(first)),
+        "bytes of them, as sent": float(sum(first)),
+        "files, with those of other views": float(len(sent)),
+        "bytes of all, as sent": float(sum(sent)),
     }
     context.close()
     return found

@@ -21,8 +21,8 @@ async () => {
       [null, { step: [1, 2] }],
     ].map(([job, steps]) => compare.tokensPerStep(job, steps)),
     differences: compare.differences([
-      { name: 'a', seed: 1, train: { steps: 3, betas: [0.9, 0.95] }, model: { config: { layers: 2 } } },
-      { name: 'b', seed: 1, train: { steps: 4, betas: [0.9, 0.95] }, model: { path: '/m' } },
+      { spec: { name: 'a', seed: 1, train: { steps: 3, eps: 1 }, model: { config: { layers: 2 } } }, set_keys: ['name', 'seed', 'train.steps', 'model.config.layers'] },
+      { spec: { name: 'b', seed: 1, train: { steps: 4, eps: 2 }, model: { path: '/m' } }, set_keys: ['model.path'] },
     ]),
     set_keys: edit.setKeys({ spec: { seed: 1, env: { A: '?' }, gpus: 2, train: { steps: 3, lr: 1 }, model: { config: { layers: 2 } } }, set_keys: ['env.A', 'gpus', 'train.steps', 'model.config.layers'] }),
     changes: edit.changesOf({ gpus: 2, train: { steps: 3, lr: 1 } }, { train: { steps: 4, lr: 1 }, model: { config: { layers: 2 } } }),

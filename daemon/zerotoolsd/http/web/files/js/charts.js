@@ -69,7 +69,7 @@ export class Chart {
     const shape = JSON.stringify([options.lines.map((line) => [line.name, line.dash, line.faint, line.dots, line.colour]), options.log, options.height, options.stack, options.x.kind]);
     if (this.#plot && shape === this.#shape) {
       this.#plot.setData(data);
-      showLast(this.#plot);
+      showLast(this.#plot, options.stack);
       return;
     }
     this.#plot?.destroy();
@@ -125,14 +125,15 @@ function shaped(chart, options, width) {
       })),
     ],
     plugins: [marking(chart)],
-    hooks: { ready: [showLast], setCursor: [showLast] },
+    hooks: { ready: [(plot) => showLast(plot, options.stack)], setCursor: [(plot) => showLast(plot, options.stack)] },
   };
 }
 
-// While nobody points at a chart, its legend has the last value of each line.
-function showLast(plot) {
+// While nobody points at a chart, its legend has the last value of each line; of lines that are stacked,
+// what each has at the end.
+function showLast(plot, stack) {
   if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) return;
-  const idxs = plot.data.map((values) => values.findLastIndex((value) => value !== null && value !== undefined));
+  const idxs = plot.data.map((values) => (stack ? plot.data[0].length - 1 : values.findLastIndex((value) => value !== null && value !== undefined)));
   plot.setLegend({ idxs: idxs.map((index) => (index < 0 ? null : index)) }, false);
 }
 

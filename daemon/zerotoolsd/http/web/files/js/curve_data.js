@@ -58,10 +58,10 @@ export function byOwner(series, used, ofJob) {
     if (job !== null && column.mean.some((value) => isNumber(value) && value > 0)) owners.push({ job, values: column.mean });
   }
   owners.sort((a, b) => a.job - b.job);
-  const others = total.map((value, index) => {
-    if (!isNumber(value)) return null;
-    const known = owners.reduce((sum, owner) => sum + (isNumber(owner.values[index]) ? owner.values[index] : 0), 0);
-    return Math.max(0, value - known);
-  });
+  // A job's mean is of the part of a point in which it had memory: two that follow each other in one
+  // point would have more together than was used.
+  const known = total.map((_, index) => owners.reduce((sum, owner) => sum + (isNumber(owner.values[index]) ? owner.values[index] : 0), 0));
+  for (const owner of owners) owner.values = owner.values.map((value, index) => (isNumber(value) && isNumber(total[index]) && known[index] > total[index] ? (value * total[index]) / known[index] : value));
+  const others = total.map((value, index) => (isNumber(value) ? Math.max(0, value - known[index]) : null));
   return { owners, others };
 }

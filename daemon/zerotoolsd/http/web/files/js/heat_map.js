@@ -5,7 +5,7 @@ import { fillOnce, h, keyed, setText } from "./dom.js";
 import { UNKNOWN, clock, isNumber } from "./format.js";
 import { tickLabel, timeTicks } from "./time_ticks.js";
 
-const LABEL_PIXELS = 56;
+const LABEL_PIXELS = 46;
 
 /** The colour between the stops of a scale, which are `#rrggbb`, at `part` of it, from 0 to 1. */
 export function shade(stops, part) {

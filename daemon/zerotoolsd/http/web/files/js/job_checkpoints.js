@@ -25,7 +25,7 @@ export function commandsOf(path, ranks) {
 /** Whether a checkpoint is whole, as far as is known: a word, its meaning, and more to say. */
 export function verdictOf(saved, said) {
   if (saved.problem) return ["damaged", "bad", saved.problem];
-  if (said?.verified) return ["verified", "good", `${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
+  if (said?.verified) return ["verified", "good", `verified ${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
   if (said?.not_verified) return ["not verified", "warning", said.not_verified];
   if (saved.checked === "sizes") return ["files are there", "good", "all have the sizes of the manifest; their bytes were not read"];
   return ["not looked at", "quiet", "there are too many files to look at all of them now"];

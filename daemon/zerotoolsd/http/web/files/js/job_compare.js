@@ -26,10 +26,12 @@ function* leaves(tree, prefix = "") {
   }
 }
 
-/** The keys whose values are not the same in all `specs`: `[key, [value, ...]]`, sorted. A key that a
- * job file does not have is undefined there. */
-export function differences(specs) {
-  const all = specs.map((spec) => new Map(leaves(Object.fromEntries(Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name))))));
-  const keys = [...new Set(all.flatMap((each) => [...each.keys()]))].sort();
+/** The keys whose values are not the same in all `jobs`, of those that an author of them set: `[key,
+ * [value, ...]]`, sorted. A key that a job does not have is undefined there. */
+export function differences(jobs) {
+  const all = jobs.map(({ spec }) => new Map(leaves(Object.fromEntries(Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name))))));
+  const set = new Set(jobs.flatMap((job) => job.set_keys ?? Object.keys(job.spec)));
+  const isSet = (key) => key.split(".").some((_, at, words) => set.has(words.slice(0, at + 1).join(".")));
+  const keys = [...new Set(all.flatMap((each) => [...each.keys()]))].filter(isSet).sort();
   return keys.map((key) => [key, all.map((each) => each.get(key))]).filter(([, values]) => new Set(values.map((value) => JSON.stringify(value))).size > 1);
 }

@@ -253,7 +253,7 @@ export class CurvesPart {
 
   #drawDiffer(all) {
     const jobs = all.map(([id]) => this.#job(id)).filter((job) => job?.spec);
-    const rows = jobs.length > 1 ? differences(jobs.map((job) => job.spec)) : null;
+    const rows = jobs.length > 1 ? differences(jobs) : null;
     const words = (value) => (value === undefined ? UNKNOWN : plainName(typeof value === "string" ? value : JSON.stringify(value)));
     const heads = ["Key", ...jobs.map(titleOf)];
     fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "What differs in their job files" }, h("table", { class: "differ" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))))) : h("p", { class: "quiet" }, "Nothing but their names and directories.")));

@@ -38,8 +38,8 @@ class Page {
     await this.#identify();
     this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
+    this.store.addEventListener("jobs", () => setTimeout(() => Object.keys(LATER).forEach((page) => this.#load(page))), { once: true });
     await this.show();
-    requestAnimationFrame(() => setTimeout(() => this.session.state === LIVE && Object.keys(LATER).forEach((page) => this.#load(page))));
   }
 
   async #identify() {
