@@ -13,6 +13,12 @@ from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifferenc
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.thinning.thin_checkpoint import Outcome
+from zerotools.public.apply_deltas import (
+    ApplyKeywords,
+    ApplyResult,
+    DeltaKeywords,
+    DeltaResult,
+)
 from zerotools.public.command_options.option import DeclaredOption, OptionKind, declared_options
 from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.compare_checkpoints import DiffKeywords
@@ -143,6 +149,8 @@ FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
     "salvage": (SalvageKeywords, (SalvageResult,)),
     "thin": (ThinKeywords, (ThinResult, Outcome)),
     "gather": (GatherKeywords, (GatherResult,)),
+    "delta": (DeltaKeywords, (DeltaResult,)),
+    "apply": (ApplyKeywords, (ApplyResult,)),
     "serve": (ServeKeywords, (ServedCheckpoint,)),
     "estimate": (EstimateKeywords, (Estimate, Row, Way)),
 }

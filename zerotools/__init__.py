@@ -6,9 +6,9 @@
     zerotools.consolidate("output/checkpoint-2000", "model", dtype="bf16", progress=True)
 
 The functions are those of the command line, with the same options as keywords: `inspect`, `diff`,
-`consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve` and `estimate`.
-Each returns a frozen value, and raises a `ZerotoolsError`. `open` and `load_state_dict` read
-tensors. All of them are imported at their first use.
+`consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve`, `delta`,
+`apply` and `estimate`. Each returns a frozen value, and raises a `ZerotoolsError`. `open` and
+`load_state_dict` read tensors. All of them are imported at their first use.
 """
 
 from importlib import import_module
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerotools.public import (
+        ApplyResult,
         BadFile,
         BadRequest,
         CheckpointDiff,
         ConversionResult,
+        DeltaResult,
         DiffResult,
         Entry,
         Estimate,
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
         Unsupported,
         VerifyResult,
         ZerotoolsError,
+        apply,
         consolidate,
         convert,
+        delta,
         diff,
         diff_series,
         estimate,
@@ -54,10 +58,12 @@ if TYPE_CHECKING:
     """The version, with the commit where this is no release (`zerotools.version`)."""
 
 __all__ = [
+    "ApplyResult",
     "BadFile",
     "BadRequest",
     "CheckpointDiff",
     "ConversionResult",
+    "DeltaResult",
     "DiffResult",
     "Entry",
     "Estimate",
@@ -73,8 +79,10 @@ __all__ = [
     "VerifyResult",
     "ZerotoolsError",
     "__version__",
+    "apply",
     "consolidate",
     "convert",
+    "delta",
     "diff",
     "diff_series",
     "estimate",

@@ -92,6 +92,11 @@ def _gather(shell: Shell) -> Done:
     return shell.run("gather", *split(FOUR, shell.place, NODES), shell.place / "out")
 
 
+def _apply(shell: Shell) -> Done:
+    shell.run("delta", ZERO3, ZERO3, shell.place / "d")
+    return shell.run("apply", ZERO3, shell.place / "d", shell.place / "out")
+
+
 def _init(shell: Shell) -> Done:
     (shell.place / "tiny").mkdir()
     (shell.place / "tiny" / "config.json").write_text(json.dumps(config("llama", vocab_size=256)))
@@ -175,6 +180,8 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "serve": (lambda it: it.until_stopped(signal.SIGTERM, "serve", ZERO3),),
     "salvage": (lambda it: it.run("salvage", _damaged(it), it.place / "out"),),
     "thin": (_thin,),
+    "delta": (lambda it: it.run("delta", ZERO3, FOUR, it.place / "d"),),
+    "apply": (_apply,),
     "gather": (_gather,),
     "init": (_init,),
     "estimate": (lambda it: it.run("estimate", "7B", *MACHINE),),

@@ -175,7 +175,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # how the tests themselves run
     "tests": ("test_side_by_side",),
     # a page of the documents says what there is
-    "docs": ("daemon/http/api/test_docs",),
+    "docs": ("daemon/http/api/test_docs", "ops/delta/test_delta_page"),
 }
 """Test files, without their ending, that no module or folder has the name of, by reason."""
 

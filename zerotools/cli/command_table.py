@@ -79,6 +79,16 @@ COMMANDS: dict[str, CommandEntry] = {
         "Drop the optimizer state of old checkpoints.",
         is_local=True,
     ),
+    "delta": CommandEntry(
+        "zerotools.cli.commands.delta",
+        CHECKPOINTS,
+        "Write the difference between two models.",
+    ),
+    "apply": CommandEntry(
+        "zerotools.cli.commands.apply",
+        CHECKPOINTS,
+        "Make a model of another one and deltas.",
+    ),
     "gather": CommandEntry(
         "zerotools.cli.commands.gather",
         CHECKPOINTS,
@@ -271,6 +281,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools thin zero3-run/global_step500",
         "zerotools thin output --keep-last 2 --drop-masters --yes",
         "zerotools thin output --older-than 30d --keep-every 1000 --yes",
+    ),
+    "delta": (
+        "zerotools delta step-100 step-200 step-200.delta",
+        "zerotools delta served-model zero3-run - --dtype bf16 | ssh gpu2 'cat > next.delta'",
+    ),
+    "apply": (
+        "zerotools apply step-100 step-200.delta step-300.delta model-300",
+        "zerotools apply --in-place served-model next.delta",
     ),
     "gather": (
         "zerotools gather node1:/local/run node2:/local/run whole",

@@ -8,6 +8,7 @@ inspect_checkpoint    inspect: the contents of a checkpoint
 convert_checkpoint    consolidate, reshard, convert
 verify_checkpoint     verify: check whether a checkpoint is whole
 compare_checkpoints   diff: compare two checkpoints; diff_series: several
+apply_deltas          delta, apply: the difference between two models
 salvage_weights       salvage: export the undamaged weights of a damaged checkpoint
 thin_checkpoints      thin: drop the optimizer state
 gather_shards         gather: shards that lie on several nodes
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
     from zerotools.jobs.memory_estimates.training_estimate import Estimate
     from zerotools.ops.comparison.diff_result import CheckpointDiff
+    from zerotools.public.apply_deltas import ApplyResult, DeltaResult, apply, delta
     from zerotools.public.compare_checkpoints import DiffResult, SeriesDiff, diff, diff_series
     from zerotools.public.convert_checkpoint import consolidate, convert, reshard
     from zerotools.public.estimate_memory import estimate
@@ -42,6 +44,7 @@ _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
     "zerotools.jobs.memory_estimates.training_estimate": ("Estimate",),
     "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
+    "zerotools.public.apply_deltas": ("ApplyResult", "DeltaResult", "apply", "delta"),
     "zerotools.public.compare_checkpoints": ("DiffResult", "SeriesDiff", "diff", "diff_series"),
     "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),
     "zerotools.public.gather_shards": ("GatherResult", "gather"),
@@ -58,10 +61,12 @@ _MODULES = {
 """The names of the interface. The key is the module that defines them."""
 
 __all__ = [
+    "ApplyResult",
     "BadFile",
     "BadRequest",
     "CheckpointDiff",
     "ConversionResult",
+    "DeltaResult",
     "DiffResult",
     "Entry",
     "Estimate",
@@ -76,8 +81,10 @@ __all__ = [
     "Unsupported",
     "VerifyResult",
     "ZerotoolsError",
+    "apply",
     "consolidate",
     "convert",
+    "delta",
     "diff",
     "diff_series",
     "estimate",

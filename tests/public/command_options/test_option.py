@@ -19,6 +19,7 @@ from zerotools.cli.options.click_options import options_of
 from zerotools.cli.options.launcher_configs import config_options
 from zerotools.core.errors import BadRequest
 from zerotools.public import (
+    apply_deltas,
     compare_checkpoints,
     convert_checkpoint,
     estimate_memory,
@@ -54,6 +55,8 @@ KEYWORDS: dict[str, type] = {
     "salvage": salvage_weights.SalvageKeywords,
     "thin": thin_checkpoints.ThinKeywords,
     "gather": gather_shards.GatherKeywords,
+    "delta": apply_deltas.DeltaKeywords,
+    "apply": apply_deltas.ApplyKeywords,
     "serve": serve_checkpoint.ServeKeywords,
     "estimate": estimate_memory.EstimateKeywords,
 }
@@ -64,12 +67,15 @@ ARGUMENTS = {
     "convert": ["a", "b", "--to", "dcp"],
     "salvage": ["a", "b"],
     "gather": ["a", "b"],
+    "delta": ["a", "b", "c"],
+    "apply": ["a", "b", "c"],
 }
 """What a command needs; those that are not here need a path."""
 OF_PAPER = {
     "inspect": {"tensors", "verbose", "pager", "html"},  # a function returns all of it
     "diff": {"top", "html"},  # and every difference
     "verify": {"strict", "html"},  # and the verdict, of which a command makes a status
+    "apply": {"in_place"},  # `out=None`
     "estimate": {"config", "write", "way"},  # and the configs, which --print prints
 }
 """Options on what is printed, which a function has no use for."""

@@ -1,0 +1,87 @@
+"""`zerotools delta` and `zerotools apply`: what they print, their exit statuses, and pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.started import run as run_program
+from tests.ops.delta.pairs import loaded, stepped, weights, write_model
+from zerotools.cli.main import build, run
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A directory with the models a and b."""
+    write_model(tmp_path / "a", weights())
+    write_model(tmp_path / "b", stepped(weights(), 0.02))
+    return tmp_path
+
+
+def zerotools(capsys: pytest.CaptureFixture[str], *words: object) -> Answer:
+    capsys.readouterr()
+    status = run(build(), list(map(str, words)))
+    return status, *capsys.readouterr()
+
+
+def test_sizes_are_shown_and_the_model_comes_back(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, delta, made = (models / name for name in ("a", "b", "d", "made"))
+    status, out, err = zerotools(capsys, "delta", a, b, delta)
+    assert (status, err) == (0, "")
+    assert "of 1100180 elements changed; the model has 2.1 MiB, " in out
+    status, out, _ = zerotools(capsys, "apply", a, delta, made)
+    assert (status, loaded(made)) == (0, loaded(b))
+    digests = "6 tensors in 2 files, 2.1 MiB; each block has the digest of the model B"
+    assert out == f"{made}: {digests}\n"
+    status, out, _ = zerotools(capsys, "apply", "--in-place", a, delta, "--json")
+    assert (status, json.loads(out)["files"]) == (0, 2)
+    assert loaded(a) == loaded(b)
+    status, out, err = zerotools(capsys, "apply", "--in-place", a, delta)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "was applied to" in err
+
+
+def test_json_names_what_is_new(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(models / "c", {"a.weight": weights()["a.weight"]})
+    status, out, _ = zerotools(capsys, "delta", models / "c", models / "a", models / "d", "--json")
+    assert status == 0
+    tree = json.loads(out)
+    assert tree["schema"] == "zerotools.delta/1"
+    assert tree["new_tensors"] == ["b.weight", "none", "norm.weight", "scale", "steps"]
+    assert tree["changed"] == 180
+    _, out, err = zerotools(
+        capsys, "delta", models / "c", models / "a", models / "d", "--overwrite"
+    )
+    assert "5 tensors of B are not in A: stored whole" in err
+    assert "times as much" in out
+
+
+def test_an_output_and_a_delta_are_needed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = zerotools(capsys, "apply", models / "a", models / "b")
+    assert status == 2
+    assert "name a delta and an output, or pass --in-place" in err
+    status, _, err = zerotools(capsys, "apply", models / "a", models / "b", models / "out")
+    assert status == 3
+    assert err.count("\n") == 1
+
+
+def test_a_delta_goes_through_a_pipe(models: Path) -> None:
+    command = [sys.executable, "-m", "zerotools"]
+    made = run_program(
+        [*command, "delta", "a", "b", "-"], cwd=models, stdout=subprocess.PIPE, timeout=60
+    )
+    assert made.returncode == 0
+    done = run_program(
+        [*command, "apply", "a", "-", "made"], cwd=models, input=made.stdout, timeout=60
+    )
+    assert done.returncode == 0
+    assert loaded(models / "made") == loaded(models / "b")

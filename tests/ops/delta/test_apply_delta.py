@@ -1,0 +1,232 @@
+"""Deltas of real models: what is applied equals the second model, and what does not fit is
+refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zerotools
+from tests.golden_files import DEEPSPEED, TORCH
+from tests.ops.delta.pairs import BF16, LARGE, loaded, raw, stepped, weights, write_model
+from zerotools.io.output.marker import MARKER
+from zerotools.io.output.staging import partial_of
+from zerotools.ops.verification.findings import Soundness
+
+ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Models A and B, and their delta."""
+    tensors = weights()
+    a = write_model(tmp_path / "a", tensors)
+    b = write_model(tmp_path / "b", stepped(tensors, 0.02), files=3, vocab_size=7)
+    out = tmp_path / "ab.delta"
+    zerotools.delta(a, b, out)
+    return a, b, out
+
+
+def test_a_model_of_other_shards_comes_back(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    a, b, delta = pair
+    done = zerotools.apply(a, delta, out=tmp_path / "made")
+    assert loaded(tmp_path / "made") == loaded(b)
+    assert json.loads((tmp_path / "made/config.json").read_text())["vocab_size"] == 7
+    assert (done.tensors, done.files) == (6, 2)
+    assert delta.stat().st_size < done.bytes_written / 50
+    assert zerotools.diff(b, tmp_path / "made").is_equal
+
+
+def test_the_result_says_what_changed(tmp_path: Path) -> None:
+    tensors = weights()
+    moved = {**tensors, "extra": np.ones(3, np.float32), "scale": np.array(2.0, BF16)}
+    del moved["b.weight"]
+    a, b = write_model(tmp_path / "a", tensors), write_model(tmp_path / "b", moved)
+    found = zerotools.delta(a, b, tmp_path / "d")
+    assert (found.changed, found.new_tensors) == (1 + 3, ("extra",))
+    assert found.elements == sum(array.size for array in moved.values())
+    assert found.delta_bytes == (tmp_path / "d").stat().st_size
+    zerotools.apply(a, tmp_path / "d", out=tmp_path / "made")
+    assert loaded(tmp_path / "made") == raw(moved)
+
+
+def test_two_equal_models_have_a_delta_that_changes_nothing(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", weights())
+    found = zerotools.delta(a, a, tmp_path / "d")
+    assert found.changed == 0
+    assert found.delta_bytes < 4096
+    zerotools.apply(a, tmp_path / "d", out=tmp_path / "made")
+    assert loaded(tmp_path / "made") == loaded(a)
+
+
+@pytest.mark.parametrize(
+    "path", [ZERO3, TORCH / "fsdp2-tp-dcp-w4" / "checkpoint"], ids=["zero3", "dcp"]
+)
+def test_a_sharded_checkpoint_is_either_side(path: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    zerotools.consolidate(path, model, dtype="bf16")
+    found = zerotools.delta(model, path, tmp_path / "d", dtype="bf16")
+    assert found.changed == 0, "the fp32 masters, cast to bf16, are the served model"
+    zerotools.apply(path, tmp_path / "d", out=tmp_path / "made")
+    assert loaded(tmp_path / "made") == loaded(model)
+    wide = tmp_path / "wide"
+    zerotools.consolidate(path, wide, dtype="fp32")
+    zerotools.delta(path, wide, tmp_path / "wide.delta")
+    zerotools.apply(path, tmp_path / "wide.delta", out=tmp_path / "again")
+    assert loaded(tmp_path / "again") == loaded(wide)
+
+
+def test_deltas_follow_one_another_also_over_a_cast(tmp_path: Path) -> None:
+    wide = weights(dtype=np.float32)
+    steps: list[dict[str, Any]] = [wide, stepped(wide, 0.1, 1)]
+    narrow = {n: a.astype(BF16) if a.dtype == np.float32 else a for n, a in steps[1].items()}
+    steps += [narrow, stepped(narrow, 0.3, 2)]
+    paths = [write_model(tmp_path / f"m{n}", each) for n, each in enumerate(steps)]
+    deltas = []
+    for n, (a, b) in enumerate(pairwise(paths)):
+        deltas.append(tmp_path / f"{n}.delta")
+        zerotools.delta(a, b, deltas[-1])
+    assert deltas[1].stat().st_size < 4096, "the cast alone changes nothing"
+    for count in range(1, 4):
+        made = tmp_path / f"made{count}"
+        zerotools.apply(paths[0], deltas[:count], out=made)
+        assert loaded(made) == raw(steps[count])
+    with pytest.raises(zerotools.BadRequest, match=r"2\.delta was made from another model than"):
+        zerotools.apply(paths[0], deltas[2], out=tmp_path / "wrong")
+    with pytest.raises(zerotools.BadRequest, match=r"was applied to .* before"):
+        zerotools.apply(paths[0], [deltas[0], deltas[0]], out=tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_a_served_directory_is_changed_in_one_step(pair: tuple[Path, Path, Path]) -> None:
+    a, b, delta = pair
+    (a / "README.md").write_text("mine")
+    (a / "extra").mkdir()
+    (a / "extra" / "notes.txt").write_text("also mine")
+    (a / "link").symlink_to("README.md")
+    manifest = a.with_name("a.zerotools-manifest.json")
+    zerotools.verify(a, write_manifest=True)
+    with (a / "model.safetensors").open("rb") as served:
+        before = served.read()
+        zerotools.apply(a, delta)
+        served.seek(0)
+        assert served.read() == before, "an open file is still the old one"
+    assert loaded(a) == loaded(b)
+    assert (a / "README.md").read_text() == (a / "link").read_text() == "mine"
+    assert (a / "extra" / "notes.txt").read_text() == "also mine"
+    assert (a / MARKER).is_file()
+    assert not manifest.exists()
+    assert {each.name for each in a.parent.iterdir()} == {"a", "b", "ab.delta"}
+    assert zerotools.verify(a).verdict is Soundness.UNCHECKED
+    with pytest.raises(zerotools.BadRequest, match=r"was applied to .* before: \S+ has its"):
+        zerotools.apply(a, delta)
+    assert loaded(a) == loaded(b)
+
+
+def test_another_base_is_refused_in_one_sentence(pair: tuple[Path, Path, Path]) -> None:
+    _, _, delta = pair
+    root = delta.parent
+    other = write_model(root / "other", weights(seed=5))
+    with pytest.raises(zerotools.BadRequest) as found:
+        zerotools.apply(other, delta, out=root / "made")
+    said = str(found.value)
+    assert "was made from another model than" in said
+    assert said.endswith(f"apply it to {root / 'a'}")
+    part = write_model(root / "part", {"scale": weights()["scale"]})
+    with pytest.raises(zerotools.BadRequest, match=r"part has no tensor \S+, which .* changes"):
+        zerotools.apply(part, delta, out=root / "made")
+    assert not (root / "made").exists()
+    assert not partial_of(root / "made").exists()
+
+
+def test_models_of_other_shapes_have_no_delta(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", weights())
+    b = write_model(tmp_path / "b", {**weights(), "scale": np.ones(3, BF16)})
+    c = write_model(tmp_path / "c", {"alone": np.ones(3, BF16)})
+    with pytest.raises(zerotools.BadRequest, match=r"scale has shape \[\] in .* and \[3\] in the"):
+        zerotools.delta(a, b, tmp_path / "d")
+    with pytest.raises(zerotools.BadRequest, match="has no tensor of the other model"):
+        zerotools.delta(a, c, tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+    assert not (tmp_path / "d.partial").exists()
+
+
+def test_a_damaged_delta_writes_nothing(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    whole, out = delta.read_bytes(), delta.with_name("made")
+    for data in (whole[:-1], whole[: len(whole) // 2], whole[:100] + b"\0" + whole[101:], b""):
+        delta.write_bytes(data)
+        with pytest.raises(zerotools.BadFile):
+            zerotools.apply(a, delta, out=out)
+        with pytest.raises(zerotools.BadFile):
+            zerotools.apply(a, delta)
+    assert {each.name for each in out.parent.iterdir()} == {"a", "b", "ab.delta"}
+    delta.write_bytes(whole)
+    zerotools.apply(a, delta, out=out)
+
+
+def test_a_damaged_model_writes_nothing(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    with (a / "model.safetensors").open("r+b") as file:
+        file.truncate(1_000_000)
+    with pytest.raises(zerotools.BadFile):
+        zerotools.apply(a, delta, out=delta.with_name("made"))
+    with pytest.raises(zerotools.BadFile):
+        zerotools.delta(a, a, delta.with_name("more"))
+    assert {each.name for each in delta.parent.iterdir()} == {"a", "b", "ab.delta"}
+
+
+def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> None:
+    a, b, delta = pair
+    out = delta.with_name("made")
+    zerotools.apply(a, delta, out=out)
+    with pytest.raises(zerotools.BadRequest, match="exists; choose another output"):
+        zerotools.apply(a, delta, out=out)
+    with pytest.raises(zerotools.BadRequest, match="exists; choose another output"):
+        zerotools.delta(a, b, delta)
+    zerotools.apply(a, delta, out=out, overwrite=True)
+    zerotools.delta(a, b, delta, overwrite=True)
+    with pytest.raises(zerotools.BadRequest, match=r"b has no \.zerotools-output\.json with"):
+        zerotools.apply(a, delta, out=b, overwrite=True)
+    for path, why in ((a, "is a directory"), ("s3://bucket/d", "pipe it there")):
+        with pytest.raises(zerotools.BadRequest, match=why):
+            zerotools.delta(a, b, path, overwrite=True)
+    with pytest.raises(zerotools.BadRequest, match="does not exist"):
+        zerotools.apply(a, delta.with_name("gone"), out=out, overwrite=True)
+    with pytest.raises(zerotools.BadRequest, match="at least one delta"):
+        zerotools.apply(a, [], out)
+    with pytest.raises(zerotools.BadRequest, match="object store"):
+        zerotools.apply(a, delta, out="s3://bucket/made")
+
+
+def test_large_files_of_the_first_model_are_not_stored(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", weights())
+    b = write_model(tmp_path / "b", stepped(weights(), 0.01))
+    words = bytes(np.random.default_rng(0).integers(97, 123, 400_000).astype(np.uint8))
+    for path in (a, b):
+        (path / "tokenizer.json").write_bytes(b'"' + words + b'"')
+    found = zerotools.delta(a, b, tmp_path / "d")
+    assert found.delta_bytes < 60_000
+    zerotools.apply(a, tmp_path / "d", out=tmp_path / "made")
+    assert (tmp_path / "made/tokenizer.json").read_bytes() == (b / "tokenizer.json").read_bytes()
+    zerotools.delta(b, b, tmp_path / "e")
+    zerotools.apply(a, [tmp_path / "d", tmp_path / "e"], out=tmp_path / "twice")
+    assert (tmp_path / "twice/tokenizer.json").read_bytes() == b'"' + words + b'"'
+    (a / "tokenizer.json").write_bytes(b'"' + words[::-1] + b'"')
+    with pytest.raises(zerotools.BadRequest, match=r"has another tokenizer\.json than the model"):
+        zerotools.apply(a, tmp_path / "d", out=tmp_path / "other")
+
+
+def test_progress_counts_the_bytes_of_the_model(pair: tuple[Path, Path, Path]) -> None:
+    a, b, delta = pair
+    told: list[zerotools.ProgressUpdate] = []
+    zerotools.delta(a, b, delta, overwrite=True, progress=told.append)
+    zerotools.apply(a, delta, out=delta.with_name("made"), progress=told.append)
+    assert {each.stage for each in told} == {"delta", "apply"}
+    assert all(each.done <= each.total for each in told)
+    assert told[-1].done == told[-1].total > 2 * LARGE[0] * LARGE[1]

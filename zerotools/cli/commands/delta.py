@@ -1,0 +1,49 @@
+"""`zerotools delta`: write the difference between two models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say
+from zerotools.cli.output.progress_bar import shown_progress
+from zerotools.core.counts import counted
+from zerotools.public.apply_deltas import DeltaKeywords, delta
+
+_PATH = CheckpointPath()
+
+
+@click.command("delta", cls=GroupedCommand)
+@click.argument("a", type=_PATH)
+@click.argument("b", type=_PATH)
+@click.argument("out", type=_PATH)
+@options_of(DeltaKeywords)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.delta/1).")
+def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
+    """Write the file OUT, from which zerotools apply makes the model B of the model A.
+
+    A and B are checkpoints of any format and number of ranks. The delta has their weights, as
+    consolidate would write them, and the config and tokenizer of B; it has no optimizer state. It
+    has the digests of both models. OUT is a file, or - for the standard output.
+    """
+    is_piped = str(out) == "-"
+    with shown_progress() as progress:
+        found = delta(a, b, out, progress=progress, **given)
+    if as_json and not is_piped:
+        render.print_json(found.to_json())
+    for note in found.notes if not as_json else ():
+        say("note", note)
+    if found.new_tensors and not as_json:
+        say("note", f"{counted(len(found.new_tensors), 'tensor')} of B are not in A: stored whole")
+    if not as_json:
+        part = found.changed / found.elements if found.elements else 0.0
+        ratio = found.model_bytes / max(1, found.delta_bytes)
+        click.echo(
+            f"{render.size(found.delta_bytes)}: {part:.2%} of {found.elements} elements changed; "
+            f"the model has {render.size(found.model_bytes)}, {ratio:.1f} times as much",
+            err=is_piped,
+        )

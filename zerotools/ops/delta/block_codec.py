@@ -1,0 +1,208 @@
+"""Encode the elements of a block that changed, and apply them to the block before the change.
+
+Positions are gaps between changed elements, one byte each; 255 means "255 elements and more".
+Values are the differences of the elements as unsigned integers, modulo 2^w for w bits, in the
+zigzag order 0, -1, 1, -2, ...: small changes of a float are small numbers. Their bytes are stored
+in planes, the lowest bytes of all elements first. Both are compressed by zstd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from threading import local
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.optional_packages import missing
+
+Array = npt.NDArray[Any]
+Elements = bytes | memoryview
+"""The bytes of consecutive elements."""
+BLOCK_ELEMENTS = 1 << 20
+"""Elements of one block; the last block of a tensor has fewer."""
+LEVEL = 1
+_LONG_GAP = 255
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+_DENSE_PART = 0.2
+"""If more than this part of a block changed, the differences of all elements are stored."""
+
+
+class DeltaBlockKind(IntEnum):
+    """The content of a block in the file."""
+
+    SAME = 0
+    """No element changed."""
+    SPARSE = 1
+    """Positions and differences of the elements that changed."""
+    DENSE = 2
+    """Differences of all elements."""
+    NEW = 3
+    """The elements themselves: the first model does not have the tensor."""
+
+
+class EncodedBlock(NamedTuple):
+    """A block in the form of the file: `changed` elements, and two compressed byte strings."""
+
+    kind: DeltaBlockKind
+    changed: int
+    positions: bytes
+    values: bytes
+
+
+class Compression:
+    """Compresses and decompresses byte strings with zstd, with separate contexts per thread.
+
+    Raises BadRequest if the package is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise missing("a delta", "zstandard") from None
+        self._zstd = zstandard
+        self._own = local()
+
+    def pack(self, data: Array | bytes) -> bytes:
+        """Return `data` compressed."""
+        if not hasattr(self._own, "compressor"):
+            self._own.compressor = self._zstd.ZstdCompressor(level=LEVEL)
+        packed: bytes = self._own.compressor.compress(data)
+        return packed
+
+    def unpack(self, data: bytes, length: int) -> bytes:
+        """Return the `length` bytes that `data` contains. Raises BadFile if it contains others."""
+        if not hasattr(self._own, "decompressor"):
+            self._own.decompressor = self._zstd.ZstdDecompressor()
+        try:
+            if self._zstd.frame_content_size(data) != length:
+                raise BadFile("a compressed part has another length than its header says")
+            found: bytes = self._own.decompressor.decompress(data, max_output_size=length)
+        except self._zstd.ZstdError as error:
+            raise BadFile(f"a compressed part is damaged: {error}") from None
+        if len(found) != length:
+            raise BadFile("a compressed part has another length than its header says")
+        return found
+
+
+def encode_block(
+    before: bytes | None, after: bytes, itemsize: int, pack: Callable[[Array], bytes]
+) -> EncodedBlock:
+    """Return the change from `before` to `after`, two equally long arrays of elements of `itemsize`
+    bytes. None as `before`: the elements themselves.
+    """
+    new = np.frombuffer(after, _UNSIGNED[itemsize])
+    if before is None:
+        return EncodedBlock(DeltaBlockKind.NEW, len(new), b"", pack(_planes(new)))
+    old = np.frombuffer(before, _UNSIGNED[itemsize])
+    differs = old != new
+    changed = int(np.count_nonzero(differs))
+    if not changed:
+        return EncodedBlock(DeltaBlockKind.SAME, 0, b"", b"")
+    if changed > _DENSE_PART * len(new):
+        return EncodedBlock(DeltaBlockKind.DENSE, changed, b"", pack(_planes(_zigzag(new - old))))
+    places = _true_positions(differs)
+    differences = _zigzag(new[places] - old[places])
+    gaps = _gaps(places)
+    positions = len(gaps).to_bytes(4, "little") + pack(gaps)
+    return EncodedBlock(DeltaBlockKind.SPARSE, changed, positions, pack(_planes(differences)))
+
+
+def apply_block(
+    before: Elements | None,
+    block: EncodedBlock,
+    itemsize: int,
+    unpack: Callable[[bytes, int], bytes],
+) -> Elements:
+    """Return the elements after the change `block` of the elements `before`.
+
+    Raises BadFile if the block does not fit them.
+    """
+    if block.kind == DeltaBlockKind.NEW:
+        return _bytes_of(_elements(unpack(block.values, block.changed * itemsize), itemsize))
+    if before is None:
+        raise BadFile("a block changes elements that do not exist")
+    if block.kind == DeltaBlockKind.SAME:
+        return before
+    old = np.frombuffer(before, _UNSIGNED[itemsize])
+    count = len(old) if block.kind == DeltaBlockKind.DENSE else block.changed
+    changes = _unzigzag(_elements(unpack(block.values, count * itemsize), itemsize))
+    if block.kind == DeltaBlockKind.DENSE:
+        return _bytes_of(old + changes)
+    places = _positions(block.positions, len(old), block.changed, unpack)
+    new = old.copy()
+    new[places] += changes
+    return _bytes_of(new)
+
+
+def _bytes_of(values: Array) -> memoryview:
+    return values.view(np.uint8).data
+
+
+def _true_positions(differs: Array) -> Array:
+    """Return the positions of the true elements. Eight at a time, because most are false."""
+    whole = len(differs) // 8 * 8
+    rows = differs[:whole].reshape(-1, 8)
+    some = np.flatnonzero(rows.view(np.uint64).ravel())
+    row, column = np.nonzero(rows[some])
+    found = some[row] * 8 + column
+    return np.concatenate((found, whole + np.flatnonzero(differs[whole:])))
+
+
+def _gaps(places: Array) -> Array:
+    gaps = np.diff(places, prepend=-1) - 1
+    longs, rest = np.divmod(gaps, _LONG_GAP)
+    if not longs.any():
+        return rest.astype(np.uint8)
+    ends = np.cumsum(longs + 1) - 1
+    found = np.full(int(ends[-1]) + 1, _LONG_GAP, np.uint8)
+    found[ends] = rest
+    return found
+
+
+def _positions(
+    packed: bytes, elements: int, changed: int, unpack: Callable[[bytes, int], bytes]
+) -> Array:
+    length = int.from_bytes(packed[:4], "little")
+    if length > changed + elements // _LONG_GAP + 1:
+        raise BadFile("the positions of a block are more than its elements")
+    gaps = np.frombuffer(unpack(packed[4:], length), np.uint8)
+    is_end = gaps != _LONG_GAP
+    places: Array = np.cumsum(gaps.astype(np.int64) + is_end)[is_end] - 1
+    if len(places) != changed or (changed and int(places[-1]) >= elements):
+        raise BadFile("the positions of a block are not those of its elements")
+    return places
+
+
+def _zigzag(differences: Array) -> Array:
+    width = differences.dtype.itemsize
+    signed = differences.view(_SIGNED[width])
+    found: Array = ((signed << 1) ^ (signed >> (8 * width - 1))).view(_UNSIGNED[width])
+    return found
+
+
+def _unzigzag(values: Array) -> Array:
+    found: Array = (values >> 1) ^ (-(values & 1).astype(_SIGNED[values.dtype.itemsize])).view(
+        values.dtype
+    )
+    return found
+
+
+def _planes(values: Array) -> Array:
+    planes = np.empty((values.dtype.itemsize, len(values)), np.uint8)
+    for place, plane in enumerate(planes):
+        np.copyto(plane, values >> (8 * place) if place else values, casting="unsafe")
+    return planes.ravel()
+
+
+def _elements(planes: bytes, itemsize: int) -> Array:
+    rows = np.frombuffer(planes, np.uint8).reshape(itemsize, -1)
+    found: Array = rows[0].astype(_UNSIGNED[itemsize])
+    for place, plane in enumerate(rows[1:], 1):
+        found |= plane.astype(found.dtype) << (8 * place)
+    return found

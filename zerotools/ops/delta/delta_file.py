@@ -1,0 +1,340 @@
+"""Read and write the file of a delta: a header, the blocks of all tensors, and a digest.
+
+    "ZTDELTA\\n"                                        8 bytes
+    length of the header, the header in JSON           u64, bytes
+    length of the plain bytes, the plain bytes         u64, bytes (zstd; files that are no tensors)
+    for each tensor of the header, for each block:     a head of 48 bytes, positions, values
+    "ZTDELEND", number of blocks, digest               8 bytes, u64, 16 bytes
+
+All numbers are little-endian. The digest is the XXH3-128 of all bytes before it. The file is
+written from its beginning to its end, so it can go through a pipe.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import xxhash
+
+import zerotools
+from zerotools.core import dtypes
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.directory_entries import stays_below_root
+from zerotools.ops.delta.block_codec import BLOCK_ELEMENTS, DeltaBlockKind, Elements, EncodedBlock
+
+VERSION = 1
+MAGIC, END = b"ZTDELTA\n", b"ZTDELEND"
+_HEAD = struct.Struct("<BxxxIII16s16s")
+_LENGTH = struct.Struct("<Q")
+_END = struct.Struct("<8sQ16s")
+_LARGEST_HEADER = 1 << 28
+_LARGEST_PLAIN = 1 << 31
+_PIECE = 1 << 22
+_BY_NAME: Mapping[str, DType] = {
+    dtype.name: dtype for dtype in dtypes.DTYPES if dtype.safetensors is not None
+}
+NO_BASE = bytes(16)
+"""The digest of the elements before the change, of a tensor that the first model does not have."""
+
+
+def digest_of(data: Elements) -> bytes:
+    """Return the XXH3-128 of `data`, 16 bytes."""
+    return xxhash.xxh3_128_digest(data)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTensor:
+    """A tensor of the second model, in row-major order from byte `offset` of `file` on."""
+
+    name: str
+    role: str
+    dtype: DType
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.offset + self.numel * self.dtype.itemsize
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return -(-self.numel // BLOCK_ELEMENTS)
+
+    def block(self, number: int) -> tuple[int, int]:
+        """Return the first byte of block `number` in the file, and the byte after its last."""
+        begin, size = number * BLOCK_ELEMENTS, self.dtype.itemsize
+        end = min(self.numel, begin + BLOCK_ELEMENTS)
+        return self.offset + begin * size, self.offset + end * size
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPlainFile:
+    """The bytes of a file of the second model that belong to no tensor: pairs of offset and length,
+    which follow each other in the plain bytes.
+
+    If `digest` is set, the file is equal to that of the first model, and has no plain bytes.
+    """
+
+    name: str
+    size: int
+    parts: tuple[tuple[int, int], ...]
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class DeltaHeader:
+    """The header: the files and the tensors of the second model, and where both models were."""
+
+    files: tuple[DeltaPlainFile, ...]
+    tensors: tuple[DeltaTensor, ...]
+    a: str = ""
+    b: str = ""
+    made_by: str = field(default_factory=lambda: f"zerotools {zerotools.__version__}")
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all tensors in bytes."""
+        return sum(tensor.end - tensor.offset for tensor in self.tensors)
+
+    def to_bytes(self) -> bytes:
+        """Return the header as the file has it."""
+        tree = {
+            "version": VERSION,
+            "block_elements": BLOCK_ELEMENTS,
+            "made_by": self.made_by,
+            "a": self.a,
+            "b": self.b,
+            "files": [
+                {
+                    "name": each.name,
+                    "size": each.size,
+                    "parts": [list(part) for part in each.parts],
+                    "same_digest": each.digest,
+                }
+                for each in self.files
+            ],
+            "tensors": [
+                {
+                    "name": each.name,
+                    "role": each.role,
+                    "dtype": each.dtype.name,
+                    "shape": list(each.shape),
+                    "file": each.file,
+                    "offset": each.offset,
+                }
+                for each in self.tensors
+            ],
+        }
+        return json.dumps(tree, separators=(",", ":")).encode()
+
+
+def parse_header(data: bytes, where: Path) -> DeltaHeader:
+    """Return the header in `data`.
+
+    Raises BadFile if it is not one, or its files are not exactly covered by parts and tensors;
+    Unsupported if another version wrote it.
+    """
+    try:
+        tree = json.loads(data)
+        version, block = tree["version"], tree["block_elements"]
+        if (version, block) != (VERSION, BLOCK_ELEMENTS):
+            raise Unsupported(
+                f"{where} is a delta of version {version}, and this zerotools reads version "
+                f"{VERSION}; {tree.get('made_by')!s:.60} wrote it: use that"
+            )
+        files = tuple(
+            DeltaPlainFile(
+                _text(each["name"]),
+                _count(each["size"]),
+                tuple((_count(begin), _count(length)) for begin, length in each["parts"]),
+                each["same_digest"],
+            )
+            for each in tree["files"]
+        )
+        tensors = tuple(
+            DeltaTensor(
+                _text(each["name"]),
+                _text(each["role"]),
+                _BY_NAME[each["dtype"]],
+                tuple(map(_count, each["shape"])),
+                _text(each["file"]),
+                _count(each["offset"]),
+            )
+            for each in tree["tensors"]
+        )
+        header = DeltaHeader(files, tensors, str(tree["a"]), str(tree["b"]), str(tree["made_by"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFile(f"{where} is not a delta: its header is damaged ({error!s:.100})") from None
+    _check_cover(header, where)
+    return header
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not a text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r:.40} is not a size")
+    return value
+
+
+def _check_cover(header: DeltaHeader, where: Path) -> None:
+    """Prove that parts and tensors fill each file exactly."""
+    known: dict[str, list[tuple[int, int]]] = {}
+    for file in header.files:
+        if not stays_below_root(file.name) or file.name in known:
+            raise BadFile(f"{where} names {file.name!r:.80}, which is not a file of a model")
+        whole = [(0, file.size)] if file.digest is not None else []
+        known[file.name] = whole + [(begin, begin + length) for begin, length in file.parts]
+    if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
+        raise BadFile(f"{where} names a tensor twice")
+    for tensor in header.tensors:
+        if tensor.file not in known:
+            raise BadFile(f"{where}: {tensor.name} lies in {tensor.file!r:.80}, which is no file")
+        known[tensor.file].append((tensor.offset, tensor.end))
+    for file in header.files:
+        at = 0
+        for begin, end in sorted(known[file.name]):
+            if begin != at:
+                raise BadFile(f"{where}: byte {min(begin, at)} of {file.name} is not defined once")
+            at = end
+        if at != file.size:
+            raise BadFile(f"{where}: {file.name} has {file.size} bytes, and {at} are defined")
+
+
+class DeltaWriter:
+    """Writes a delta to `stream`, in one pass."""
+
+    def __init__(self, stream: BinaryIO, header: DeltaHeader, plain: bytes) -> None:
+        """Write the header and the plain bytes, which are compressed."""
+        self._stream = stream
+        self._digest = xxhash.xxh3_128()
+        self.nbytes = 0
+        self._blocks = 0
+        head = header.to_bytes()
+        for part in (MAGIC, _LENGTH.pack(len(head)), head, _LENGTH.pack(len(plain)), plain):
+            self._write(part)
+
+    def block(self, block: EncodedBlock, before: bytes, after: bytes) -> None:
+        """Write one block, with the digests of its elements before and after the change."""
+        lengths = block.changed, len(block.positions), len(block.values)
+        self._write(_HEAD.pack(block.kind, *lengths, before, after))
+        self._write(block.positions)
+        self._write(block.values)
+        self._blocks += 1
+
+    def end(self) -> None:
+        """Write the end."""
+        self._write(END + _LENGTH.pack(self._blocks))
+        self._stream.write(self._digest.digest())
+        self.nbytes += 16
+        self._stream.flush()
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._stream.write(data)
+        self.nbytes += len(data)
+
+
+class StoredBlock(NamedTuple):
+    """A block of the file, and the digests of its elements before and after the change."""
+
+    block: EncodedBlock
+    before: bytes
+    after: bytes
+
+
+class DeltaFile:
+    """A delta that was read and checked: its header, its plain bytes, and where its blocks are.
+
+    `path` names it in messages. `stream` is at its beginning and can seek.
+    """
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        """Check the whole file. Raises BadFile and Unsupported."""
+        self.path = path
+        self._stream = stream
+        begin = stream.read(len(MAGIC) + _LENGTH.size)
+        if begin[: len(MAGIC)] != MAGIC:
+            raise BadFile(f"{path} is not a delta; zerotools delta A B {path} makes one")
+        size = stream.seek(0, io.SEEK_END)
+        self._check_end(size)
+        stream.seek(len(begin))
+        self._limit = size - _END.size
+        (length,) = _LENGTH.unpack(begin[len(MAGIC) :].ljust(8, b"\0"))
+        self.header = parse_header(self._take(length, _LARGEST_HEADER), path)
+        (length,) = _LENGTH.unpack(self._take(_LENGTH.size, _LENGTH.size))
+        self.plain = self._take(length, _LARGEST_PLAIN)
+        self._blocks: dict[str, list[int]] = {}
+        for tensor in self.header.tensors:
+            self._blocks[tensor.name] = [self._skip_block() for _ in range(tensor.blocks)]
+        if stream.tell() != self._limit:
+            raise BadFile(f"{path} has blocks that belong to no tensor; make it again")
+        self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
+        self.files = {file.name: file for file in self.header.files}
+
+    def _check_end(self, size: int) -> None:
+        cut = f"{self.path} is cut: its end is missing; copy it or make it again"
+        if size < _END.size:
+            raise BadFile(cut)
+        self._stream.seek(size - _END.size)
+        mark, _, digest = _END.unpack(self._stream.read(_END.size))
+        if mark != END:
+            raise BadFile(cut)
+        found, left = xxhash.xxh3_128(), size - 16
+        self._stream.seek(0)
+        while left and (part := self._stream.read(min(left, _PIECE))):
+            found.update(part)
+            left -= len(part)
+        if found.digest() != digest:
+            raise BadFile(
+                f"{self.path} is damaged: its digest is {found.hexdigest()}, and {digest.hex()} "
+                "was written; copy it or make it again"
+            )
+
+    def _take(self, length: int, most: int) -> bytes:
+        at = self._stream.tell()
+        if length > most or at + length > self._limit:
+            raise BadFile(f"{self.path} has {length} bytes at byte {at}, beyond its end")
+        return self._stream.read(length)
+
+    def _skip_block(self) -> int:
+        at = self._stream.tell()
+        _, _, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
+        if self._stream.tell() + positions + values > self._limit:
+            raise BadFile(f"{self.path} has a block at byte {at} that goes beyond its end")
+        self._stream.seek(positions + values, io.SEEK_CUR)
+        return at
+
+    def block(self, name: str, number: int) -> StoredBlock:
+        """Return block `number` of the tensor `name`. Raises BadFile."""
+        self._stream.seek(self._blocks[name][number])
+        head = self._stream.read(_HEAD.size)
+        kind, changed, positions, values, before, after = _HEAD.unpack(head)
+        if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
+            raise BadFile(
+                f"{self.path}: block {number} of {name} is of kind {kind}, not known here"
+            )
+        found = self._stream.read(positions), self._stream.read(values)
+        return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)

@@ -1,0 +1,192 @@
+"""Write the delta of two models: what must be known to make the second of the first."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.open_source import RemotePath
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
+from zerotools.ops.delta.delta_file import (
+    NO_BASE,
+    DeltaHeader,
+    DeltaPlainFile,
+    DeltaTensor,
+    DeltaWriter,
+    digest_of,
+)
+from zerotools.ops.delta.models import in_layout, tensors_of
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.serving.byte_source import ByteSource
+
+LEAST_SHARED_BYTES = 64 * 1024
+"""Files without tensors that are smaller are always stored, also if the first model has them."""
+_AHEAD = 3
+"""The number of blocks per thread that are made ahead of the one that is written."""
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class DeltaReport:
+    """The result of making a delta: its size, that of the model, and the changed elements."""
+
+    nbytes: int
+    model_bytes: int
+    elements: int
+    changed: int
+    new_tensors: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def in_order(
+    pieces: Iterable[Piece], work: Callable[[Piece], Result], workers: int
+) -> Iterator[Result]:
+    """Call `work` for the pieces in threads, a few ahead, and yield the results in order."""
+    going: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="delta") as pool:
+        try:
+            for piece in pieces:
+                going.append(pool.submit(work, piece))
+                if len(going) >= _AHEAD * workers:
+                    yield going.popleft().result()
+            while going:
+                yield going.popleft().result()
+        finally:
+            for each in going:
+                each.cancel()
+
+
+def make_delta(
+    a: Conversion,
+    b: Conversion,
+    stream: BinaryIO,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> DeltaReport:
+    """Write the delta that leads from the model `a` to the model `b`.
+
+    `on_bytes` is called with the number of bytes of the second model that are done.
+
+    Raises:
+        BadRequest: the models have no tensor in common, or one has another shape.
+        BadFile: a checkpoint is damaged, or changed while it was read.
+    """
+    compression = Compression()
+    tensors = tensors_of(b)
+    sizes = {name: file.size for name, file in b.target.files.items()}
+    base, shared = in_layout(a, tensors, sizes)
+    changed = 0
+    with ByteSource(b, budget) as theirs, ByteSource(base, budget, strict=False) as ours:
+        files, plain = _plain_files(a, b, tensors, theirs, budget)
+        header = DeltaHeader(files, tensors, str(a.source.origin.path), str(b.source.origin.path))
+        writer = DeltaWriter(stream, header, compression.pack(plain))
+
+        def work(piece: tuple[DeltaTensor, int, int]) -> tuple[EncodedBlock, bytes, bytes, int]:
+            tensor, first, last = piece
+            place = tensor.file, first, last
+            after = b"".join(theirs.read(*place))
+            before = b"".join(ours.read(*place)) if tensor.name in shared else None
+            block = encode_block(before, after, tensor.dtype.itemsize, compression.pack)
+            old = NO_BASE if before is None else digest_of(before)
+            new = old if block.kind == DeltaBlockKind.SAME else digest_of(after)
+            return block, old, new, last - first
+
+        for block, old, new, nbytes in in_order(_places(tensors), work, budget.workers):
+            writer.block(block, old, new)
+            changed += block.changed
+            on_bytes(nbytes)
+        theirs.check_all()
+        ours.check_all()
+        writer.end()
+    fresh = tuple(sorted(each.name for each in tensors if each.name not in shared))
+    elements = sum(each.numel for each in tensors)
+    return DeltaReport(writer.nbytes, sum(sizes.values()), elements, changed, fresh, b.notes)
+
+
+def _places(tensors: Iterable[DeltaTensor]) -> Iterator[tuple[DeltaTensor, int, int]]:
+    """Yield each block as its tensor and its bytes in the file."""
+    for tensor in tensors:
+        for number in range(tensor.blocks):
+            yield tensor, *tensor.block(number)
+
+
+def _plain_files(
+    a: Conversion,
+    b: Conversion,
+    tensors: Iterable[DeltaTensor],
+    source: ByteSource,
+    budget: MemoryBudget,
+) -> tuple[tuple[DeltaPlainFile, ...], bytes]:
+    """Return the files of `b`, and the bytes in them that belong to no tensor."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        spans.setdefault(tensor.file, []).append((tensor.offset, tensor.end))
+    found, plain = [], bytearray()
+    with ByteSource(a, budget, strict=False) as own:
+        for name, file in b.target.files.items():
+            at, parts = 0, []
+            for begin, end in [*sorted(spans.get(name, ())), (file.size, file.size)]:
+                if begin > at:
+                    parts.append((at, begin - at))
+                at = end
+            data = b"".join(b"".join(source.read(name, o, o + n)) for o, n in parts)
+            same = a.target.files.get(name)
+            is_shared = (
+                name not in spans
+                and file.size >= LEAST_SHARED_BYTES
+                and same is not None
+                and same.size == file.size
+                and b"".join(own.read(name, 0, file.size)) == data
+            )
+            if is_shared:
+                found.append(DeltaPlainFile(name, file.size, (), digest_of(data).hex()))
+            else:
+                found.append(DeltaPlainFile(name, file.size, tuple(parts)))
+                plain += data
+    return tuple(found), bytes(plain)
+
+
+@contextmanager
+def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Return a context with the file `out` for writing; `-` is the standard output.
+
+    It is written under another name and renamed at the end of the context, so that it is complete
+    or does not exist. Raises BadRequest if it exists or cannot be written.
+    """
+    if str(out) == "-":
+        yield sys.stdout.buffer
+        return
+    if isinstance(out, RemotePath):
+        raise BadRequest(f"{out} is in an object store; write the delta to - and pipe it there")
+    if os.path.lexists(out) and not overwrite:
+        raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
+    if out.is_dir():
+        raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
+    draft = out.with_name(f"{out.name}.partial")
+    try:
+        with draft.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.rename(out)
+        sync_directory(out.absolute().parent)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise

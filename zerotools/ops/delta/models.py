@@ -1,0 +1,89 @@
+"""The models of a delta: each is the weights of a checkpoint as `consolidate` would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import FilePlan, Target
+from zerotools.formats import FORMATS, FormatTable, detect
+from zerotools.ops.conversions import consolidate
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.quantised_output import AUTO
+from zerotools.ops.delta.delta_file import DeltaTensor
+from zerotools.ops.weights.reference_model import read_reference
+
+_DESTINATION = Path("model")
+
+
+def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion:
+    """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
+
+    With "auto" as `dtype`, a model directory keeps its types. Raises the errors of
+    `consolidate.prepare`.
+    """
+    is_model = dtype == AUTO and table[detect(path, table=table).format].is_exported
+    like = path if is_model and _has_safetensors(path) else None
+    options = consolidate.Options(dtype=dtype, like=like)
+    return consolidate.prepare(path, _DESTINATION, options, table=table)
+
+
+def _has_safetensors(path: Path) -> bool:
+    try:
+        read_reference(path)
+    except (BadFile, BadRequest):  # a damaged file is reported when the checkpoint is read
+        return False
+    return True
+
+
+def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
+    """Return the tensors of a model, in the order of their files."""
+    found = []
+    for key, tensor in model.target.checkpoint.tensors.items():
+        (chunk,) = tensor.chunks
+        found.append(
+            DeltaTensor(key.name, key.role, tensor.dtype, tensor.shape, chunk.file, chunk.offset)
+        )
+    return tuple(sorted(found, key=lambda each: (each.file, each.offset)))
+
+
+def in_layout(
+    model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
+) -> tuple[Conversion, frozenset[str]]:
+    """Return `model` in the types and at the places of `tensors`, in files of these sizes, and the
+    names of the tensors that it has. Its other bytes are zeros.
+
+    Raises BadRequest if a tensor has another shape in `model`.
+    """
+    keys = {key.name: key for key in model.source.tensors}
+    for alias, holder in model.source.aliases.items():
+        if holder in keys:
+            keys.setdefault(alias, keys[holder])
+    placed: dict[Key, Tensor] = {}
+    sources: dict[Key, Tensor] = {}
+    for each in tensors:
+        if each.name not in keys:
+            continue
+        key, own = Key(each.name, each.role), model.source.tensors[keys[each.name]]
+        if own.shape != each.shape:
+            raise BadRequest(
+                f"{each.name} has shape {list(own.shape)} in {model.source.origin.path} and "
+                f"{list(each.shape)} in the other model; a delta needs two models of one shape"
+            )
+        chunk = Chunk(Box.whole(each.shape), each.file, each.offset)
+        placed[key] = Tensor(each.dtype, each.shape, (chunk,))
+        sources[key] = own
+    if not placed:
+        raise BadRequest(
+            f"{model.source.origin.path} has no tensor of the other model, so no delta leads from "
+            "one to the other; compare them with zerotools diff"
+        )
+    origin = model.target.checkpoint.origin
+    whole = Checkpoint(model.destination, placed, origin, files=dict(sizes))
+    target = Target(whole, {name: FilePlan(size) for name, size in sizes.items()})
+    source = replace(model.source, tensors=sources)
+    return replace(model, source=source, target=target), frozenset(key.name for key in placed)

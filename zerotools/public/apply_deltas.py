@@ -1,0 +1,195 @@
+"""Make the delta of two models, and apply deltas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Unpack
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.files.source_stamps import recording
+from zerotools.io.stores.addresses import output_of, path_of
+from zerotools.ops.conversions.quantised_output import AUTO
+from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
+from zerotools.ops.delta.make_delta import make_delta, written_file
+from zerotools.ops.delta.models import model_of
+from zerotools.public.command_options.option import (
+    OUTPUT,
+    Option,
+    StrPath,
+    as_list,
+    bind_options,
+    takes_options,
+)
+from zerotools.public.command_options.read_options import CheckingOptions
+from zerotools.public.command_options.write_options import budget_of
+from zerotools.public.progress import ProgressWanted, metering
+
+
+class OverwriteOption(CheckingOptions, total=False):
+    """Options of commands that write a delta or apply one."""
+
+    overwrite: Annotated[bool, Option(group=OUTPUT, help="Replace an existing output.")]
+
+
+class DeltaKeywords(OverwriteOption, total=False):
+    """The options of `zerotools delta`."""
+
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Option(
+            group=OUTPUT,
+            default=AUTO,
+            help="Type of the weights of B in the delta. auto: those of B if it is a directory of "
+            "safetensors, else those that consolidate chooses.",
+        ),
+    ]
+
+
+class ApplyKeywords(OverwriteOption, total=False):
+    """The options of `zerotools apply`."""
+
+
+@dataclass(frozen=True)
+class DeltaResult:
+    """The result of `delta`.
+
+    `delta_bytes` is the size of the delta, and `model_bytes` that of the model B. `changed` of
+    `elements` elements differ. `new_tensors` are tensors that A does not have. `notes` are
+    sentences.
+    """
+
+    delta_bytes: int
+    model_bytes: int
+    elements: int
+    changed: int
+    new_tensors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values, as `--json` prints it."""
+        return {
+            "delta_bytes": self.delta_bytes,
+            "model_bytes": self.model_bytes,
+            "elements": self.elements,
+            "changed": self.changed,
+            "new_tensors": list(self.new_tensors),
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """The result of `apply`: the written directory, its bytes, and its numbers of tensors and
+    files.
+    """
+
+    destination: Path
+    bytes_written: int
+    tensors: int
+    files: int
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values, as `--json` prints it."""
+        return {
+            "destination": str(self.destination),
+            "bytes_written": self.bytes_written,
+            "tensors": self.tensors,
+            "files": self.files,
+            "seconds": self.seconds,
+        }
+
+
+@takes_options(DeltaKeywords)
+def delta(
+    a: StrPath,
+    b: StrPath,
+    out: StrPath,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[DeltaKeywords],
+) -> DeltaResult:
+    """Write the file `out` with the difference between the models at `a` and `b`.
+
+    Both are checkpoints of any format and number of ranks; their weights are compared as
+    `consolidate` would write them. `apply` makes the second model of the first one and `out`.
+
+    Raises:
+        BadRequest: a path does not exist, `out` exists, or the models have other shapes.
+        BadFile: a path is not a checkpoint, or is damaged.
+        Unsupported: a format cannot be read.
+    """
+    given = bind_options(DeltaKeywords, options)
+    begun, destination = time.monotonic(), path_of(out)
+    with recording(), metering(progress) as meter:
+        first = model_of(path_of(a), AUTO)
+        second = model_of(path_of(b), given["dtype"])
+        with (
+            written_file(destination, overwrite=given["overwrite"]) as stream,
+            meter(second.bytes_of_tensors, "delta") as on_bytes,
+        ):
+            found = make_delta(first, second, stream, budget_of(given), on_bytes)
+    return DeltaResult(
+        found.nbytes,
+        found.model_bytes,
+        found.elements,
+        found.changed,
+        found.new_tensors,
+        found.notes,
+        time.monotonic() - begun,
+    )
+
+
+@takes_options(ApplyKeywords)
+def apply(
+    a: StrPath,
+    deltas: StrPath | Sequence[StrPath],
+    out: StrPath | None = None,
+    *,
+    progress: ProgressWanted = None,
+    **options: Unpack[ApplyKeywords],
+) -> ApplyResult:
+    """Apply one delta, or several in order, to the model at `a`, and write the directory `out`.
+
+    Without `out` the directory `a` itself is changed: the new one is written next to it, and
+    exchanged with it in one step.
+
+    Raises:
+        BadRequest: a path does not exist, `out` exists, or a delta was made from another model.
+        BadFile: a delta or the model is damaged.
+        Unsupported: a delta has another version.
+    """
+    given: Mapping[str, Any] = bind_options(ApplyKeywords, options)
+    begun, origin = time.monotonic(), path_of(a)
+    destination = origin if out is None else output_of(out)
+    for path in (destination, *(() if out is not None else (origin,))):
+        if isinstance(path, RemotePath):
+            raise BadRequest(f"{path} is in an object store; name a directory of this machine")
+    paths = [path_of(each) for each in as_list(deltas)]
+    if not paths:
+        raise BadRequest("name at least one delta")
+    with (
+        recording(),
+        metering(progress) as meter,
+        opened_deltas(paths) as files,
+    ):
+        model = model_of(origin, AUTO)
+        budget = budget_of(given)
+        chain = DeltaChain(model, files, budget)
+        with meter(chain.header.nbytes, "apply") as on_bytes:
+            found = apply_deltas(
+                chain,
+                destination,
+                budget,
+                overwrite=given["overwrite"],
+                in_place=model if out is None else None,
+                on_bytes=on_bytes,
+            )
+    seconds = time.monotonic() - begun
+    return ApplyResult(destination, found.nbytes, found.tensors, found.files, seconds)
