@@ -120,10 +120,8 @@ def trained(precision: str) -> Look:
 
     def look(device: str, directory: Path) -> Found:
         plain = tree_of("cpu", "fp32", {"zero": {"stage": 0}})
-        reference = start(directory / "reference", plain, script=WATCHED)
-        if failed := _failed({"the reference": reference}):
-            return Found("; ".join(failed), False)
-        wanted, gradients = reference.losses(), kept(reference.run_dir)
+        reference = start(directory / "reference", plain, script=WATCHED)  # on other cores
+        wanted, gradients = dict[int, float](), dict[str, Any]()
         runs, worst, wrong = list(runs_of(device, precision, directory)), (0.0, "none"), list[str]()
         room = max(SIDE_BY_SIDE, os.cpu_count() or 1)
         for first in range(0, len(runs), room):
@@ -132,6 +130,10 @@ def trained(precision: str) -> Look:
                 for name, changes in runs[first : first + room]
             }
             wrong += _failed(attempts)
+            if not wanted:
+                if failed := _failed({"the reference": reference}):
+                    return Found("; ".join(failed), False)
+                wanted, gradients = reference.losses(), kept(reference.run_dir)
             for name, attempt in attempts.items():
                 parts = gradients_apart(gradients, kept(attempt.run_dir))
                 parts["the loss"] = max(distances(wanted, attempt.losses()), default=math.inf)
