@@ -145,6 +145,9 @@ def train_tiny_model() -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+
+    # With the fake group, the first backward pass of torch 2.14 starts a thread for each device.
+    torch.ones(1, requires_grad=True).sum().backward()
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from transformers import LlamaConfig, LlamaForCausalLM
 
