@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
 
 
 @pytest.fixture
-def threadless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def threadless() -> Iterator[None]:
     """A process group of this process whose collectives hand back what they were given, in the
     thread that asks: for tests of what memory is held when. A thread of gloo lets go of a buffer
     some time after it has told that it is reduced, when it next gets Python's lock."""
@@ -38,8 +38,9 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def reduced(output: torch.Tensor, input: torch.Tensor, **_: Any) -> None:
         output.copy_(input)
 
-    # FSDP2 of torch 2.8 asks it of one rank, too, and that of the fake group does nothing.
-    monkeypatch.setattr(dist, "reduce_scatter_tensor", reduced)
     dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    # FSDP2 of torch 2.8 asks it of one rank, too, and that of the fake group does nothing.
+    theirs, dist.reduce_scatter_tensor = dist.reduce_scatter_tensor, reduced
     yield
+    dist.reduce_scatter_tensor = theirs
     dist.destroy_process_group()

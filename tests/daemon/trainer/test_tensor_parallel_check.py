@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,17 +61,13 @@ def test_a_plan_that_does_not_fit_the_model_is_told(layer: str, style: str) -> N
         assert difference(wrong.eval())
 
 
-def test_a_torch_without_a_placement_for_each_weight_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_torch_without_a_placement_for_each_weight_is_refused() -> None:
     """As torch before 2.12 is."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_common
+    from zerotoolsd.trainer.model.sharding import placement_types
 
-    from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
-
-    monkeypatch.delattr(_fsdp_common, "ShardPlacementResult", raising=False)
-    with pytest.raises(Unsupported, match=r"^zero\.tensor_ranks: torch .* upgrade torch to 2\.13"):
-        check_tensor_ranks(drawn("llama"), 2)
+    for package in (SimpleNamespace(), SimpleNamespace(_fsdp_common=SimpleNamespace())):
+        with pytest.raises(Unsupported, match=r"^zero\.tensor_ranks: torch .* torch to 2\.13"):
+            placement_types(package)
 
 
 def test_one_rank_is_not_tried() -> None:

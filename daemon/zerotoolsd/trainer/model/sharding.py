@@ -215,7 +215,7 @@ def _cut(
     Returns the further arguments with which FSDP2 must shard the result.
     """
     cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
-    kinds = _placements()
+    kinds = placement_types()
     every_rank = init_device_mesh(mesh.device_type, (layout.world_size,), mesh_dim_names=(SHARD,))
     among_all = kinds.ShardPlacementResult(None, kinds.FSDPMeshInfo(every_rank, shard_mesh_dim=0))
 
@@ -234,17 +234,21 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
     """
     cuts = layer_cuts(model, tensor_ranks)
     if tensor_ranks > 1:
-        _placements()
+        placement_types()
     return cuts
 
 
-def _placements() -> Any:
+def placement_types(package: Any = None) -> Any:
     """Return torch's module with the types that tell FSDP2 over which ranks a parameter is
-    sharded.
+    sharded. `package` contains it (default: that of FSDP2).
+
+    Raises:
+        Unsupported: this torch does not have these types.
     """
     try:
-        from torch.distributed.fsdp._fully_shard import _fsdp_common
+        from torch.distributed.fsdp import _fully_shard
 
+        _fsdp_common = (package or _fully_shard)._fsdp_common
         _ = _fsdp_common.ShardPlacementResult
     except (ImportError, AttributeError):
         raise Unsupported(
