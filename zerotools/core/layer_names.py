@@ -20,6 +20,16 @@ class LayerPlace(NamedTuple):
     layer: str
     kind: str
 
+    @property
+    def is_numbered(self) -> bool:
+        """True if the layer is one of several with numbers."""
+        return _number_of(self.layer) is not None
+
+
+def _number_of(layer: str) -> int | None:
+    last = layer.rpartition(".")[2]
+    return int(last) if last.isascii() and last.isdecimal() else None
+
 
 def place_of(name: str) -> LayerPlace:
     """Return the place of the tensor `name`. Its layer ends with the first number in the name; a
@@ -37,9 +47,7 @@ def layers_in_order(names: Iterable[str]) -> list[str]:
     """
     groups: dict[str, set[tuple[int, str]]] = {}
     for layer in dict.fromkeys(place_of(name).layer for name in names):
-        module, _, last = layer.rpartition(".")
-        if last.isascii() and last.isdecimal():
-            groups.setdefault(f"{module}.*", set()).add((int(last), layer))
-        else:
-            groups.setdefault(layer, set()).add((0, layer))
+        number = _number_of(layer)
+        group = layer if number is None else f"{layer.rpartition('.')[0]}.*"
+        groups.setdefault(group, set()).add((number or 0, layer))
     return [layer for group in groups.values() for _, layer in sorted(group)]

@@ -98,6 +98,7 @@ def test_with_statistics_the_page_and_the_text_have_the_same_figures(tmp_path: P
     assert done.returncode == 0
     values = json.loads(values_of(path.read_text()))
     shown = values["statistics"]["tensors"]
+    assert ["outliers", "0"] in values["facts"]
     told = json.loads(command("inspect", JOB, "--stats", "--json").stdout)["tensors"]
     assert len(shown) == len(told) == len(values["tensors"])
     for row, tensor in zip(shown, told, strict=True):

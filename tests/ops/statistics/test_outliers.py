@@ -44,3 +44,9 @@ def test_a_layer_of_zeros_and_values_that_are_not_finite() -> None:
 def test_roles_and_kinds_are_apart() -> None:
     moments = layers(*(of(0.001) for _ in range(5)), role="exp_avg_sq")
     assert outliers_of(layers(*(of(1) for _ in range(5))) | moments) == {}
+
+
+def test_modules_without_a_number_are_not_compared() -> None:
+    names = ("embed", "cube", "norm", "head", "gate")
+    modules = {Key(f"{name}.weight", "param"): of(10.0**n) for n, name in enumerate(names)}
+    assert outliers_of(modules) == {}

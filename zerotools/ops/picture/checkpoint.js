@@ -295,10 +295,12 @@
     host.append(figures);
   };
   const shortLayers = statistics ? statistics.layers.map((layer) => layer.split(".").pop()) : [];
+  // Codes and scales of quantised weights are in no chart: their figures are not those of weights.
+  const isDrawn = (index) => statistics.tensors[index] && !(index in statistics.stored_as);
   const rolesDrawn = () => {
     // Roles of weights and moments, in the order of the checkpoint; numbers such as `step` have no layers to compare.
     const sizes = new Map();
-    values.tensors.forEach((tensor, index) => { if (statistics.tensors[index]) sizes.set(tensor[ROLE], Math.max(sizes.get(tensor[ROLE]) || 0, tensor[ELEMENTS])); });
+    values.tensors.forEach((tensor, index) => { if (isDrawn(index)) sizes.set(tensor[ROLE], Math.max(sizes.get(tensor[ROLE]) || 0, tensor[ELEMENTS])); });
     return [...sizes].filter(([, elements]) => elements > 1).map(([role]) => role);
   };
   const drawStatistics = () => {
@@ -310,7 +312,7 @@
       const sums = new Map();
       values.tensors.forEach((tensor, index) => {
         const found = statistics.tensors[index];
-        if (tensor[ROLE] !== role || !found) return;
+        if (tensor[ROLE] !== role || !isDrawn(index)) return;
         const sum = sums.get(found[LAYER]) || [0, 0, false];
         sums.set(found[LAYER], [sum[0] + (found[NORM] === null ? NaN : found[NORM] ** 2), sum[1] + tensor[ELEMENTS] - found[NANS] - found[INFINITE], sum[2] || outliers.has(index)]);
       });
@@ -328,7 +330,7 @@
     const cells = new Map();
     values.tensors.forEach((tensor, index) => {
       const found = statistics.tensors[index];
-      if (tensor[ROLE] !== role || !found || tensor[ELEMENTS] < 2) return;
+      if (tensor[ROLE] !== role || !isDrawn(index) || tensor[ELEMENTS] < 2) return;
       const key = `${found[KIND]} ${found[LAYER]}`;
       cells.set(key, [...(cells.get(key) || []), index]);
     });
@@ -342,6 +344,7 @@
     const at = (r, c) => cells.get(`${repeated[r]} ${shown[c]}`);
     const heat = byId("heat");
     byId("heat-note").textContent = repeated.length ? "Each cell is a tensor: its root mean square, compared with the median of its row. A ring marks an outlier." : "No module occurs in several layers, so there is no map of layers.";
+    if (Object.keys(statistics.stored_as).length) byId("heat-note").textContent += " Codes and scales of quantised weights are left out.";
     heat.hidden = !repeated.length;
     if (!repeated.length) return;
     drawCells(heat, {
@@ -360,6 +363,7 @@
     byId("statistics-section").hidden = false;
     document.querySelector(".columns").classList.add("stacked");
     rolesDrawn().forEach((role) => { const option = make("option", values.roles[role]); option.value = String(role); byId("map-role").append(option); });
+    byId("map-role").parentElement.hidden = byId("map-role").options.length < 2;
     byId("value").addEventListener("change", drawStatistics);
     byId("map-role").addEventListener("change", drawStatistics);
     const list = byId("outliers");

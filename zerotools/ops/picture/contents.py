@@ -68,7 +68,7 @@ def picture_contents(
         "title": str(checkpoint.origin.path),
         "verdict": _verdict(inspection),
         "is_whole": not inspection.problems,
-        "facts": _facts(inspection),
+        "facts": _facts(inspection, statistics),
         "notes": list(inspection.notes),
         "problems": [problem.message for problem in inspection.problems[:MOST_PROBLEMS]],
         "problem_count": len(inspection.problems),
@@ -219,7 +219,7 @@ def _verdict(inspection: Inspection) -> str:
     return "has problems" if inspection.problems else "no problem found in its metadata"
 
 
-def _facts(inspection: Inspection) -> list[list[str]]:
+def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> list[list[str]]:
     origin, run = inspection.checkpoint.origin, inspection.run
     version = f" ({origin.framework_version})" if origin.framework_version else ""
     scaler = run.training.loss_scaler
@@ -236,6 +236,7 @@ def _facts(inspection: Inspection) -> list[list[str]]:
         ("loss scale", None if scaler is None else f"{scaler.scale:g}"),
         ("skipped steps", run.training.skipped or None),
         ("quantised", inspection.quantisation.words() or None),
+        ("outliers", None if statistics is None else len(statistics.outliers)),
     ]
     return [[name, str(value)] for name, value in facts if value is not None]
 

@@ -23,11 +23,13 @@ _PER_DEVIATION = 1.4826
 
 def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
     """Return the tensors with NaN or infinite values, and those with a root mean square far from
-    the median of the same kind and role in all layers; each with the reason.
+    the median of the same kind and role in all numbered layers; each with the reason.
     """
     groups: dict[tuple[str, str], dict[Key, ValueStatistics]] = {}
     for key, found in statistics.items():
-        groups.setdefault((place_of(key.name).kind, key.role), {})[key] = found
+        place = place_of(key.name)
+        if place.is_numbered:
+            groups.setdefault((place.kind, key.role), {})[key] = found
     far = {key: why for group in groups.values() for key, why in _far(group)}
     odd = {
         key: f"{found.nans} NaN and {found.infinities} infinite values"
