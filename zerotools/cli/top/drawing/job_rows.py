@@ -37,7 +37,6 @@ figures have space.
 """
 IN_STEPS = ("step", "first step")
 """The names of those phases in which a job makes training steps."""
-SHORT_STATES = {"waiting retry": "retries"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
 """The columns after the bar, with their widths. If the screen is narrow, the first columns get
 space first.
@@ -63,7 +62,7 @@ class JobColumns:
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
         bar, percent = 6, 5
-        state = max([9, *(len(_state(job, now)) for job in jobs)])
+        state = max([9, *(len(state_text(job, now)) for job in jobs)])
         room = columns - 2 - number - 1 - (owner and owner + 1) - state - 1 - bar - percent
         longest = 1 + max([8, *(cell_len(str(job["name"] or "")) for job in jobs)])
         name = min(
@@ -100,7 +99,7 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
         (f"{job['id']:>{widths.id}} ", "strong"),
         (filled(plain(job["name"] or ""), widths.name - 1) + " ", ""),
         (owner, "quiet"),
-        (filled(_state(job, now), widths.state) + " ", meaning_of(shown_state(job))),
+        (filled(state_text(job, now), widths.state) + " ", meaning_of(shown_state(job))),
     ]
     done, total = progress_of(job)
     if job["state"] not in ACTIVE or not total or is_stalled(job):
@@ -113,11 +112,6 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
         line += [_figure(job, name, width, now) for name, width in widths.figures]
     line = padded(line, columns)
     return [(text, f"{CURSOR}{meaning}") for text, meaning in line] if chosen else line
-
-
-def _state(job: Job, now: float) -> str:
-    text = state_text(job, now)
-    return SHORT_STATES.get(text, text)
 
 
 def reason_of(job: Job, now: float) -> str:
