@@ -19,7 +19,7 @@ from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
-from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notifier import (
     AT_A_TIME,
@@ -69,6 +69,21 @@ def test_a_job_that_would_send_elsewhere_is_refused(tmp_path: Path) -> None:
         async with running(tmp_path / "state") as it:
             with pytest.raises(BadRequest, match=r"notify\.webhook: this daemon sends to no host"):
                 await it.service.submit(spec, uid=os.geteuid(), idempotency_key=None)
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_is_reported_to_the_places(tmp_path: Path) -> None:
+    place = NoticePlace(name="mail", to=("me@example.org",), on=("disk_short", "memory_short"))
+    notify = NotifyConfig(places=(place,), disk_free="1000000GiB", sendmail="/bin/false")
+    config = replace(CONFIG, notify=notify)
+
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config) as it:
+            it.engine.notifier.shortages.look()
+            (notice,) = it.engine.store.outbox.of_job(0)
+            assert (notice.notice, notice.target) == ("disk_short", "mail")
+            assert "less than 1e+06 GiB (notify.disk_free)" in notice.body
 
     asyncio.run(story())
 
