@@ -136,8 +136,10 @@ def leaves_the_terminal_as_it_was(shown: RealTerminal) -> bool:
 
 @pytest.mark.parametrize(
     ("how", "status"),
-    [("\x03", EXIT_INTERRUPTED), ("SIGTERM", 128 + signal.SIGTERM)],
-    ids=["Ctrl-C", "SIGTERM"],
+    [
+        pytest.param("\x03", EXIT_INTERRUPTED, id="Ctrl-C"),
+        pytest.param("SIGTERM", 128 + signal.SIGTERM, id="SIGTERM", marks=pytest.mark.full),
+    ],
 )
 def test_the_terminal_is_left_as_it_was(how: str, status: int, terminal: Open) -> None:
     shown = terminal()
@@ -193,7 +195,12 @@ def test_without_nvml_the_host_is_shown_and_why(terminal: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "colours"), [(WHITE, {38}), (BLACK, set(range(30, 38))), (None, set(range(30, 38)))]
+    ("answers", "colours"),
+    [
+        (WHITE, {38}),
+        (None, set(range(30, 38))),
+        pytest.param(BLACK, set(range(30, 38)), marks=pytest.mark.full),
+    ],
 )
 def test_colours_are_those_for_the_background(
     answers: dict[bytes, bytes] | None, colours: set[int], terminal: Open
@@ -223,8 +230,10 @@ def test_an_answer_that_comes_late_is_no_keys(terminal: Open) -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    [{"PYTHONIOENCODING": "latin-1"}, {"TERM": "linux"}],
-    ids=["latin-1", "console"],
+    [
+        pytest.param({"PYTHONIOENCODING": "latin-1"}, id="latin-1", marks=pytest.mark.full),
+        pytest.param({"TERM": "linux"}, id="console"),
+    ],
 )
 def test_where_blocks_cannot_be_shown_there_are_letters(
     environment: dict[str, str], terminal: Open, service: FakeService, client: DaemonClient
