@@ -43,7 +43,6 @@ PRELOADED = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "transformers.models.llama.modeling_llama",
-    "deepspeed",  # which transformers imports with the first model that it saves
 )
 """Many files need these, if they are installed."""
 LIBRARY = 100

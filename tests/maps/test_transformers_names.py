@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zerotools
 from tests.maps.vision_models import MODELS, made
+from tests.matrices import FULL
 from zerotools.core.errors import BadRequest
 from zerotools.maps.transformers_names import PREFIX_MAPS, PrefixMap, prefix_map_of
 
@@ -67,7 +69,8 @@ def test_the_names_of_the_hub_are_those_that_transformers_saves(tmp_path: Path, 
     save_file(state, tmp_path / "memory" / "model.safetensors")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())
     (tmp_path / "memory" / "config.json").write_text(json.dumps(config))
-    options = {"dtype": "fp32"}
+    # transformers is asked about one of them, in a process that imports it for seconds.
+    options: dict[str, Any] = {"dtype": "fp32", "no_check_names": not FULL and name != ALWAYS[0]}
     zerotools.consolidate(tmp_path / "memory", tmp_path / "out", map_to="hf", **options)
     zerotools.consolidate(tmp_path / "out", tmp_path / "back", map_to="memory", **options)
     saved = load_file(tmp_path / "hub" / "model.safetensors")

@@ -46,6 +46,7 @@ def test_a_kill_at_any_system_call_leaves_the_whole_checkpoint(case: str, tmp_pa
         shutil.copytree(original, work)
         return work / below
 
+    thinned(again(), keep)  # which imports what only the first run would, and writes it down
     path = again()
     every = run_until(lambda: thinned(path, keep)).calls
     after = contents(path)
