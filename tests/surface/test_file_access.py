@@ -50,6 +50,7 @@ OWN = {
 }
 THREADS = {
     "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
+    "http/api/job_files.py": "parses a text, without a look at any file that it names",
     "http/api/outputs.py": "logs in run directories",
     "dispatch/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
