@@ -12,7 +12,7 @@ from zerotoolsd.supervisor.durable_files import read_json
 def remove_groups(place: Path) -> list[Path]:
     """Remove the empty groups of all attempts in `place` and below it; return the removed ones."""
     try:
-        directory = cgroups.find().directory
+        directory = cgroups.find_delegation().directory
     except (NotDelegated, OSError):
         return []  # no groups exist
     if not any(directory.glob(f"{cgroups.PREFIX}*")):

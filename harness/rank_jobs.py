@@ -18,7 +18,7 @@ entry["make_importable"]()
 
 import torch.distributed as dist  # noqa: E402
 
-from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
@@ -28,7 +28,7 @@ def each_job(run: Callable[[Path, WorldGroup], Any]) -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
     runs = Path(spec.output_dir or "")
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     report = {}
     for name, job in json.loads((runs / "runs.json").read_text()).items():
         if group.rank.leads:

@@ -21,7 +21,7 @@ from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
 from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, choose_victims
 from zerotoolsd.interface.queue_terms import ANY, Dependency
 from zerotoolsd.queue.change_state import StateChanger
-from zerotoolsd.queue.clocks import now
+from zerotoolsd.queue.clocks import read_clocks
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
@@ -169,7 +169,7 @@ def _start(store: Store, number: int) -> None:
     with store.change(job, JobStatus(state="launching"), "admit", now=1.0) as change:
         change.add_attempt(attempt)
     with store.change(store.job(job.id), JobStatus(state="running"), "started", now=1.0) as change:
-        change.attempt_started(1, now())
+        change.attempt_started(1, read_clocks())
 
 
 def _snapshot() -> Snapshot:

@@ -27,7 +27,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 
 class Enough(Exception):
@@ -69,7 +69,7 @@ def timed(run_dir: Path, group: WorldGroup, look: Callable[[], float] = time.per
     spec = read_spec(run_dir)
     steps = spec.train.total_steps
     clock = Clock(group.rank, Notifier(None, group.rank.index), steps=steps, look=look)
-    ready = prepare(spec, run_dir, group, clock, Phases(time.monotonic()))
+    ready = prepare_training(spec, run_dir, group, clock, Phases(time.monotonic()))
     with suppress(Enough):
         ready.train()
     if isinstance(ready.engine, DeepSpeedEngine):

@@ -19,7 +19,7 @@ clock = runpy.run_path(str(Path(__file__).with_name("clock.py")))
 
 import torch  # noqa: E402
 
-from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     run_dir: Path = parser.parse_args().run_dir
     spec = read_spec(run_dir)
     plan = json.loads((Path(spec.output_dir or "") / "plan.json").read_text())
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     cap(group, plan["bytes"])
     fits = True
     try:

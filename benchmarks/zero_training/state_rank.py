@@ -47,7 +47,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)
 LET_GO_SECONDS = 0.05
@@ -120,7 +120,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     gc.collect()
     before = set(storages())
     reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
-    ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    ready = prepare_training(spec, run_dir, group, reporter, Phases(time.monotonic()))
     assert isinstance(ready.engine, TorchEngine)
     live = ready.engine.live
     found: dict[str, Counter[str]] = {}

@@ -23,7 +23,7 @@ looks = runpy.run_path(str(Path(__file__).with_name("looks.py")))
 
 import torch.distributed as dist  # noqa: E402
 
-from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 FIRST = 2
@@ -37,7 +37,7 @@ def main() -> None:
     spec = read_spec(parser.parse_args().run_dir)
     home = Path(spec.output_dir or "")
     plan = json.loads((home / "plan.json").read_text())
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     look = looks["LOOKS"][plan["look"]]()
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     for turn in range(plan["turns"]):

@@ -26,7 +26,7 @@ from zerotoolsd.attempts.orphan_processes import Traces, kill_orphans
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
-from zerotoolsd.supervisor.procfs import processes
+from zerotoolsd.supervisor.procfs import all_processes
 from zerotoolsd.trainer.checkpoints.commit import check_structure
 
 SECONDS = 60.0
@@ -182,7 +182,7 @@ def was_noted(run: Path) -> bool:
 def strays(token: str) -> list[str]:
     """Return the processes with `token` in their environment."""
     found = []
-    for pid in processes():
+    for pid in all_processes():
         with suppress(OSError):
             if token.encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))

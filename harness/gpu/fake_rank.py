@@ -35,7 +35,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 RANKS = 8
 
@@ -109,7 +109,7 @@ def main() -> None:
     group = FakeGroup(rank, device, dist.group.WORLD)
     vars(checkpointing)["control_group"] = lambda: group.control  # gloo would wait for the others
     steps = Steps(rank, Notifier(None, 0), steps=spec.train.steps)
-    ready = prepare(spec, run_dir, group, steps, Phases(time.monotonic()))
+    ready = prepare_training(spec, run_dir, group, steps, Phases(time.monotonic()))
     engine: Any = ready.engine
     with suppress(Enough):
         ready.train()

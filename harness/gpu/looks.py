@@ -68,11 +68,11 @@ def groups(device: str, directory: Path) -> Found:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    from zerotoolsd.trainer.rank.process_group import joined
+    from zerotoolsd.trainer.rank.process_group import joined_group
     from zerotoolsd.trainer.rank.rank_settings import Rank
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    with joined(Rank(index=0, local=0, world_size=1), device) as group:
+    with joined_group(Rank(index=0, local=0, world_size=1), device) as group:
         mesh = init_device_mesh(device, (1, 1), mesh_dim_names=("replicate", "shard"))
         values = torch.arange(1.0, 1003.0, device=group.device)
         summed = values.clone()

@@ -22,7 +22,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.procfs import processes
+from zerotoolsd.supervisor.procfs import all_processes
 
 FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 PRETENDING, REAL = ("-P", str(FAKE_DAEMON)), ("-m", "zerotoolsd")
@@ -176,7 +176,7 @@ def daemon_in(
 def processes_in(state: Path) -> list[int]:
     """Every process that names `state` in its command line."""
     found = []
-    for pid in processes():
+    for pid in all_processes():
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:

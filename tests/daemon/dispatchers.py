@@ -31,7 +31,7 @@ from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
-from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.dry_run import run_rank_checks
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
 from zerotoolsd.supervisor.durable_files import write_json
@@ -88,7 +88,7 @@ async def running(
     *,
     leave: bool = False,
     touch: Touch = lambda job_id, doing: None,
-    rehearse: Rehearsal = rehearse,
+    rehearse: Rehearsal = run_rank_checks,
     command: RankCommand = command,
     rebuild: bool = False,
     way: LaunchBackend = CHILDREN,
@@ -100,7 +100,7 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state, rebuild=rebuild)
-    rebuild_queue.compare(state, store, time.time())
+    rebuild_queue.add_missing_from_runs(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(

@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.app.run_daemon import main
 from zerotoolsd.interface.api_types import CheckedJob
-from zerotoolsd.service.admission.dry_run import rehearse as ask
+from zerotoolsd.service.admission.dry_run import run_rank_checks as ask
 from zerotoolsd.service.admission.interpreter_check import Needs
 from zerotoolsd.users.job_user import JobUser
 

@@ -21,7 +21,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.supervisor import cgroups
 from zerotoolsd.supervisor.cgroups import NotDelegated, find_group
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.procfs import is_of_uid, pids, read_process
+from zerotoolsd.supervisor.procfs import all_pids, is_of_uid, read_process
 from zerotoolsd.users.account import Account
 
 pytestmark = AS_ROOT
@@ -46,7 +46,7 @@ except ZerotoolsError as error:
 def groups_can_be_made() -> bool:
     """Whether a daemon that is started here makes control groups."""
     try:
-        cgroups.find()
+        cgroups.find_delegation()
     except NotDelegated:
         return False
     return os.geteuid() == 0
@@ -282,7 +282,7 @@ def test_a_fork_bomb_takes_nothing_from_others(machine: Machine) -> None:
 
 def processes_of(user: Account) -> int:
     """How many processes the user has, threads not counted."""
-    return sum(is_of_uid(pid, user.uid) for pid in pids())
+    return sum(is_of_uid(pid, user.uid) for pid in all_pids())
 
 
 @pytest.mark.skipif(not groups_can_be_made(), reason="needs control groups of version 2")

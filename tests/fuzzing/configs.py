@@ -25,7 +25,7 @@ from zerotools.jobs.text.document import Document
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.jobs.text.yaml_parser import parse_yaml
-from zerotoolsd.config.daemon_config import load
+from zerotoolsd.config.daemon_config import load_config
 
 BASIS = {"model": {"path": "/m"}, "data": {"text": ["/t"]}, "train": {"steps": 9, "batch_size": 4}}
 OF_DEEPSPEED = {**BASIS, "train": {"steps": 9}, "engine": "deepspeed"}
@@ -130,7 +130,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _of_daemon(data: bytes) -> None:
     path = _written(data)
     try:
-        load(path)
+        load_config(path)
     except BadRequest as error:
         assert str(error).startswith(str(path))
 

@@ -20,7 +20,7 @@ from tests.matrices import FULL
 from zerotools.integrations.evaluation_harness import main, scores_of
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.children.export import export
+from zerotoolsd.children.export import export_newest
 
 RESULTS = {
     "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "mmlu"},
@@ -262,7 +262,7 @@ def test_a_trained_checkpoint_is_asked_a_task_of_the_user_s_own(
     rows = write_task(tmp_path / "tasks")
     data = {"text": [str(text)], "tokenizer": str(tmp_path / "tokenizer"), "sequence_length": 16}
     trained = run(tmp_path / "run", job(text, data=data)).run_dir / "out"
-    exported = export(trained, "bf16")
+    exported = export_newest(trained, "bf16")
     daemon.start()
     asked = ["--tasks", "letters", "--include_path", str(tmp_path / "tasks"), "--device", "cpu"]
     tree: dict[str, Any] = {

@@ -30,7 +30,7 @@ from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import choose_way
 from zerotoolsd.attempts.run_directory import RankCommand, trainer_command
-from zerotoolsd.config.daemon_config import Config, load
+from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
@@ -43,7 +43,7 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.leaked_gpu_memory import look_for_suspects
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.service.admission import file_survey
-from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.dry_run import run_rank_checks
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
@@ -70,7 +70,7 @@ def main(
     *,
     command: RankCommand = trainer_command,
     check_python: InterpreterCheck = check_interpreter,
-    rehearse: Rehearsal = rehearse,
+    rehearse: Rehearsal = run_rank_checks,
 ) -> int:
     """Run the daemon until SIGTERM or SIGINT; return the exit status. Jobs continue without it.
 
@@ -80,7 +80,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
-    way = check_server.start(ALL_LOOKS, file_survey.NEEDS)
+    way = check_server.start_check_server(ALL_LOOKS, file_survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
     except ZerotoolsError as error:
@@ -112,7 +112,7 @@ async def _serve(
     nursery_way: socket.socket,
 ) -> None:
     lookers = FileCheckers(nursery_way, ALL_LOOKS)
-    config = load(options.config)
+    config = load_config(options.config)
     way = choose_way(config.launch.by)
     users = _served_users(config)
     state_dir = (options.state_dir or default_state_dir()).absolute()
@@ -131,7 +131,7 @@ async def _serve(
         SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
     )
     try:
-        rebuild_queue.compare(state_dir, store, time.time())
+        rebuild_queue.add_missing_from_runs(state_dir, store, time.time())
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,

@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
 from zerotoolsd.supervisor.transient_errors import is_transient
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 RESTARTED = "the machine was restarted"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -91,7 +91,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
     if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
         return found
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             prepared = os.path.lexists(base / ATTEMPT)
     except OSError as error:
         return Unreadable(f"{error.filename}: {error.strerror}")
@@ -99,7 +99,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
     return found if prepared else Gone("its run directory was removed")
 
 
-def lives(attempt: AttemptRow) -> bool:
+def supervisor_lives(attempt: AttemptRow) -> bool:
     """Return whether the supervisor or the keeper of the attempt is known to be running."""
     found = attempt_status(attempt)
     if not isinstance(found, Alive):
@@ -113,7 +113,7 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     `run_dir`.
     """
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             return _look(base, token, owner_of(run_dir))
     except ValueError as error:
         return Gone(f"its record cannot be read ({error})")
@@ -241,7 +241,7 @@ def _lock_is_held(path: Path) -> bool:
     return False
 
 
-def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
+def fence_unstarted_attempt(run_dir: Path, record: Mapping[str, Any]) -> bool:
     """Write the record of an end for an attempt that has not started. After that no supervisor
     can start it.
 
@@ -249,7 +249,7 @@ def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
     """
     if not run_dir.exists():
         return True
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         return _fence(base, record)
 
 

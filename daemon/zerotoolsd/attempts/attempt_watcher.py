@@ -29,7 +29,7 @@ from zerotoolsd.supervisor.plan import REQUEST, RUN
 from zerotoolsd.supervisor.procfs import send_signal
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 from zerotoolsd.users.run_as_user import NOT_DROPPED
 
 STARTING_SECONDS = 0.1
@@ -171,7 +171,7 @@ class AttemptWatcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
-                record = orphan_processes.sanitize(Path(attempt.run_dir), record)
+                record = orphan_processes.valid_unkillable(Path(attempt.run_dir), record)
                 self._over(attempt, last_report.with_reports(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
@@ -189,7 +189,7 @@ class AttemptWatcher:
                     **lost,
                 }
                 if noted is not None and noted.get("outcome") != lifecycle.LOST:
-                    record |= orphan_processes.sanitize(Path(attempt.run_dir), noted)
+                    record |= orphan_processes.valid_unkillable(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
             case attempt_status.Unreadable(cause):
                 self._hold(attempt, cause)
@@ -209,7 +209,7 @@ class AttemptWatcher:
             self._ended(attempt.token, spawned)
         self._spawner.forget(attempt.token)
         try:
-            self.on_running(attempt, began or clocks.now())
+            self.on_running(attempt, began or clocks.read_clocks())
         except sqlite3.OperationalError as error:
             log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
         if (reason := self._stops.take_unheard(attempt)) is not None:
@@ -248,7 +248,7 @@ class AttemptWatcher:
     def _give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         fenced = {"token": attempt.token, **record}
         try:
-            ended = attempt_status.fence(Path(attempt.run_dir), fenced)
+            ended = attempt_status.fence_unstarted_attempt(Path(attempt.run_dir), fenced)
         except OSError as error:
             log.error("%s: %s", attempt.run_dir, error.strerror)
             self.held[attempt.job_id] = f"{record['cause']}; {attempt.run_dir}: {error.strerror}"
@@ -438,7 +438,7 @@ class StopRequestFiles:
         self._since.setdefault(attempt.token, time.monotonic())
         before = self._unwritten.pop(attempt.token, None)
         try:
-            with opened(Path(attempt.run_dir)) as base:
+            with opened_run_directory(Path(attempt.run_dir)) as base:
                 write_request(base, reason, grace_seconds)
         except OSError as error:
             why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
@@ -488,7 +488,7 @@ def has_begun(run_dir: Path) -> bool:
     been removed meanwhile.
     """
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             return os.path.lexists(base / RUN) or not base.exists()
     except OSError:
         return False

@@ -2,8 +2,8 @@
 Pure.
 
 `cause_of` returns the cause. `why_not_again` decides whether the same end would come again, and
-`mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record, and `explained`
-adds the program's error with advice.
+`mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record, and
+`with_explained_cause` adds the program's error with advice.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 )
 
 
-def explained(
+def with_explained_cause(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
     """Return the record with the error of the program and an advice added to its cause.

@@ -20,7 +20,7 @@ FILES_REMOVED = "files-removed"
 RECORD_REMOVED = "record-removed"
 
 
-def reach(name: str) -> None:
+def crash_at(name: str) -> None:
     """Kill the daemon here if the environment variable ZEROTOOLSD_CRASH_AT is `name`."""
     if os.environ.get(VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -96,10 +96,10 @@ def held_by(record: Mapping[str, Any]) -> str | None:
     """Return text that names the processes which survived the attempt and may still use its
     GPUs; None if there are none.
     """
-    return _listed(holders(record)) or None
+    return _listed(gpu_survivors(record)) or None
 
 
-def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def gpu_survivors(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the records of the processes that survived the attempt and may still use its GPUs."""
     return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 

@@ -81,7 +81,7 @@ class AttemptFinalizer:
         """Write the end of an attempt into the queue. If the commit fails, it is repeated
         later.
         """
-        crash_points.reach(crash_points.END_SEEN)
+        crash_points.crash_at(crash_points.END_SEEN)
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
             self._wake()
@@ -126,7 +126,7 @@ class AttemptFinalizer:
         record = with_xids(record, xids, self._gpu_name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
-        record = cause_of_end.explained(record, cause, unshown_values(job.reading.spec))
+        record = cause_of_end.with_explained_cause(record, cause, unshown_values(job.reading.spec))
         end = end_event.end_event(
             job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
         )
@@ -148,7 +148,7 @@ class AttemptFinalizer:
         self._transitions.publish(job, after)
 
     def _reported(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:
-        here = clocks.now()
+        here = clocks.read_clocks()
         if attempt.started_clock is None or attempt.boot_id != here.boot_id:
             return {}
         return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
@@ -187,7 +187,7 @@ class AttemptFinalizer:
             with self._guard(lease.job_id, fault_isolation.RELEASING) as reach:
                 reach()
                 attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
-                if any(map(is_still_alive, end_event.holders(attempt.result or {}))):
+                if any(map(is_still_alive, end_event.gpu_survivors(attempt.result or {}))):
                     lives = True
                 else:
                     self._freed(lease)

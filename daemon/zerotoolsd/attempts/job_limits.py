@@ -51,8 +51,8 @@ def why_refused(
     spec: LimitsSpec,
     config: LimitsConfig,
     way: LaunchBackend,
-    find: Callable[[], Delegation] = cgroups.find,
-    mount: Callable[[], Path] = cgroups.mounted,
+    find: Callable[[], Delegation] = cgroups.find_delegation,
+    mount: Callable[[], Path] = cgroups.mounted_hierarchy,
 ) -> str | None:
     """Return the reason why this daemon cannot run a job with these limits; None if it can.
 
@@ -97,7 +97,7 @@ def _refuse_unlimited(
         return
     # Each supervisor has its own delegated unit, so only the machine's abilities are known in
     # advance.
-    lacking = controllers - set(cgroups.controllers(mount()))
+    lacking = controllers - set(cgroups.available_controllers(mount()))
     if lacking:
         named = " and no ".join(sorted(lacking))
         raise NotDelegated(f"the control groups of this machine have no {named} controller")

@@ -20,7 +20,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, open_regular, read_json
 from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 _TAIL_BYTES = 32 * 1024
 _LONGEST_WHY = 1000
@@ -87,7 +87,7 @@ def last_report(attempt: AttemptRow) -> LastReport:
     )
 
 
-def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
+def newest_verification(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
     """Return the newest verification of the checkpoint `path` in any of `attempts`; None if
     there is none.
     """
@@ -134,7 +134,7 @@ def last_sign_of_life(run_dir: Path) -> float | None:
     epoch; None if unknown.
     """
     dates = []
-    with suppress(OSError), opened(run_dir) as base:
+    with suppress(OSError), opened_run_directory(run_dir) as base:
         for name in (PROGRESS, RUN, "rank-0.log"):
             with suppress(OSError):
                 dates.append((base / name).lstat().st_mtime)
@@ -254,12 +254,12 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began
     if began is None:
-        with suppress(OSError, ValueError), opened(run_dir) as base:
+        with suppress(OSError, ValueError), opened_run_directory(run_dir) as base:
             began = clocks.began_of(read_json(base / RUN, LARGEST_RECORD) or {})
     if sign is None or began is None:
         return {}
     # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
-    ran = min(max(0.0, sign - began.time), clocks.now().seconds_since(began))
+    ran = min(max(0.0, sign - began.time), clocks.read_clocks().seconds_since(began))
     return {"ended": sign, "ran_seconds": ran}
 
 
@@ -341,7 +341,10 @@ def _newest_first(path: Path) -> Iterator[dict[str, Any]]:
 
 def _last_lines(path: Path) -> list[bytes]:
     try:
-        with opened(path.parent) as base, os.fdopen(open_regular(base / path.name), "rb") as file:
+        with (
+            opened_run_directory(path.parent) as base,
+            os.fdopen(open_regular(base / path.name), "rb") as file,
+        ):
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - _TAIL_BYTES))
             return file.read(_TAIL_BYTES).splitlines()

@@ -33,7 +33,7 @@ from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.rank_binding import RankBinding
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 _UNEVEN = 2
 """Ranks are not spread over memory nodes if one node has more than this many times the
@@ -252,7 +252,7 @@ def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
     """
     record: Mapping[str, Any] = attempt.result or {}
     if attempt.state != ENDED:
-        with suppress(OSError, ValueError), opened(Path(attempt.run_dir)) as base:
+        with suppress(OSError, ValueError), opened_run_directory(Path(attempt.run_dir)) as base:
             record = read_json(base / RUN, LARGEST_RECORD) or {}
     ranks, found = record.get("ranks"), dict[_Binding, list[int]]()
     for rank in ranks[:_MOST_RANKS] if isinstance(ranks, list) else ():

@@ -36,17 +36,17 @@ from zerotoolsd.supervisor.exit_record.process_ledgers import (
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import (
     Process,
+    all_processes,
     await_program,
     boot_id,
     descendants,
     is_of_uid,
     kill_process,
-    processes,
     read_process,
     signal_process,
 )
 from zerotoolsd.supervisor.stop.reaper import MOST_NAMED, left_behind
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 MAX_LOOKS = 20
 
@@ -102,14 +102,14 @@ def traces_of(run_dir: Path, token: str) -> Traces:
     """
     uid = owner_of(run_dir)
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
             noted = read_process_tree(base / FAMILY, not_sessions=(os.getsid(0),))
     except (OSError, ValueError):
         run, noted = {}, RecordedProcesses()
     if run.get("token") != token or run.get("boot_id") != boot_id():
         return Traces(token, group=None if uid is None else find_group(token), uid=uid)
-    roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
+    roots = frozenset(filter(None, map(process_identity, (run, run.get("keeper")))))
     group = find_group(token) if uid is not None else None
     group = group or read_group(run.get("cgroup"), token)
     return Traces(token, roots, _ranks(run), noted if roots else RecordedProcesses(), group, uid)
@@ -129,7 +129,7 @@ def remove_group(token: str) -> None:
         group.remove(0)
 
 
-def identity(tree: object) -> tuple[int, int] | None:
+def process_identity(tree: object) -> tuple[int, int] | None:
     """Return (pid, start time in clock ticks) from `tree`, the entry of a process in a record;
     None if it is invalid.
     """
@@ -147,7 +147,9 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
     return {pid: rank for pid, rank in found.items() if type(rank) is int}
 
 
-def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
+def find_attempt_processes(
+    traces: Traces, look: Callable[[], dict[int, Process]] = all_processes
+) -> list[Process]:
     """Return the living processes of the attempt. `look` returns all processes by pid. Raises
     OSError.
     """
@@ -180,7 +182,7 @@ class OrphanKiller:
     traces: Traces
     kill: Callable[[Process, int | None], object] = kill_process
     """A function that kills a process, if the process still has the given uid."""
-    find: Callable[[Traces], list[Process]] = find
+    find: Callable[[Traces], list[Process]] = find_attempt_processes
     found: set[tuple[int, int]] = field(default_factory=set)
     """All processes of the attempt that were found so far, by pid and start time."""
     refused: set[int] = field(default_factory=set)
@@ -214,7 +216,7 @@ class OrphanKiller:
         """Remove the files in `run_dir` by which processes are recognised. Call it after the
         last process has ended; it may be repeated.
         """
-        with suppress(OSError), opened(run_dir) as base:
+        with suppress(OSError), opened_run_directory(run_dir) as base:
             process_ledgers.remove_process_tree(base)
         if self.traces.group is not None:
             self.traces.group.remove(0)
@@ -260,7 +262,7 @@ LARGEST_KEPT = 256 * 1024
 """Largest size of a record that is stored, in bytes of JSON."""
 
 
-def sanitize(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def valid_unkillable(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `record` with only the valid entries in `unkillable`.
 
     An entry is valid if it names a living process of the owner of `run_dir`. A process in

@@ -31,7 +31,7 @@ from zerotoolsd.supervisor.durable_files import open_regular, read_json
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH, STEPPING
 from zerotoolsd.supervisor.plan import PROGRESS
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 _LARGEST = 256 * 1024
 _TRIES = 3
@@ -70,7 +70,7 @@ def time_since_step(
     `step` is the report of that step; None if there was none.
     """
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             found = _read(base / FILE)
     except OSError:
         found = {}
@@ -168,7 +168,7 @@ def phase_of(
     never does.
     """
     logs, reported = [], None
-    with suppress(OSError), opened(run_dir) as base:
+    with suppress(OSError), opened_run_directory(run_dir) as base:
         logs = sorted((when, run_dir / path.name) for when, path in _times(base, ranks))
         reported = _modified(base / PROGRESS)
     times = [when for when in (reported, *(when for when, _ in logs)) if when is not None]
@@ -325,7 +325,10 @@ def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
     first step, with None as its name.
     """
     try:
-        with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
+        with (
+            opened_run_directory(run_dir) as base,
+            os.fdopen(open_regular(base / PROGRESS), "rb") as file,
+        ):
             lines = file.read(_HEAD_BYTES).splitlines()
     except (OSError, ValueError):  # removed, or the job has put something else there
         return

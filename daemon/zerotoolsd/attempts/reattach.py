@@ -26,14 +26,15 @@ class LeasingAttempts:
 
     def lives_on(self, uuid: str) -> bool:
         """Return whether an attempt with a lease of this GPU is known to be running."""
-        return any(map(attempt_status.lives, self._on(uuid)))
+        return any(map(attempt_status.supervisor_lives, self._on(uuid)))
 
     def begins_on(self, uuid: str) -> bool:
         """Return whether an attempt with a lease of this GPU may be starting: it has not ended,
         and is not known to be running.
         """
         return any(
-            each.state != ENDED and not attempt_status.lives(each) for each in self._on(uuid)
+            each.state != ENDED and not attempt_status.supervisor_lives(each)
+            for each in self._on(uuid)
         )
 
     def _on(self, uuid: str) -> list[AttemptRow]:
@@ -106,7 +107,7 @@ class AttemptRecovery:
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)
         elif job.state == states.LAUNCHING and self._watcher.follows(attempt):
-            self._starter.mark_running(attempt, clocks.now())
+            self._starter.mark_running(attempt, clocks.read_clocks())
         now = self._store.job(job.id).state
         if now == states.STOPPING:
             self._watcher.request_stop(attempt, "cancel")
@@ -134,5 +135,5 @@ class AttemptRecovery:
             return
         self._pending.over(job.id)
         if isinstance(found, attempt_status.Alive):
-            self._starter.mark_running(attempt, found.began or clocks.now())
+            self._starter.mark_running(attempt, found.began or clocks.read_clocks())
         self._watcher.adopt(attempt, found)

@@ -37,7 +37,7 @@ from zerotoolsd.queue.tables.usage_accounting import GpuTime
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
 from zerotoolsd.supervisor.transient_errors import is_transient
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
 _CRASHES = frozenset({lifecycle.CRASHED, lifecycle.KILLED, lifecycle.LOST})
@@ -69,7 +69,7 @@ class _Found:
     """The reason of the stop request to the attempt; None if it was not asked to stop."""
 
 
-def compare(state_dir: Path, store: Store, now: float) -> list[int]:
+def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int]:
     """Add to `store` the data of run directories that it lacks. Return the numbers of the jobs
     that were changed.
     """
@@ -299,7 +299,7 @@ def _used(row: AttemptRow) -> GpuTime | None:
     if ended is None or ran is None:
         return None
     if row.began is not None:
-        ran = min(ran, clocks.now().seconds_since(row.began))
+        ran = min(ran, clocks.read_clocks().seconds_since(row.began))
     return GpuTime(ended, ran)
 
 
@@ -315,7 +315,7 @@ def _spec(run_dir: Path) -> dict[str, Any] | None:
 
 def _read(run_dir: Path, name: str) -> dict[str, Any]:
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             return read_json(base / name, LARGEST_RECORD) or {}
     except (OSError, ValueError) as error:
         log.error("%s: %s", run_dir / name, error)

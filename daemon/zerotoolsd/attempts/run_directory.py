@@ -38,13 +38,13 @@ from zerotoolsd.attempts.numa_binding import UNBOUND, RankBindings
 from zerotoolsd.config.config_tables import DataCacheConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.supervisor.durable_files import read_json, reserve, sync_directory, write_json
+from zerotoolsd.supervisor.durable_files import read_json, reserve_space, sync_directory, write_json
 from zerotoolsd.supervisor.heartbeats.rank_phases import COMPLETE, END, REPORT
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 from zerotoolsd.supervisor.stop.stop_request_file import reserve_request
 from zerotoolsd.users.account import Account
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.open_as_user import let_through, make_owned, opened, owner_of
+from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory, owner_of
 
 SPEC = "spec.json"
 SCRIPT = "script"
@@ -240,7 +240,7 @@ def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None
     return directory if user is None else directory / f"uid-{user.account.uid}"
 
 
-def prepare(
+def prepare_run_directory(
     job: JobRow,
     attempt: AttemptRow,
     *,
@@ -281,7 +281,7 @@ def prepare(
     plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
     if user is not None:
         write_attempt_note(run_dir, attempt, job_to_dict(spec))
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         if spec.engine == SCRIPT and spec.backend != SLURM:
             before = run_dir.parent / (BEFORE if user is None else f"{OWN}/{BEFORE}")
             plan = _for_program(plan, spec, job, earlier.newest, importable)
@@ -291,7 +291,7 @@ def prepare(
             plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
         write_json(base / SPEC, job_to_dict(spec))
         write_json(base / ATTEMPT, plan.to_json())
-        reserve(base / EXIT, plan.processes)
+        reserve_space(base / EXIT, plan.processes)
         reserve_request(base)
     return plan
 

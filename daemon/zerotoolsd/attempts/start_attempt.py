@@ -32,7 +32,7 @@ from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.account import NameLookupTimeout
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
@@ -131,7 +131,7 @@ class AttemptStarter:
         self._transitions.publish(job, after)
         if not attempts:
             self.on_first_start(max(0.0, now - job.created))
-        crash_points.reach(crash_points.LAUNCHING_COMMITTED)
+        crash_points.crash_at(crash_points.LAUNCHING_COMMITTED)
         self.begin(attempt, self._watcher.on_over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
@@ -151,7 +151,7 @@ class AttemptStarter:
             user = self._users.of(job.uid)
             placer = self._resources.placer
             bindings = UNBOUND if placer is None else placer.place(job.spec, attempt)
-            plan = run_directory.prepare(
+            plan = run_directory.prepare_run_directory(
                 job,
                 attempt,
                 settings=self._settings,
@@ -186,9 +186,9 @@ class AttemptStarter:
             self._how[attempt.token] = "; ".join(told)
         self._pending.over(job.id)
         self._loading.began(attempt)
-        crash_points.reach(crash_points.SUPERVISOR_SPAWNED)
+        crash_points.crash_at(crash_points.SUPERVISOR_SPAWNED)
         if self._watcher.follows(attempt):
-            self.mark_running(attempt, clocks.now())
+            self.mark_running(attempt, clocks.read_clocks())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
         """Return the limits of the control group for a job of another user; None if the job
@@ -216,7 +216,7 @@ class AttemptStarter:
         """Record in the queue that the supervisor of the attempt has been running since
         `began`. Do nothing if this is already recorded.
         """
-        job, here = self._store.job(attempt.job_id), clocks.now()
+        job, here = self._store.job(attempt.job_id), clocks.read_clocks()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
             began = here  # it is from the user's own record: no attempt begins in the future
         later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
@@ -251,7 +251,7 @@ def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str
     if last is None:
         return None
     try:
-        with opened(Path(last.run_dir)) as base:
+        with opened_run_directory(Path(last.run_dir)) as base:
             tree = read_json(base / ATTEMPT, LARGEST_RECORD)
         named = () if tree is None else Plan.from_json(tree).mounts
     except FileNotFoundError:

@@ -61,7 +61,7 @@ class AttemptStopper:
         after = self._transitions.after(job, event)
         if job.state != states.STOPPING:
             self._transitions.take(job, event)
-            self._then(lambda: crash_points.reach(crash_points.CANCEL_COMMITTED))
+            self._then(lambda: crash_points.crash_at(crash_points.CANCEL_COMMITTED))
         if after.state == states.STOPPING:
             of_held = job.state == states.HELD
             self._then(lambda: self._ask(job, "cancel", of_held=of_held))
@@ -85,7 +85,7 @@ class AttemptStopper:
             with self._store.change(job, after, kind, now=now, attempt=number) as change:
                 change.yields.ask(job.id, number, ask, now)
             self._transitions.publish(job, after)
-            self._then(lambda: crash_points.reach(crash_points.YIELD_COMMITTED))
+            self._then(lambda: crash_points.crash_at(crash_points.YIELD_COMMITTED))
         self._then(lambda: self._ask(job, ask.purpose))
 
     def _ask(self, job: JobRow, reason: str, *, of_held: bool = False) -> None:

@@ -34,7 +34,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ENDED, RUN
 from zerotoolsd.supervisor.procfs import Process, is_of_uid, read_process, signal_process
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 LOOK_SECONDS = 1.0
 EVERY = 5
@@ -57,7 +57,7 @@ class ProcessAccess:
 
     read: Callable[[int], Process | None] = read_process
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
-    find: Callable[[Traces], list[Process]] = orphan_processes.find
+    find: Callable[[Traces], list[Process]] = orphan_processes.find_attempt_processes
     sign: Callable[[Path], float | None] = lambda run_dir: _sign(run_dir)
     ranks: Callable[[Path], tuple[int, ...]] = lambda run_dir: _ranks(run_dir)
 
@@ -265,7 +265,7 @@ class SupervisorWatchdog:
 def _identities(attempt: AttemptRow) -> _Watched | None:
     run_dir = Path(attempt.run_dir)
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
     except (OSError, ValueError):
         return None
@@ -280,7 +280,7 @@ def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
     """Return (pid, start time in clock ticks) from the entry `tree` of a process in a record,
     if the process belongs to the user `uid`.
     """
-    found = orphan_processes.identity(tree)
+    found = orphan_processes.process_identity(tree)
     return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
 
 
@@ -291,7 +291,7 @@ def _sign(run_dir: Path) -> float | None:
     a clock.
     """
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             return (base / RUN).lstat().st_mtime
     except OSError:
         return None
@@ -300,7 +300,7 @@ def _sign(run_dir: Path) -> float | None:
 def _ranks(run_dir: Path) -> tuple[int, ...]:
     """Return the pids of the ranks from the attempt's `run.json`."""
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
     except (OSError, ValueError):
         return ()
@@ -314,7 +314,7 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 def _follows(run_dir: Path) -> bool:
     """Return whether all ranks have finished and the steps that follow a run are still running."""
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             return os.path.lexists(base / ENDED)
     except OSError:
         return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zerotools.ops.conversions.consolidate import Options
 
 
-def export(output_dir: Path, dtype: str) -> Path:
+def export_newest(output_dir: Path, dtype: str) -> Path:
     """Export the newest complete checkpoint of `output_dir` in `dtype`; return the path.
 
     `dtype` is a value of `checkpoint.export_on_finish`.
@@ -48,7 +48,7 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
     checkpoint.
 
     Raises:
-        ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
+        ZerotoolsError: as `export_newest`, or nothing in `checkpoint` verifies.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.jobfile_tables.script import EVALUATED, MODEL
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
             made = export_evaluated(Path(checkpoint), Path(output_dir))
         else:
             output_dir, dtype = arguments
-            made = export(Path(output_dir), dtype)
+            made = export_newest(Path(output_dir), dtype)
         print(f"exported to {made}")
     except (ZerotoolsError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

@@ -1,8 +1,9 @@
 """Copies checkpoints to an object store, or fetches them: `mirror.py upload|fetch SETTINGS`.
 
 These are separate processes next to the ranks, or before them, as the job's user and in the
-daemon's interpreter: `upload` runs once for each new checkpoint and at the end, `fetch` before the
-ranks of an attempt start. SETTINGS is JSON, which `attempts/run_directory` writes:
+daemon's interpreter: `upload_missing` runs once for each new checkpoint and at the end,
+`fetch_start_checkpoint` before the ranks of an attempt start. SETTINGS is JSON, which
+`attempts/run_directory` writes:
 
     output_dir, job             the job's directory, and its identity in the store
     upload_to                   the destination of its checkpoints; null: none
@@ -32,7 +33,7 @@ _TRIES = 3
 _FIRST_WAIT = 10.0
 
 
-def upload(settings: dict[str, Any]) -> int:
+def upload_missing(settings: dict[str, Any]) -> int:
     """Upload the missing checkpoints; return the exit status.
 
     Raises:
@@ -62,7 +63,7 @@ def upload(settings: dict[str, Any]) -> int:
     return 1
 
 
-def fetch(settings: dict[str, Any]) -> int:
+def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
     """Fetch the checkpoint to continue from; return the exit status.
 
     Raises:
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
     from zerotools.core.errors import HostUnreachable, ZerotoolsError
 
     what, settings = arguments[0], json.loads(arguments[1])
-    act = {"upload": upload, "fetch": fetch}[what]
+    act = {"upload": upload_missing, "fetch": fetch_start_checkpoint}[what]
     os.nice(PRIORITY)
     for tried in range(1, _TRIES + 1):
         try:

@@ -39,7 +39,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     if cleared := clear_left(output_dir):
         print(f"removed files of a killed run: {cleared} bytes")
     status, others = 0, needed()
-    for path in older(output_dir, keep):
+    for path in older_checkpoints(output_dir, keep):
         pinned = {p.resolve() for p in (named, hinted(output_dir, BEST)) if p is not None}
         if path.resolve() in pinned or not path.is_dir():  # the ranks delete old ones meanwhile
             continue
@@ -61,7 +61,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     return status
 
 
-def older(output_dir: Path, keep: int) -> Iterator[Path]:
+def older_checkpoints(output_dir: Path, keep: int) -> Iterator[Path]:
     """Yield the checkpoints older than the `keep` newest complete ones that are not thinned yet.
 
     The newest comes first. Completeness is decided by the sizes of files.

@@ -77,7 +77,7 @@ class Config:
     history: HistoryConfig = key("The history of the machine.", factory=HistoryConfig)
 
 
-def load(path: Path | None) -> Config:
+def load_config(path: Path | None) -> Config:
     """Return the configuration in the file `path`; None: the defaults. Raises BadRequest."""
     if path is None:
         return Config()

@@ -22,7 +22,7 @@ from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
 from zerotoolsd.dispatch.removable_files import Mention, texts_of
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.open_as_user import let_through, make_owned, opened
+from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 _COMING = "coming-"
@@ -123,7 +123,7 @@ class CheckpointPins:
         with suppress(FileNotFoundError):
             _forget(self._directory, live, coming=coming)
             for path in self._directory.glob(directory_of_user("*")):
-                with suppress(OSError), opened(path) as base:
+                with suppress(OSError), opened_run_directory(path) as base:
                     _forget(base, live, coming=coming, most=MOST_SEEN)
 
 
@@ -158,14 +158,14 @@ class PinDirectory:
     def has(self, name: str) -> bool:
         """Return whether the directory contains a pin with the name `name`."""
         try:
-            with opened(self.directory) as base:
+            with opened_run_directory(self.directory) as base:
                 return (base / name).exists()
         except OSError:
             return False
 
     def remove(self, name: str) -> None:
         """Remove the pin with this name."""
-        with suppress(OSError), opened(self.directory) as base:
+        with suppress(OSError), opened_run_directory(self.directory) as base:
             (base / name).unlink(missing_ok=True)
 
     def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
@@ -175,7 +175,7 @@ class PinDirectory:
         text = json.dumps({"job": job_id, "named": sorted(named)})
         try:
             self._make()
-            with opened(self.directory) as base:
+            with opened_run_directory(self.directory) as base:
                 staged = base / f".{name}.new"
                 staged.unlink(missing_ok=True)
                 with staged.open("x", encoding="ascii") as file:  # not a file that a user put there

@@ -67,7 +67,7 @@ class Cleaner:
         self._store = store
         self._announce = announce
         self._turn = asyncio.Lock()
-        self._left = removable_files.intents(state_dir)
+        self._left = removable_files.unfinished_removals(state_dir)
         self._going = set(self._left)
 
     @property
@@ -98,7 +98,7 @@ class Cleaner:
             named = NamedPaths(self._store, self._mentions, owner, together)
             over = await self._over(request, owner)
             meant = await asyncio.to_thread(
-                removable_files.selected, over, request, self._calendar.now()
+                removable_files.selected_jobs, over, request, self._calendar.now()
             )
             gone: list[CleanedJob] = []
             kept = await self._left_out(request, {job.id for job in meant}, owner)
@@ -258,12 +258,12 @@ class Cleaner:
         try:
             if not request.logs_only:
                 removable_files.note_intent(self._state_dir, job.id, outputs=outputs)
-                crash_points.reach(crash_points.CLEAN_NOTED)
+                crash_points.crash_at(crash_points.CLEAN_NOTED)
             user = self._users.for_files(job.uid)
             await self._ask(REMOVE_SECONDS, removable_files.remove_files, files, outputs, user=user)
             if user is not None:
                 removable_files.remove_empty(self._jobs_dir, files, outputs=outputs)
-            crash_points.reach(crash_points.FILES_REMOVED)
+            crash_points.crash_at(crash_points.FILES_REMOVED)
             if not request.logs_only:
                 self._forget(job, who)
         except TimeoutError:
@@ -280,7 +280,7 @@ class Cleaner:
 
     def _forget(self, job: JobRow, who: str) -> None:
         self._store.remove(job, time.time(), f"removed by {who}")
-        crash_points.reach(crash_points.RECORD_REMOVED)
+        crash_points.crash_at(crash_points.RECORD_REMOVED)
         removable_files.forget_intent(self._state_dir, job.id)
         log.info("job %d (%s): removed by %s", job.id, job.name, who)
         self._announce()

@@ -352,7 +352,11 @@ class Dispatcher:
             )
             self._ends.looked()
         self._ends.retry()
-        pauses = [IDLE_SECONDS, *self._retry_due(), *self._stopping.ask_expired(clocks.now())]
+        pauses = [
+            IDLE_SECONDS,
+            *self._retry_due(),
+            *self._stopping.ask_expired(clocks.read_clocks()),
+        ]
         if (until := self.conditions.settle()) is not None:
             pauses.append(max(until, 0.0))
         await asyncio.sleep(0)

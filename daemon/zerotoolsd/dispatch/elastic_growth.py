@@ -138,7 +138,7 @@ class ElasticGrowth:
 
     def _growth(self, job: JobRow) -> Growth | None:
         now = self._now(job)
-        return None if now is None else growth(now, job.spec.sizes, self._rule)
+        return None if now is None else decide_growth(now, job.spec.sizes, self._rule)
 
     def _now(self, job: JobRow) -> RunningSize | None:
         attempt = self._store.attempts(job.id)[-1]
@@ -147,14 +147,14 @@ class ElasticGrowth:
         step = last_report.last_report(attempt).step or {}
         return RunningSize(
             size=attempt.world_size,
-            ran_seconds=clocks.now().seconds_since(attempt.began),
+            ran_seconds=clocks.read_clocks().seconds_since(attempt.began),
             left=self._left(job, step),
             cost=self._cost(attempt, step),
         )
 
     def _left(self, job: JobRow, step: Mapping[str, Any]) -> float | None:
         left, attempts = seconds_in(step, "seconds_left"), self._store.attempts(job.id)
-        limit = time_limit.seconds_left(job.reading.spec, attempts, clocks.now())
+        limit = time_limit.seconds_left(job.reading.spec, attempts, clocks.read_clocks())
         return left if left is None or limit is None else max(0.0, min(left, limit))
 
     def _cost(self, attempt: AttemptRow, step: Mapping[str, Any]) -> float:
@@ -249,7 +249,7 @@ class Growth:
     wait: float | None = None
 
 
-def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
+def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
     """Return those of `sizes`, numbers of ranks, with which the job should continue, and the
     reason for or against this.
     """

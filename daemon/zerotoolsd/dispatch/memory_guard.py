@@ -55,7 +55,7 @@ from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow, is_usable
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
-from zerotoolsd.resources.gpu_use import MeasuredUse, measure
+from zerotoolsd.resources.gpu_use import MeasuredUse, measure_gpu_use
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 MOST = 1.5
@@ -270,7 +270,7 @@ class GpuMemoryGuard:
         promised: GpuPromises,
         foreign: Callable[[Gpu], int],
         wake: Callable[[], None],
-        measured: Callable[[Sequence[Gpu], Sequence[AttemptRow]], MeasuredUse] = measure,
+        measured: Callable[[Sequence[Gpu], Sequence[AttemptRow]], MeasuredUse] = measure_gpu_use,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._store, self._machine = config, store, machine

@@ -63,7 +63,7 @@ class MemoryPreemption:
                         job_id=job.id,
                         priority=job.priority,
                         held=held.get(job.id, 0),
-                        unsaved_seconds=unsaved_seconds(attempt, clocks.now()),
+                        unsaved_seconds=unsaved_seconds(attempt, clocks.read_clocks()),
                         saves=why_not_saved(job, self.store.attempts(job.id)) is None,
                         loads=_loads(attempt),
                         asked=self._asked.get(attempt.token),

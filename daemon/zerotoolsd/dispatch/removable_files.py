@@ -77,7 +77,7 @@ class NotRemovable(Exception):
     """The job cannot be removed. The message says why."""
 
 
-def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
+def selected_jobs(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
     """Return those of the ended jobs `jobs` that the request selects, the oldest first. `now`
     is in seconds since the epoch.
 
@@ -94,7 +94,7 @@ def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list
     return meant
 
 
-def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
+def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
     """Return the files in the directory of the job.
 
     Raises OSError. Raises NotRemovable if the directory is not a job directory of this
@@ -217,7 +217,7 @@ class Mention:
         return any(is_within(text, place) for text in (self.text, self.real))
 
 
-def mentions(spec_text: str, output_dir: str) -> list[Mention]:
+def paths_in_job_file(spec_text: str, output_dir: str) -> list[Mention]:
     """Return every path that the job file contains. This may take forever if a file system does
     not respond.
     """
@@ -293,7 +293,7 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
     write_json(directory / str(job_id), {"outputs": outputs})
 
 
-def intents(state_dir: Path) -> dict[int, bool]:
+def unfinished_removals(state_dir: Path) -> dict[int, bool]:
     """Return the jobs with a removal that has not finished: job number to whether the outputs
     are removed, too.
     """
@@ -318,7 +318,7 @@ def forget_intent(state_dir: Path, job_id: int) -> None:
     (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
 
 
-def remove(files: RemovableFiles, *, outputs: bool) -> None:
+def remove_job_files(files: RemovableFiles, *, outputs: bool) -> None:
     """Remove the files of a job, and the job's directory if it is empty afterwards. Raises
     OSError.
 
@@ -336,7 +336,7 @@ def remove(files: RemovableFiles, *, outputs: bool) -> None:
 
 
 def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove the directories that are left after the user of the job has called `remove`.
+    """Remove the directories that are left after the user of the job has called `remove_job_files`.
     Raises OSError.
 
     These are entries in directories of the daemon. A directory is removed only if it is
@@ -432,11 +432,11 @@ def _joined(place: str, below: str) -> str:
 
 
 def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the result of `files_of` as a JSON object, which `files_in` converts back. Raises
+    """Return the result of `job_files` as a JSON object, which `files_in` converts back. Raises
     OSError.
     """
     try:
-        files = files_of(Path(jobs_dir), job, attempts)
+        files = job_files(Path(jobs_dir), job, attempts)
     except NotRemovable as why:
         return {"stays": str(why)}
     return {
@@ -465,8 +465,8 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """Return the result of `mentions` as JSON, which `mentions_in` converts back."""
-    return [asdict(mention) for mention in mentions(spec_text, output_dir)]
+    """Return the result of `paths_in_job_file` as JSON, which `mentions_in` converts back."""
+    return [asdict(mention) for mention in paths_in_job_file(spec_text, output_dir)]
 
 
 def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
@@ -475,8 +475,8 @@ def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:
-    """Call `remove`. This function is called in a child process. Raises OSError."""
-    remove(files, outputs=outputs)
+    """Call `remove_job_files`. This function is called in a child process. Raises OSError."""
+    remove_job_files(files, outputs=outputs)
 
 
 CLEANING_LOOKS = (removable_files, mentioned_paths, remove_files)

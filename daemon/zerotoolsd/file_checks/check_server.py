@@ -45,7 +45,7 @@ Look = Callable[..., Any]
 """A function that reads files and returns JSON values. It raises ZerotoolsError and OSError."""
 
 
-def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
+def start_check_server(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
     """Start the check server and return its socket. Closing the socket ends the server.
 
     Call this before threads exist. The server imports `modules`, which the daemon need not import.
@@ -61,10 +61,10 @@ def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.sock
 
 def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
     """Return the message that requests a check by the name of its function."""
-    return framed(pickle.dumps((name, arguments)))
+    return with_length(pickle.dumps((name, arguments)))
 
 
-def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
+def request_check_process(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
     """Ask the check server for a new process of `user` (None: the user of the daemon). Return
     the daemon's end of its socket.
 
@@ -131,8 +131,8 @@ def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str
     try:
         if os.geteuid() == 0:
             run_as_user.be_ended_first(run_as_user.FIRST)
-        run_as_user.limit({"open_files": who["open_files"]})
-        run_as_user.become(who["uid"], who["gid"], who["groups"])
+        run_as_user.set_limits({"open_files": who["open_files"]})
+        run_as_user.become_user(who["uid"], who["gid"], who["groups"])
     except (run_as_user.NotDropped, OSError) as error:
         why = f"the files of the job cannot be checked as its user: {error}"
         return {name: partial(_refuse, why) for name in looks}
@@ -154,11 +154,11 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _die_with(parent)  # once more: a change of the user forgets it
     with suppress(ConnectionError):
-        link.sendall(framed(str(os.getpid()).encode()))
-        while (question := receive(link)) is not None:
+        link.sendall(with_length(str(os.getpid()).encode()))
+        while (question := receive_message(link)) is not None:
             name, arguments = pickle.loads(question)
             answer = json.dumps(answer_to(looks[name], *arguments))
-            link.sendall(framed(answer.encode()))
+            link.sendall(with_length(answer.encode()))
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
@@ -182,7 +182,7 @@ HEAD = _LENGTH.size
 LARGEST = 1 << 26
 
 
-def framed(data: bytes) -> bytes:
+def with_length(data: bytes) -> bytes:
     """Return `data` as a message, with its length before it."""
     return _LENGTH.pack(len(data)) + data
 
@@ -195,7 +195,7 @@ def length_of(head: bytes) -> int:
     return int(length)
 
 
-def receive(link: socket.socket) -> bytes | None:
+def receive_message(link: socket.socket) -> bytes | None:
     """Return the next message of the socket; None at its end."""
     head = _exactly(link, HEAD)
     return None if head is None else _exactly(link, length_of(head))

@@ -76,7 +76,7 @@ class FileCheckers:
         mounted: ReadMounts = read_mounts,
     ) -> None:
         self._way = way
-        self._signs = HungMounts(partial(check_server.order, way), mounted)
+        self._signs = HungMounts(partial(check_server.request_check_process, way), mounted)
         self._names = {look: name for name, look in looks.items()}
         self._teams: dict[JobUser | None, FileCheckerPool] = {}
 
@@ -89,7 +89,7 @@ class FileCheckers:
         Raises the errors of `look`, and TimeoutError.
         """
         if user not in self._teams:
-            order = partial(check_server.order, self._way, user)
+            order = partial(check_server.request_check_process, self._way, user)
             self._teams[user] = FileCheckerPool(
                 order, MOST if user is None else MOST_OF_USER, self._signs
             )

@@ -39,7 +39,7 @@ def wants_openmetrics(accept: str) -> bool:
     return "application/openmetrics-text" in accept
 
 
-def render(families: Iterable[MetricFamily], *, openmetrics: bool) -> str:
+def render_metrics(families: Iterable[MetricFamily], *, openmetrics: bool) -> str:
     """Return the text with all metric families in Prometheus' format, or in that of OpenMetrics."""
     lines = [line for family in families for line in _lines(family, openmetrics)]
     return "\n".join([*lines, "# EOF" if openmetrics else ""]) + ("\n" if openmetrics else "")

@@ -361,7 +361,7 @@ def bucket_of(time: float, series: Mapping[str, float]) -> Bucket:
     return Bucket(int(time), {name: MeanAndMost(value, value) for name, value in known.items()})
 
 
-def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
+def combined_bucket(start: int, buckets: Sequence[Bucket]) -> Bucket:
     """Return one bucket for the interval of all `buckets`.
 
     A series that is missing in some of them is computed from the others.
@@ -382,7 +382,7 @@ def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
     each.
     """
     grouped = groupby(buckets, lambda bucket: bucket.start // step_seconds * step_seconds)
-    return [combined(start, list(parts)) for start, parts in grouped]
+    return [combined_bucket(start, list(parts)) for start, parts in grouped]
 
 
 def tier_for(span_seconds: float, most_points: int) -> int:

@@ -47,12 +47,12 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.gpu_use import MeasuredUse, Owner, roots_of
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
-from zerotoolsd.supervisor.procfs import Process, descendants, processes
+from zerotoolsd.supervisor.procfs import Process, all_processes, descendants
 
 ReadAll = Callable[[], Mapping[int, Process]]
 
 
-def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = processes) -> dict[Owner, int]:
+def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = all_processes) -> dict[Owner, int]:
     """Return the resident memory of each attempt, in bytes: of all descendants of its supervisor or
     keeper.
 

@@ -40,7 +40,7 @@ class MetricsMoment:
     stalled: int = 0
 
 
-def families(tally: MetricCounters, now: MetricsMoment) -> Iterator[MetricFamily]:
+def metric_families(tally: MetricCounters, now: MetricsMoment) -> Iterator[MetricFamily]:
     """Yield all metric families. Each has at least one sample, unless its value is unknown."""
     yield _gauge("zerotools_build_info", "The daemon.", 1, version=zerotools.__version__)
     yield _gauge("zerotools_uptime_seconds", "Since the daemon started.", now.uptime_seconds)

@@ -27,7 +27,7 @@ class StateChanger:
         """Return the state that `job` would have after `event`, without changing it. Raises
         NotAllowed.
         """
-        return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
+        return lifecycle.advance_job(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
         """Change the state of `job` to `after` in the database, and add an event of the kind

@@ -41,7 +41,7 @@ class Moment(NamedTuple):
         return max(0.0, self.time - earlier.time)
 
 
-def now() -> Moment:
+def read_clocks() -> Moment:
     """Return the current time on both clocks."""
     return Moment(time.time(), time.monotonic(), boot_id())
 
@@ -55,7 +55,7 @@ class RetryWaits:
     daemon ran.
     """
 
-    def __init__(self, longest: float, now: Callable[[], Moment] = now) -> None:
+    def __init__(self, longest: float, now: Callable[[], Moment] = read_clocks) -> None:
         self._longest = longest
         self._now = now
         self._due: dict[int, tuple[float | None, float]] = {}

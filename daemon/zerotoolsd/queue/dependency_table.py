@@ -11,7 +11,7 @@ from zerotools.jobs import states
 from zerotoolsd.interface.queue_terms import ANY, Dependency, Drain
 from zerotoolsd.queue.row_writes import RunMany, RunSql
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.stored_values import short
+from zerotoolsd.queue.stored_values import shortened_reason
 
 _AT_ONCE = 500
 """Largest number of job numbers in one SQL statement."""
@@ -143,5 +143,5 @@ class DrainTable:
         """Set the drain, so that no job starts. With None, remove the drain."""
         self._sql("DELETE FROM drain")
         if drain is not None:
-            values = (drain.since, drain.uid, short(drain.why))
+            values = (drain.since, drain.uid, shortened_reason(drain.why))
             self._sql("INSERT INTO drain (one, since, uid, why) VALUES (1, ?, ?, ?)", values)

@@ -156,7 +156,7 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
     return False
 
 
-def rounded(size: int) -> int:
+def rounded_need(size: int) -> int:
     """Round a number of bytes up to five binary digits, so that similar jobs have the same
     need. This adds at most 3 %.
     """
@@ -165,7 +165,7 @@ def rounded(size: int) -> int:
 
 
 def _counted(size: int) -> int:
-    return 0 if size < SMALL else rounded(size)
+    return 0 if size < SMALL else rounded_need(size)
 
 
 @lru_cache(_KEPT)

@@ -109,7 +109,7 @@ class UsageReport:
                     used=part,
                     gpu_seconds=mine,
                     gpu_seconds_in_all=whole.get(uid, 0.0),
-                    factor=factor(part, share),
+                    factor=fair_share_factor(part, share),
                 )
             )
         return sorted(found, key=lambda each: (-each.factor, each.uid))
@@ -229,7 +229,7 @@ def ranks_of(
     return {uid: places[ratio] for uid, ratio in ratios.items()}
 
 
-def factor(used_part: float, share: float) -> float:
+def fair_share_factor(used_part: float, share: float) -> float:
     """Return a number that shows how far a user's use is below the user's share: 1 without any
     use, 0.5 at exactly the share, towards 0 above it.
 

@@ -31,7 +31,7 @@ DELETE_SECONDS = 0.003
 RunSql = Callable[..., sqlite3.Cursor]
 
 
-def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
+def sliced_texts(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
     """Divide `texts` into slices of at most SLICE_CHARACTERS characters. Each slice has at
     least one pair of texts, even a longer one.
     """

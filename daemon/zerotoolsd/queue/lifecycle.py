@@ -1,6 +1,6 @@
 """Computes the next state of a job from its current state and an event.
 
-`TRANSITIONS` is a table from (state, name of an event) to the next state. `advance` applies
+`TRANSITIONS` is a table from (state, name of an event) to the next state. `advance_job` applies
 an event. At the end of an attempt it chooses the name of the event, from the number of
 restarts that are left. This module does no I/O and reads no clock: `now` is an argument. The
 states are defined in `zerotools.jobs.states`, because clients need them, too.
@@ -261,7 +261,9 @@ LifecycleEvent = (
 )
 
 
-def advance(job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> JobStatus:
+def advance_job(
+    job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryPolicy
+) -> JobStatus:
     """Return the state of `job` after `event`. `now` is the time in seconds since the epoch.
     Raises NotAllowed.
     """

@@ -37,7 +37,7 @@ from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
 from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions
-from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable, with_fences
+from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable_gpus, with_fences
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers
@@ -114,7 +114,7 @@ def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
     The job is assumed to get as many of the largest GPUs as it has ranks. The result is the
     memory of the smallest of these, without the memory that a desktop uses.
     """
-    gpus = [] if snapshot is None else usable(need, snapshot.gpus)[0]
+    gpus = [] if snapshot is None else usable_gpus(need, snapshot.gpus)[0]
     sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]
     return min(sorted(sizes, reverse=True)[: need.world_size], default=None)
 
@@ -292,7 +292,7 @@ class QueuePlacement:
         """
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
-            snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
+            snapshot = with_fences(snapshot, self._store.fences(), clocks.read_clocks())
         self.line.ranks = self._ranks(self.line.uids | {wish.uid for wish in wishes}, now)
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
@@ -332,7 +332,7 @@ class QueuePlacement:
         `gpu_use` maps (job number, attempt number) to the used bytes of each GPU by UUID,
         for attempts with known use.
         """
-        now, found = clocks.now(), []
+        now, found = clocks.read_clocks(), []
         for job, ranks, host in self._running():
             if job.state not in (states.RUNNING, states.STOPPING, *states.GIVING_WAY):
                 continue
@@ -376,7 +376,7 @@ class QueuePlacement:
             with self._parking.guard(job_id, parking.COUNTING) as reach:
                 reach()
                 spec, attempts = self._store.job(job_id).reading.spec, self._store.attempts(job_id)
-                left = time_limit.seconds_left(spec, attempts, clocks.now())
+                left = time_limit.seconds_left(spec, attempts, clocks.read_clocks())
                 if left is not None:
                     found[job_id] = now + left + self._grace
         return found

@@ -301,7 +301,7 @@ class Change:
         The GPUs become free. If `held_by` names a process that is still on them, they stay
         leased.
         """
-        book_end(self._sql, self._job_id, number, clocks.now(), ended)
+        book_end(self._sql, self._job_id, number, clocks.read_clocks(), ended)
         self._sql(
             "UPDATE attempt SET state = ?, ended = ?, result = ?, cause = ?"
             " WHERE job_id = ? AND number = ?",

@@ -35,7 +35,7 @@ from zerotoolsd.queue.row_writes import (
 )
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
-from zerotoolsd.queue.stored_values import loaded_row, short, stored, stored_row
+from zerotoolsd.queue.stored_values import loaded_row, shortened_reason, sql_value, stored_row
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
 from zerotoolsd.queue.tables.orphan_leases_and_uploads import OrphanLeases, UploadTable
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
@@ -102,7 +102,7 @@ class Store:
 
         All values reach the database through this method.
         """
-        return self._connection.execute(statement, [stored(value) for value in values])
+        return self._connection.execute(statement, [sql_value(value) for value in values])
 
     def _sql_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Execute an SQL statement once for each row of values. Raises Unstorable."""
@@ -273,7 +273,7 @@ class Store:
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
-            reason = short(after.reason)
+            reason = shortened_reason(after.reason)
             values = (after.state, reason, after.restarts_used, after.best_step)
             cursor = self._sql(
                 "UPDATE job SET state = ?, reason = ?, restarts_used = ?, best_step = ?,"
@@ -284,7 +284,7 @@ class Store:
                 raise Changed(f"job {job.id} is no longer {states.in_words(job.state)}")
             yield Change(self._sql, job.id)
             self.gpu_use.bookings += 1
-            said = reason if why is None else short(why)
+            said = reason if why is None else shortened_reason(why)
             seq = self._append(now, job.id, attempt, kind, job.state, after.state, said)
             self.outbox.add(self.tell(job, after, seq, attempt, now), now)
 
@@ -296,7 +296,7 @@ class Store:
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
         """Add an event about an attempt that has the lease `lease`. Nothing else is changed."""
         with self._transaction():
-            self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
+            self._append(now, lease.job_id, lease.attempt, kind, None, None, shortened_reason(why))
 
     def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
         """Set a drain, so that no job starts. With None, remove the drain. `who` is the user
@@ -310,7 +310,7 @@ class Store:
     def book_gpu_use(self) -> None:
         """Book the GPU time of all running attempts up to now."""
         with self._transaction():
-            self.gpu_use.bookings += book_running(self._sql, clocks.now())
+            self.gpu_use.bookings += book_running(self._sql, clocks.read_clocks())
 
     def release(self, lease: Lease, now: float) -> None:
         """Release the lease of a GPU after the last process of the attempt on this GPU has

@@ -29,7 +29,7 @@ class Unstorable(OverflowError, ValueError):
     """SQLite would change the value, or cannot store it."""
 
 
-def stored(value: object) -> object:
+def sql_value(value: object) -> object:
     """Return `value` in the form in which it is passed to an SQL statement. Raises Unstorable."""
     if value is None:
         return None
@@ -48,7 +48,7 @@ def stored_row(row: Iterable[object]) -> list[object]:
     Raises Unstorable. The statement itself raises OverflowError for integers that are too
     large.
     """
-    return [value if type(value) in _AS_THEY_ARE else stored(value) for value in row]
+    return [value if type(value) in _AS_THEY_ARE else sql_value(value) for value in row]
 
 
 def _stored_text(text: str) -> str | bytes:
@@ -60,7 +60,7 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row as a dict by column name. Each text is the same as before `stored` converted
+    """Return a row as a dict by column name. Each text is the same as before `sql_value` converted
     it.
     """
     return {
@@ -76,7 +76,7 @@ def _loaded(value: bytes) -> str:
         return value.decode("utf-8", "backslashreplace")  # it was damaged since
 
 
-def short(sentence: str | None) -> str | None:
+def shortened_reason(sentence: str | None) -> str | None:
     """Return `sentence`; the middle is left out if the sentence has more than LONGEST_REASON
     characters.
     """

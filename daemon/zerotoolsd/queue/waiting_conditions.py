@@ -34,7 +34,7 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
     """
     said = []
     if begin is not None and begin > now:
-        said.append(f"starts at {moment(begin)} at the earliest")
+        said.append(f"starts at {local_time_text(begin)} at the earliest")
     open_ones = [each.words for each in after if not each.is_met]
     if open_ones:
         more = len(open_ones) - _MOST_SAID
@@ -54,7 +54,7 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
     return None
 
 
-def moment(when: float) -> str:
+def local_time_text(when: float) -> str:
     """Return the time `when` (seconds since the epoch) as text, in the time zone of this
     machine.
     """

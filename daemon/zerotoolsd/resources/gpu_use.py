@@ -22,7 +22,7 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, is_of_uid, read_process
-from zerotoolsd.users.open_as_user import opened, owner_of
+from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 LOOK_SECONDS = 10.0
 BOOK_SECONDS = 60.0
@@ -112,7 +112,7 @@ class SharedGpus:
         shared = {lease.gpu_uuid for lease in shares}
         if snapshot is None or not shared:
             return {}
-        use = measure([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running())
+        use = measure_gpu_use([gpu for gpu in snapshot.gpus if gpu.uuid in shared], self._running())
         own = dict.fromkeys(use.own, 0)
         for lease in shares:
             held = use.of_attempts.get((lease.job_id, lease.attempt), {}).get(lease.gpu_uuid, 0)
@@ -125,7 +125,9 @@ class SharedGpus:
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         if snapshot is None or not leased:
             return MeasuredUse()
-        return measure([gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running())
+        return measure_gpu_use(
+            [gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running()
+        )
 
     async def keep_up(self) -> None:
         """Check every LOOK_SECONDS if GPUs are shared, and book the GPU time of users."""
@@ -141,7 +143,7 @@ class SharedGpus:
             snapshot = await self._machine.snapshot()
             leases = self._store.leases()
             if any(lease.bytes is not None for lease in leases):
-                use = measure(snapshot.gpus, self._running())
+                use = measure_gpu_use(snapshot.gpus, self._running())
                 for lease, what in self.over.look(leases, use):
                     self._note(lease, OVER_DECLARED, what, self._tell)
             if not snapshot.gpus_silent:
@@ -231,7 +233,7 @@ class MeasuredUse:
     own: Mapping[str, int] = field(default_factory=dict)
 
 
-def measure(
+def measure_gpu_use(
     gpus: Iterable[Gpu], attempts: Iterable[AttemptRow], read: Read = read_process
 ) -> MeasuredUse:
     """Return the GPU memory that these attempts use now."""
@@ -276,7 +278,7 @@ def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
     """
     run_dir = Path(attempt.run_dir)
     try:
-        with opened(run_dir) as base:
+        with opened_run_directory(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
     except (OSError, ValueError):
         return []

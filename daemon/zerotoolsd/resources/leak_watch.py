@@ -114,7 +114,7 @@ class LeakWatch:
     def begin(self) -> None:
         """Check the GPUs of attempts that ended under the daemon before."""
         for attempt in self._store.outlived.ended_since(time.time() - LATELY_SECONDS):
-            if attempt.boot_id in (None, clocks.now().boot_id):
+            if attempt.boot_id in (None, clocks.read_clocks().boot_id):
                 self.ended(attempt)
 
     def ended(self, attempt: AttemptRow) -> None:
@@ -233,7 +233,7 @@ class LeakWatch:
         each.put_off(now)
 
     def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> LeakedMemory:
-        here = clocks.now().boot_id
+        here = clocks.read_clocks().boot_id
         if each.attempt.boot_id not in (None, here) and here is not None:
             return FREE  # the machine was restarted
         if gpu is None:  # it is gone, or the driver fails: no job starts on it in any case

@@ -21,7 +21,7 @@ from zerotools.sensors.gpu_memory_use import unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts import orphan_processes as strays
 from zerotoolsd.attempts.orphan_processes import Traces
-from zerotoolsd.supervisor.procfs import Process, descendants, processes
+from zerotoolsd.supervisor.procfs import Process, all_processes, descendants
 from zerotoolsd.supervisor.stop.reaper import plain_name
 from zerotoolsd.users.account import user_name
 
@@ -34,7 +34,7 @@ skipped.
 """
 
 
-def holders(
+def gpu_file_holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
     """Return the first GPU device file that each of these processes has open: pid to path.
@@ -115,20 +115,21 @@ Roots = Sequence[tuple[int, int]]
 
 
 def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
-    """Return the result of `suspects` as JSON, in a process that only reads /proc. Raises OSError.
+    """Return the result of `suspected_holders` as JSON, in a process that only reads /proc. Raises
+    OSError.
 
     Reading /proc may never end if a process hangs in the kernel.
     """
-    return suspects(run_dir, token, running, daemon).to_json()
+    return suspected_holders(run_dir, token, running, daemon).to_json()
 
 
-def suspects(
+def suspected_holders(
     run_dir: str,
     token: str,
     running: Roots,
     daemon: int,
-    look: Table = processes,
-    holders: Holders = holders,
+    look: Table = all_processes,
+    holders: Holders = gpu_file_holders,
 ) -> Suspects:
     """Return the processes that may hold memory of an ended attempt. Raises OSError.
 
@@ -137,7 +138,10 @@ def suspects(
     traces, table = strays.traces_of(Path(run_dir), token), look()
     theirs = _below(running, table)
     free = {pid: process for pid, process in table.items() if pid not in theirs}
-    ours = {process.pid: process for process in strays.find(traces, lambda: dict(free))}
+    ours = {
+        process.pid: process
+        for process in strays.find_attempt_processes(traces, lambda: dict(free))
+    }
     own = {os.getpid(), daemon, *(each.pid for each in descendants(daemon, table))}
     orphans = [
         process

@@ -18,7 +18,7 @@ from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.retry_rules import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.queue.scheduling.requests import count
+from zerotoolsd.queue.scheduling.requests import with_noun
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
@@ -57,7 +57,7 @@ class Holder:
     user: str | None = None
 
 
-def explain(
+def explain_job(
     job: JobRow,
     attempts: Sequence[AttemptRow],
     view: JobView,
@@ -220,7 +220,7 @@ def _of_cpus(store: Store, placement: QueuePlacement) -> Iterator[Holder]:
     for job in reversed([*store.jobs(states.ACTIVE), *held]):
         if ranks := placement.cpu_ranks_of(job):
             attempt = len(store.attempts(job.id)) or None
-            yield Holder(what=count(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
+            yield Holder(what=with_noun(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
 
 
 def _since(store: Store, holder: Holder) -> float | None:

@@ -36,16 +36,16 @@ from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.dry_run import run_rank_checks
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.explanation import explain, holders_for, place_of, room_of
+from zerotoolsd.service.explanation import explain_job, holders_for, place_of, room_of
 from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.change_jobs import (
     STATES_OF,
     ArrayChanges,
     ChangeJob,
     JobChanges,
-    cancelling,
+    cancel_function,
 )
 from zerotoolsd.service.operations.hold import HeldJobs
 from zerotoolsd.service.operations.job_edits import JobEdits
@@ -72,7 +72,7 @@ class JobRequests:
         dispatcher: Dispatcher,
         *,
         check_python: InterpreterCheck = check_interpreter,
-        rehearse: Rehearsal = rehearse,
+        rehearse: Rehearsal = run_rank_checks,
         ask: Ask,
     ) -> None:
         self._dispatcher = dispatcher
@@ -333,7 +333,7 @@ class JobRequests:
     def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
         match wish.do:
             case "cancel":
-                return cancelling(self._dispatcher, uid)
+                return cancel_function(self._dispatcher, uid)
             case "hold":
                 return self._held_jobs.holding(uid, lose_steps=wish.lose_steps)
             case "release":
@@ -433,7 +433,7 @@ class JobRequests:
         """
         job = self._find(job_id)
         engine = self._dispatcher
-        return explain(
+        return explain_job(
             job,
             self._store.attempts(job.id),
             await self._views.of(job),

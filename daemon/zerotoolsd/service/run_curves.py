@@ -33,7 +33,7 @@ from zerotools.jobs.step_curves import (
 )
 from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.plan import PROGRESS
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 MOST_STATEMENTS = 2000
 _LONGEST = 4096
@@ -107,8 +107,8 @@ class RunCurves:
         evaluated = chosen_steps(curves.eval_loss, points) or chosen_steps(curves.bleu, points)
         dropped = len(chosen) < max(len(curves.loss), len(curves.time))
         return {
-            "steps": columns(curves, chosen, OF_STEPS),
-            "evaluations": columns(curves, evaluated, OF_EVALUATIONS),
+            "steps": curve_columns(curves, chosen, OF_STEPS),
+            "evaluations": curve_columns(curves, evaluated, OF_EVALUATIONS),
             "scores": score_columns(curves, points),
             "not_finite": sorted(curves.not_finite)[:points],
             "parts": [asdict(part) for part in self.parts],
@@ -160,7 +160,9 @@ def chosen_steps(points: CurvePoints, most: int) -> list[int]:
     return sorted(kept)
 
 
-def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[str, list[Any]]:
+def curve_columns(
+    curves: Curves, steps: Sequence[int], names: Iterable[str]
+) -> dict[str, list[Any]]:
     """Return a dict with a column for `step` and for each of `names`: the values at these steps.
 
     A column without any values is left out.
@@ -224,7 +226,10 @@ class StepRecords:
 def read_records(run_dir: Path) -> StepRecords:
     """Return the reports of the attempt in `run_dir`; empty if its progress file cannot be read."""
     try:
-        with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
+        with (
+            opened_run_directory(run_dir) as base,
+            os.fdopen(open_regular(base / PROGRESS), "rb") as file,
+        ):
             return _read(file.fileno())
     except (OSError, ValueError):  # not there yet, or the job has put something else there
         return StepRecords([])

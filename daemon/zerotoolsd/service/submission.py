@@ -36,11 +36,11 @@ from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.job_file_slices import slices
+from zerotoolsd.queue.job_file_slices import sliced_texts
 from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
 from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
-from zerotoolsd.queue.scheduling.suitable_gpus import impossible
+from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.service.admission.adoptable_process import look_at_process
 from zerotoolsd.service.admission.argv_limit import too_large
@@ -51,8 +51,8 @@ from zerotoolsd.service.admission.directory_checks import (
     newest_undamaged,
     real_paths,
 )
-from zerotoolsd.service.admission.dry_run import rehearse
-from zerotoolsd.service.admission.file_survey import Survey, survey, survey_of
+from zerotoolsd.service.admission.dry_run import run_rank_checks
+from zerotoolsd.service.admission.file_survey import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
 from zerotoolsd.service.admission.memory_check import (
     MachineMemory,
@@ -90,7 +90,7 @@ model and the data; raises BadRequest."""
 
 
 _OWN_LOOKS = (
-    *(directory_conflict, survey, newest_step, newest_undamaged, real_paths),
+    *(directory_conflict, survey_job_files, newest_step, newest_undamaged, real_paths),
     *(who_is, uid_of, look_at_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
@@ -131,7 +131,7 @@ class JobSubmission:
         dispatcher: Dispatcher,
         *,
         check_python: InterpreterCheck = check_interpreter,
-        rehearse: Rehearsal = rehearse,
+        rehearse: Rehearsal = run_rank_checks,
         ask: Ask,
     ) -> None:
         self._dispatcher = dispatcher
@@ -279,7 +279,7 @@ class JobSubmission:
         if write:
             check()  # refused jobs are not written first
         try:
-            for some in slices(texts) if write else ():
+            for some in sliced_texts(texts) if write else ():
                 numbers += await when_free(partial(written, some))
                 await asyncio.sleep(0)
             jobs = await make(numbers)
@@ -489,13 +489,13 @@ class JobSubmission:
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
         if snapshot is not None and snapshot.gpus_silent:
             snapshot = None  # the memory is known when the driver responds: the job waits for that
-        why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
+        why = why_impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
         uid = self._dispatcher.users.own if user is None else user.account.uid
         why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
         if why is not None:
             raise BadRequest(why)
         memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
-        seen = survey_of(await self.look(spec, survey, spec, text, memory, user=user))
+        seen = survey_of(await self.look(spec, survey_job_files, spec, text, memory, user=user))
         if seen.memory is not None and (why := why_never(spec, seen.memory, memory)):
             raise BadRequest(why)
         if spec.output_dir is not None:

@@ -23,7 +23,7 @@ from zerotoolsd.interface.api_types import AttemptView, JobView
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fair_share import UserShare
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.queue.stored_values import one_line, short
+from zerotoolsd.queue.stored_values import one_line, shortened_reason
 from zerotoolsd.users.account import user_name
 
 _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000
@@ -160,7 +160,7 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
     if the check failed; then `not_verified` has the reason. `thinned` is set later, by code that
     reads the checkpoint's files.
     """
-    said = last_report.verified(path, attempts)
+    said = last_report.newest_verification(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
     why = None if said is None else said.why
     return {
@@ -197,7 +197,7 @@ def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, .
     return tuple(keys)
 
 
-def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
+def public_view(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
     """Return the part of a job that every user may see.
 
     It is read from the rows only, no file of the job's owner is opened.
@@ -281,7 +281,7 @@ def _phase(
     return {**found, "waits_for": None} if elsewhere else found
 
 
-def unreadable(job: JobRow) -> ShownSpec:
+def empty_job_file(job: JobRow) -> ShownSpec:
     """Return an empty job file to show for a job with an unreadable one.
 
     Only `set_keys` is filled in.
@@ -291,7 +291,7 @@ def unreadable(job: JobRow) -> ShownSpec:
 
 def _shown(job: JobRow) -> ShownSpec:
     if (spec := job.reading.spec) is None:
-        return unreadable(job)
+        return empty_job_file(job)
     secrets = secrets_of(spec)
     tree = result_of(spec_steps(spec, job_to_dict(spec), secrets))
     return ShownSpec(
@@ -331,7 +331,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
         ended=attempt.ended,
         exit_code=_status(result.get("exit_code")),
         signal=_status(result.get("signal")),
-        cause=mask_text(one_line(short(str(result["cause"])) or ""), secrets)
+        cause=mask_text(one_line(shortened_reason(str(result["cause"])) or ""), secrets)
         if result.get("cause")
         else None,
         resumed_from=attempt.resumed_from,

@@ -1,7 +1,7 @@
 """Control groups (cgroup v2) that contain the processes of an attempt and limit their memory,
 processors and so on, if this process may create them.
 
-`find` returns the control group in which this process may create subgroups. `make_group`
+`find_delegation` returns the control group in which this process may create subgroups. `make_group`
 creates the subgroup of one attempt and sets its limits. `find_group` finds that subgroup
 again. The processes of an attempt cannot leave their group.
 
@@ -55,7 +55,7 @@ class AttemptGroup:
         (Linux 5.14).
         """
         with suppress(OSError):
-            write(self.path / "cgroup.kill", "1")
+            write_setting(self.path / "cgroup.kill", "1")
 
     def remove(self, seconds: float = REMOVE_SECONDS) -> bool:
         """Remove the control group if it has no processes, and return whether it is gone.
@@ -101,7 +101,7 @@ class AttemptGroup:
         """
         if not self.memory_kills() or MEMORY not in self.wanted:
             return None
-        return f"its memory limit of {gibibytes(self.wanted[MEMORY])}"
+        return f"its memory limit of {format_bytes(self.wanted[MEMORY])}"
 
     @property
     def processes_words(self) -> str | None:
@@ -123,7 +123,7 @@ def make_group(
     The processes `own` move to a subgroup if the kernel requires it. Raises OSError, and
     NotDelegated if this process may not create the group or set the limits.
     """
-    place = find(root)
+    place = find_delegation(root)
     if wanted:
         place.give(controllers_of(wanted), own)
     return _made(place, name, wanted, root)
@@ -134,8 +134,8 @@ def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -
     group = AttemptGroup(place.directory / name, wanted)
     group.path.mkdir(exist_ok=True)
     try:
-        for file, value in settings(wanted, root):
-            write(group.path / file, value)
+        for file, value in limit_settings(wanted, root):
+            write_setting(group.path / file, value)
     except OSError as error:
         group.remove()
         raise NotDelegated(f"{group.path / file} = {value}: {error.strerror}") from None
@@ -162,7 +162,7 @@ def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
     such group exists.
     """
     try:
-        names = os.scandir(find(root).directory)
+        names = os.scandir(find_delegation(root).directory)
     except (NotDelegated, OSError):
         return None
     with names:
@@ -182,7 +182,7 @@ def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup
         return None
     found = Path(path)
     try:
-        if not found.is_relative_to(mounted(root)):
+        if not found.is_relative_to(mounted_hierarchy(root)):
             return None
     except NotDelegated:
         return None
@@ -212,7 +212,7 @@ def controllers_of(limits: Mapping[str, int]) -> set[str]:
     return {_CONTROLLERS[name] for name in limits}
 
 
-def settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
+def limit_settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
     """Yield (file name, value) for each limit: the file of a control group, and the text to
     write into it.
 
@@ -240,7 +240,7 @@ def _disks(root: Path) -> Iterator[str]:
             yield (entry / "dev").read_text(encoding="ascii").strip()
 
 
-def gibibytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a number of bytes for people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
@@ -308,12 +308,12 @@ class Delegation:
         leaf = self.directory / LEAF
         for pid in sorted(set(_pids(self.directory)) & set(own)):
             leaf.mkdir(exist_ok=True)
-            write(leaf / PROCS, str(pid))
+            write_setting(leaf / PROCS, str(pid))
         for name in sorted(missing):
-            write(self.directory / SUBTREE, f"+{name}")
+            write_setting(self.directory / SUBTREE, f"+{name}")
 
 
-def write(path: Path, text: str) -> None:
+def write_setting(path: Path, text: str) -> None:
     """Write one value into a file of the cgroup file system. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -322,7 +322,7 @@ def write(path: Path, text: str) -> None:
         os.close(fd)
 
 
-def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
+def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
     """Return the group in which this process may create subgroups. Raises NotDelegated.
 
     `root` is the directory that contains /sys and /proc.
@@ -356,12 +356,12 @@ def _was_given(place: Path) -> bool:
         return False
 
 
-def mounted(root: Path = Path("/")) -> Path:
+def mounted_hierarchy(root: Path = Path("/")) -> Path:
     """Return the mount point of cgroup v2. Raises NotDelegated if it is not mounted."""
     return _mount(root)[0]
 
 
-def controllers(directory: Path) -> list[str]:
+def available_controllers(directory: Path) -> list[str]:
     """Return the names of the cgroup controllers that are available in the group `directory`."""
     return _words(directory / CONTROLLERS)
 

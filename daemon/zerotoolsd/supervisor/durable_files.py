@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 
 LARGEST = 64 << 20
 LARGEST_RECORD = 4 << 20
@@ -127,7 +127,7 @@ def room_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.room")
 
 
-def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
+def reserve_space(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
     """Reserve disk space for the record `path`: `size` bytes, and a fixed number for each rank.
 
     A second call has no effect. Raises OSError.
@@ -147,7 +147,7 @@ def _open_room(path: Path, size: int) -> int:
     return fd
 
 
-def put(path: Path, text: str) -> None:
+def write_reserved(path: Path, text: str) -> None:
     """Write `text` (at most REQUEST_BYTES) to the file `path`, into its reserved disk space.
     Raises OSError.
     """
@@ -164,7 +164,7 @@ class ReservedRecord:
     def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
         """Open the reserved disk space of the record `path` for this number of ranks.
 
-        `size` is the number of bytes that was passed to `reserve`. Raises OSError if the
+        `size` is the number of bytes that was passed to `reserve_space`. Raises OSError if the
         disk is full.
         """
         self.path = path
@@ -186,10 +186,10 @@ class ReservedRecord:
             try:
                 self.try_write(record)
             except FileNotFoundError:
-                say(f"{self.path}: the run directory was removed")
+                log_line(f"{self.path}: the run directory was removed")
                 return False
             except OSError as error:
-                say(f"{self.path}: {error}; next try in {wait:g} s")
+                log_line(f"{self.path}: {error}; next try in {wait:g} s")
                 sleep(wait)
             else:
                 return True

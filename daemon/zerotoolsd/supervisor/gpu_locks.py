@@ -79,15 +79,15 @@ def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
     return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else None
 
 
-def by_uid(uid: int) -> str:
+def uid_text(uid: int) -> str:
     """Return a text for the user with this uid that contains only the uid: `uid 1002`. No user
     name is looked up.
     """
     return f"uid {uid}"
 
 
-def named(
-    found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = by_uid
+def holders_text(
+    found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = uid_text
 ) -> str:
     """Return the processes that hold a flock on the file `found`, as text: `pid 4711 of uid
     1002`.
@@ -151,7 +151,7 @@ def _never() -> bool:
 class LockDirectory:
     """An open directory of locks. Opening it takes no lock."""
 
-    def __init__(self, path: Path, called: Callable[[int], str] = by_uid) -> None:
+    def __init__(self, path: Path, called: Callable[[int], str] = uid_text) -> None:
         """Open the directory `path`. `called` maps a uid to a text for messages. Raises NoLocks
         and LocksUnknown.
         """
@@ -264,7 +264,7 @@ class LockDirectory:
         return f"is in use by {self._named(found)}, outside of this queue"
 
     def _named(self, found: os.stat_result) -> str:
-        return named(found, called=self._called)
+        return holders_text(found, called=self._called)
 
     def _unopened(self, name: str, error: OSError) -> str:
         try:

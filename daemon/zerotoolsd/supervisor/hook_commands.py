@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.plan import Plan
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.spawn_child import die_with
 
@@ -81,7 +81,7 @@ class RepeatedCommand:
         try:
             self.pid = self._start()
         except OSError as error:
-            say(f"{self._command[0]} cannot be started: {error.strerror}")
+            log_line(f"{self._command[0]} cannot be started: {error.strerror}")
 
     def _start(self) -> int:
         with Path(self._log).open("ab") as log:

@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name
 from zerotoolsd.supervisor.durable_files import read_json, room_of, write_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.first_failure import error_line
-from zerotoolsd.supervisor.exit_record.keeper import Records, keep
+from zerotoolsd.supervisor.exit_record.keeper import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.outcome import (
     Verdict,
     judge_of,
@@ -49,7 +49,7 @@ from zerotoolsd.supervisor.plan import (
     STOP,
     Plan,
 )
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer
@@ -91,11 +91,12 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
     try:
         group = _make_group(plan)
     except (NotDelegated, OSError) as error:
-        say(f"the limits of the job cannot be set: {error}")
+        log_line(f"the limits of the job cannot be set: {error}")
         return EXIT_NO_LIMITS
-    # Before the fork of `keep`: two processes hold them, and the last of the two lets go of them.
+    # Before the fork of `run_keeper`: two processes hold them, and the last of the two lets go of
+    # them.
     locks = take_locks(plan.gpu_locks)
-    return keep(
+    return run_keeper(
         plan,
         lambda records, ledger: supervise(plan, records, ledger, locks.refusal, execute),
         group,
@@ -259,7 +260,7 @@ def say_ready() -> None:
             link.connect("\0" + address[1:] if address[0] == "@" else address)
             link.send(b"READY=1")
         except OSError as error:  # it continues: the daemon finds it by run.json
-            say(
+            log_line(
                 f"the service manager does not take the notification of the start: {error.strerror}"
             )
 

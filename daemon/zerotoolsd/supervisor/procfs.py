@@ -71,7 +71,7 @@ def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Proce
     )
 
 
-def pids() -> set[int]:
+def all_pids() -> set[int]:
     """Return the pids of all processes that /proc shows."""
     return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()}
 
@@ -121,9 +121,9 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
-def processes() -> dict[int, Process]:
+def all_processes() -> dict[int, Process]:
     """Return all processes that /proc shows: pid to process."""
-    found = map(read_process, pids())
+    found = map(read_process, all_pids())
     return {process.pid: process for process in found if process is not None}
 
 
@@ -136,7 +136,7 @@ def children_of(pid: int) -> list[Process]:
     known: set[int] | None = None
     while (found := _child_pids(pid)) != known:  # one that ends meanwhile may hide another
         if found is None:
-            return [p for p in processes().values() if p.parent == pid and not p.is_over]
+            return [p for p in all_processes().values() if p.parent == pid and not p.is_over]
         known = found
     looked = map(read_process, sorted(known or ()))
     return [p for p in looked if p is not None and p.parent == pid and not p.is_over]
@@ -309,7 +309,7 @@ class Activity:
         return f"{_STATES.get(self.state, 'is')}{where}{by} (state {self.state})"
 
 
-def activity(pid: int) -> Activity | None:
+def process_state(pid: int) -> Activity | None:
     """Return the current state of the process `pid`; None if it is gone or /proc hides it."""
     stat = _read(pid, "stat")
     if ")" not in stat:
@@ -323,11 +323,11 @@ def activity(pid: int) -> Activity | None:
     return Activity(parts[0], tracer, "" if wchan == "0" else wchan, cpu + moved / 2**19)
 
 
-def report(pid: int) -> str:
+def process_report(pid: int) -> str:
     """Return lines of text for the log about the process `pid`: its state, kernel function and
     threads.
     """
-    found = activity(pid)
+    found = process_state(pid)
     if found is None:
         return f"pid {pid} is gone"
     lines = [f"pid {pid} {found.words}"]
@@ -382,7 +382,7 @@ class HostMemory:
         read: Callable[[int], Process | None] = read_process,
         note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
         longest_pause: float = float("inf"),
-        there: Callable[[], set[int]] = pids,
+        there: Callable[[], set[int]] = all_pids,
     ) -> None:
         self._note, self._clock, self._used, self._read = note, clock, used, read
         self._there = there

@@ -14,7 +14,7 @@ of the output.
 """
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write the line `text` to the log of the supervisor. If the disk is full, the line is
     lost.
     """

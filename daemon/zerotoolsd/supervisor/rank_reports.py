@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 from zerotoolsd.supervisor.durable_files import is_shallow
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import ScriptHeartbeats
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
@@ -270,7 +270,7 @@ class Progress:
         try:
             self._size += os.write(self._file, json.dumps(message).encode() + b"\n")
         except OSError as error:
-            say(f"{PROGRESS}: {error}")
+            log_line(f"{PROGRESS}: {error}")
 
     def close(self) -> None:
         """Close and remove the socket."""

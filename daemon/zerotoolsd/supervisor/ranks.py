@@ -142,7 +142,7 @@ def _held(family: socket.AddressFamily, everywhere: str) -> socket.socket:
     return held
 
 
-def spawn(
+def spawn_rank(
     plan: Plan,
     index: int,
     port: int,
@@ -158,7 +158,7 @@ def spawn(
     """
     log, binding = RankLog(log_path, plan.log_limit_bytes), plan.binding_of(index)
     try:
-        start = spawn_child.start(
+        start = spawn_child.start_child(
             [str(port) if word == PORT else word for word in plan.argv],
             env={**plan.env, **({} if plan.launcher else variables_of(plan, index, port))},
             cwd=plan.cwd,

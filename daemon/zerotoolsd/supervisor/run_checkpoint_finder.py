@@ -20,7 +20,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import FINDER, Plan
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.spawn_child import die_with
 
@@ -122,12 +122,12 @@ class Finder:
         deadline = time.monotonic() + LAST_LOOK_SECONDS
         while self.drain(progress):
             if time.monotonic() > deadline:
-                say(f"the last search for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
+                log_line(f"the last search for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
                 return
             select.select([self.stdout], [], [], _SLICE_SECONDS)
 
 
-def searched() -> str:
+def searched_directory() -> str:
     """Return the path of the directory that the finder searches, for use in messages."""
     try:
         found = (read_json(Path(FINDER), LARGEST_RECORD) or {}).get("checkpoint_dir")

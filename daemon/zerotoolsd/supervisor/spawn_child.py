@@ -122,7 +122,7 @@ class BegunProgram:
         os.close(self.fd)
 
 
-def start(
+def start_child(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],

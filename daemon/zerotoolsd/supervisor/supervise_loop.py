@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.cgroups import AttemptGroup
-from zerotoolsd.supervisor.durable_files import put, write_json
+from zerotoolsd.supervisor.durable_files import write_json, write_reserved
 from zerotoolsd.supervisor.exit_record.outcome import is_abnormal
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
 from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
 from zerotoolsd.supervisor.hook_commands import CheckpointCommands
 from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import HostMemory, oom_kills
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
-from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
-from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched
+from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn_rank
+from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched_directory
 from zerotoolsd.supervisor.spawn_child import (
     BegunProgram,
     CannotStart,
@@ -35,10 +35,10 @@ from zerotoolsd.supervisor.spawn_child import (
     SignalWaker,
     execute_program,
 )
-from zerotoolsd.supervisor.stop.reaper import reap
+from zerotoolsd.supervisor.stop.reaper import reap_children
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
-from zerotoolsd.supervisor.transient_errors import hangs
+from zerotoolsd.supervisor.transient_errors import hang_reason
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
@@ -131,13 +131,13 @@ class RankMonitor:
     def tell_of_finder(self, seconds: float) -> None:
         """Record for users that the checkpoint finder has been searching for `seconds`."""
         if seconds >= HANGS_SECONDS:
-            self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
+            self.progress.waits(f"looks for checkpoints in {searched_directory()}", seconds)
             _sign()
 
     def _hear_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
             self._selector.unregister(self.finder.stdout)
-            say("the search for checkpoints has ended: later checkpoints will not be found")
+            log_line("the search for checkpoints has ended: later checkpoints will not be found")
 
     @property
     def helpers(self) -> list[int]:
@@ -161,7 +161,7 @@ class RankMonitor:
         try:
             for index in range(self.plan.processes):
                 log = Path(f"rank-{index}.log")
-                self._add(spawn(self.plan, index, port, log, entrance, self._execute))
+                self._add(spawn_rank(self.plan, index, port, log, entrance, self._execute))
         except OSError:
             for rank in self.ranks:  # the end takes descriptors, too
                 self._forget_start(rank)
@@ -183,7 +183,7 @@ class RankMonitor:
         try:
             write_json(Path(RUN), {**self._identity, "ranks": lines})
         except OSError as error:
-            say(f"{RUN}: {error}")
+            log_line(f"{RUN}: {error}")
         else:
             self._is_noted = True
 
@@ -211,7 +211,7 @@ class RankMonitor:
         planned = rank.binding
         if planned is not None and (kept := start.kept(planned)) != planned:
             rank.binding, self._is_noted = kept, False
-            say(f"rank {rank.index} is not bound as planned: {kept.why}")
+            log_line(f"rank {rank.index} is not bound as planned: {kept.why}")
 
     def _forget_start(self, rank: SupervisedRank) -> None:
         if rank.start is not None:
@@ -228,7 +228,7 @@ class RankMonitor:
         if late is None:
             self.progress.waits(None)
         else:
-            self.progress.waits(hangs(late.awaited), now - late.began)
+            self.progress.waits(hang_reason(late.awaited), now - late.began)
 
     def run(self) -> None:
         """Run the loop until every rank has ended, or a rank that was killed does not end in
@@ -239,7 +239,7 @@ class RankMonitor:
         while self._goes_on():
             self.heed_request()
             self._wait()
-            self._note_ends(reap(self._note_end))
+            self._note_ends(reap_children(self._note_end))
             if not self._stop.seconds_left:
                 self._look_at_stop()
             now = time.monotonic()
@@ -368,15 +368,15 @@ class RankMonitor:
         if self._untold is None:
             return
         try:
-            put(Path(STOP), self._untold)
+            write_reserved(Path(STOP), self._untold)
         except OSError as error:
-            say(f"{STOP}: {error}")
+            log_line(f"{STOP}: {error}")
         else:
             self._untold = None
 
     def _kill_ranks(self) -> None:
         self.killed_because = self._kill_why
-        self._note_ends(reap(self._note_end))
+        self._note_ends(reap_children(self._note_end))
         for rank in self.ranks:
             if rank.status is None:
                 rank.killed = True
@@ -400,7 +400,7 @@ class RankMonitor:
             beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
             used = self._memory.measure(beside)
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
-            say(f"the memory of the ranks cannot be measured: {error}")
+            log_line(f"the memory of the ranks cannot be measured: {error}")
             return
         if used is not None:
             self.progress.used_host(used)

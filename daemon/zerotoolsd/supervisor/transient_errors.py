@@ -32,7 +32,7 @@ def is_transient(error: OSError, *, own_files: bool = False) -> bool:
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 
 
-def hangs(what: str) -> str:
+def hang_reason(what: str) -> str:
     """Return the reason, as text for users, of an attempt that waits because `what` does not
     respond.
     """

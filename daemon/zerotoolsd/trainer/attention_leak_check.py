@@ -23,7 +23,7 @@ from torch import nn
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotoolsd.trainer.data.collate import collate
 from zerotoolsd.trainer.data.example_pools import Example
-from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.packing import join_examples
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 LENGTH = 7
@@ -117,7 +117,7 @@ def _reads_ahead(model: Any) -> bool:
 def _mixes(model: Any) -> bool:
     """Return whether the output at the second of two packed examples depends on the first one."""
     first, second, other = (Example(_tokens(model), [0] * LENGTH) for _ in range(3))
-    whole, changed = (join([before, second]) for before in (first, other))
+    whole, changed = (join_examples([before, second]) for before in (first, other))
     early, late = slice(0, LENGTH), slice(LENGTH, None)
     return _depends(model, whole, changed, seeing=late, on=early)
 

@@ -227,7 +227,7 @@ class Saves:
         began = time.monotonic()
         self.settle()
         self._step, self._began = record.step, began
-        save = partial(self.saver.save, record, self.prepare(), rng_state.capture())
+        save = partial(self.saver.save, record, self.prepare(), rng_state.capture_rng())
         if not self.beside:
             self._end(save)
             return

@@ -55,7 +55,7 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.model.attention_choice import check_attention
     from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32
     from zerotoolsd.trainer.model.lora import check_frozen_type
-    from zerotoolsd.trainer.model.memory_estimate import predict
+    from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
     from zerotoolsd.trainer.model.meta_model import check_data_fits, make_meta_model, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match_directory
@@ -104,7 +104,9 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     view = sample.view
     if view is not None:
         on_gpu = spec.device == "cuda"
-        memory = predict(meta_model, memory_layout_of(spec), None, on_gpu=on_gpu, kept=kept)
+        memory = predict_state_memory(
+            meta_model, memory_layout_of(spec), None, on_gpu=on_gpu, kept=kept
+        )
         trained = flops_per_token(config, meta_model.parameter_count(), length or 0)
         view = {**view, "memory": str(memory), "epoch": _with_operations(view["epoch"], trained)}
     return replace(sample, notes=notes + sample.notes, view=view)

@@ -41,7 +41,7 @@ from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
-def begin(
+def begin_training(
     spec: JobSpec, engine: Engine, group: WorldGroup, reporter: Reporter, start: ResumePoint | None
 ) -> None:
     """Seed the random number generators.
@@ -73,7 +73,7 @@ def begin(
 
 def _restore_random(path: Path) -> None:
     try:
-        rng_state.restore(path)
+        rng_state.restore_rng(path)
     except BadFile as error:
         raise BadCheckpoint(str(error)) from error
 

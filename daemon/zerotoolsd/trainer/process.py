@@ -52,7 +52,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # torch's CheckpointException is not an Exception
-        status = report(error, rank, notifier)
+        status = report_failure(error, rank, notifier)
     # Interpreter shutdown would wait for threads of torch that may wait for a lost rank.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -82,7 +82,7 @@ def _print_stacks_when_asked(pulse: Pulse) -> None:
 
 def _session() -> Callable[[Path, Rank, Notifier, float], int]:
     try:
-        from zerotoolsd.trainer.session import run  # seconds: torch and transformers
+        from zerotoolsd.trainer.session import run_training  # seconds: torch and transformers
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
@@ -90,10 +90,10 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
             f"{sys.executable} has no {error.name}, which training needs; run "
             f"{install_command(*EXTRAS['train'].values())}, or name another python in the job file"
         ) from None
-    return run
+    return run_training
 
 
-def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
+def report_failure(error: BaseException, rank: Rank, notifier: Notifier) -> int:
     """Report `error`, which ends the rank, in the log and to the supervisor.
 
     Return the exit status.

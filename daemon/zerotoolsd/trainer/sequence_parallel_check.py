@@ -20,7 +20,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.collate import collate
 from zerotoolsd.trainer.data.example_pools import Example
-from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.packing import join_examples
 from zerotoolsd.trainer.model.attention_choice import set_attention
 from zerotoolsd.trainer.model.segment_attention import segments_of
 from zerotoolsd.trainer.model.tiny_model import small_model
@@ -156,7 +156,7 @@ def _batches(model: Any, *, packing: bool) -> list[list[Example]]:
 
     rows = [[example(size) for size in LENGTHS] for _ in range(2)]
     plain = [example(sum(LENGTHS)) for _ in range(2)]
-    return [plain, [join(row) for row in rows]] if packing else [plain]
+    return [plain, [join_examples(row) for row in rows]] if packing else [plain]
 
 
 def _whole(model: Any, batch: Sequence[Example]) -> torch.Tensor:

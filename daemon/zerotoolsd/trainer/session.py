@@ -45,7 +45,7 @@ from zerotoolsd.trainer.engine_torch.build_state import build_live_state
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
 from zerotoolsd.trainer.evaluation.evaluate import make_evaluation
 from zerotoolsd.trainer.initial_state import (
-    begin,
+    begin_training,
     check_base,
     check_steps_left,
     describe_run,
@@ -55,7 +55,7 @@ from zerotoolsd.trainer.initial_state import (
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
-from zerotoolsd.trainer.model.memory_estimate import predict
+from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
 from zerotoolsd.trainer.model.meta_model import (
     MetaModel,
     check_data_fits,
@@ -73,7 +73,7 @@ from zerotoolsd.trainer.multi_node import (
 )
 from zerotoolsd.trainer.rank.check_same_files import check_same_files
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
-from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup, joined
+from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup, joined_group
 from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE
 from zerotoolsd.trainer.rank.rank_settings import (
     Rank,
@@ -92,7 +92,7 @@ from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
 BeforeCommit = Callable[[Path], None]
 
 
-def run(
+def run_training(
     run_dir: Path,
     rank: Rank,
     notifier: Notifier,
@@ -122,7 +122,7 @@ def run(
         explain_errors(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
-        joined(rank, spec.device, notifier.pulse, meeting) as group,
+        joined_group(rank, spec.device, notifier.pulse, meeting) as group,
         share_failures(Path(spec.output_dir or ""), group),
         ExitStack() as stack,
     ):
@@ -132,10 +132,10 @@ def run(
         if rank.leads:
             reporter.write_to(_metrics(spec, stack))
             stack.callback(reporter.end_tracking)
-        return prepare(spec, run_dir, group, reporter, phases, before_commit).train()
+        return prepare_training(spec, run_dir, group, reporter, phases, before_commit).train()
 
 
-def prepare(
+def prepare_training(
     spec: JobSpec,
     run_dir: Path,
     group: WorldGroup,
@@ -145,7 +145,7 @@ def prepare(
 ) -> TrainingRun:
     """Read the data, build the model and load the checkpoint.
 
-    Return the run, ready to train. `before_commit`: see `run`.
+    Return the run, ready to train. `before_commit`: see `run_training`.
 
     Raises:
         ZerotoolsError: the job cannot run with its settings, or its checkpoint is damaged.
@@ -178,7 +178,7 @@ def prepare(
     loss_size = loss_size_of(spec, config)
     kept = kept_in_fp32(meta_model.model, spec.train)
     on_gpu = spec.device == "cuda"
-    predicted = partial(predict, meta_model, layout, on_gpu=on_gpu, kept=kept)
+    predicted = partial(predict_state_memory, meta_model, layout, on_gpu=on_gpu, kept=kept)
     reporter.expect_state(predicted(loss_size if bounds_length(spec.data) else None))
     phases.done("model")
     decision = choose_resume_point(spec, group, saved_before())
@@ -217,7 +217,7 @@ def prepare(
     group.wait_at_most(START_TIMEOUT)  # in groups that the engine has made, too
     phases.done("weights")
     hub = _hub(meta_model, pretrained, start)
-    begin(spec, engine, group, reporter, start)
+    begin_training(spec, engine, group, reporter, start)
     if data is None:
         data = _opened(reading, reporter, phases)
         engine.spec = spec = _counted(spec, data, start)

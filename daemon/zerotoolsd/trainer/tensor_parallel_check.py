@@ -53,7 +53,7 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = small_model(meta_model.config)
-        why = None if model is None else difference(model.eval())
+        why = None if model is None else rank_difference(model.eval())
     if why is not None:
         raise Unsupported(
             f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes "
@@ -63,7 +63,7 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     return list(cuts.notes)
 
 
-def difference(model: Any) -> str | None:
+def rank_difference(model: Any) -> str | None:
     """Return how the values of two tensor ranks differ from those of one rank; None if they are
     equal.
 

@@ -4,9 +4,10 @@ A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The
 enforces the user's permissions, gives new files to the user, and counts them to the user's quota.
 The rights apply to the whole thread, so no other task may run meanwhile.
 
-`opened` gives a path to a run directory by a descriptor: a link or another file system at the path
-is not followed. Inside it, `durable.open_regular` and similar functions open only regular files,
-follow no link and never block. A forged file changes only the daemon's view of that job.
+`opened_run_directory` gives a path to a run directory by a descriptor: a link or another file
+system at the path is not followed. Inside it, `durable.open_regular` and similar functions open
+only regular files, follow no link and never block. A forged file changes only the daemon's view of
+that job.
 
 If the daemon is not root, or a directory belongs to root, this module changes no rights.
 """
@@ -96,7 +97,7 @@ def owner_of(directory: Path) -> int | None:
 
 
 @contextmanager
-def opened(run_dir: Path) -> Iterator[Path]:
+def opened_run_directory(run_dir: Path) -> Iterator[Path]:
     """Yield a path to the run directory, for one access with the rights of its owner.
 
     Raises OSError if a symbolic link or another file system is at the path.

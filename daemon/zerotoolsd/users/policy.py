@@ -174,7 +174,7 @@ class Rights:
             return Decision(Access.MASKED)
         if owner is None:
             return Decision(Access.REFUSED, f"only administrators may {action.words}")
-        whose, who = called(owner.uid, owner.name), called(caller.uid, caller.name)
+        whose, who = user_text(owner.uid, owner.name), user_text(caller.uid, caller.name)
         job = "it" if job_id is None else f"job {job_id}"
         return Decision(
             Access.REFUSED,
@@ -196,7 +196,7 @@ class Rights:
             return None
         return (
             f"users.allow of the daemon's configuration does not name you, "
-            f"{called(caller.uid, caller.name)}, nor a group of yours; ask the administrator of "
+            f"{user_text(caller.uid, caller.name)}, nor a group of yours; ask the administrator of "
             "this machine"
         )
 
@@ -241,6 +241,6 @@ class Caller:
     groups: frozenset[str] = frozenset()
 
 
-def called(uid: int, name: str | None) -> str:
+def user_text(uid: int, name: str | None) -> str:
     """Format a user for a message: `anna (uid 1000)`."""
     return f"uid {uid}" if name is None else f"{name} (uid {uid})"

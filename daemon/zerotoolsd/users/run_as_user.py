@@ -68,7 +68,7 @@ class NoGroup(Exception):
     """The control group is not available; the message gives the reason."""
 
 
-def become(uid: int, gid: int, groups: Collection[int]) -> None:
+def become_user(uid: int, gid: int, groups: Collection[int]) -> None:
     """Give this process the ids of the user irreversibly: real, effective and saved ids, and
     groups.
 
@@ -89,10 +89,10 @@ def become(uid: int, gid: int, groups: Collection[int]) -> None:
                 f"the daemon cannot become uid {uid}, gid {gid}: {error.strerror}; it needs "
                 "CAP_SETUID and CAP_SETGID"
             ) from None
-    check(uid, gid, groups)
+    check_dropped_rights(uid, gid, groups)
 
 
-def check(uid: int, gid: int, groups: Collection[int]) -> None:
+def check_dropped_rights(uid: int, gid: int, groups: Collection[int]) -> None:
     """Raise NotDropped if this process has rights that the user does not have, or could get
     them.
     """
@@ -126,7 +126,7 @@ def _capabilities() -> dict[str, int]:
     return {words[0].decode().rstrip(":"): int(words[1], 16) for words in found}
 
 
-def limit(who: Mapping[str, Any]) -> None:
+def set_limits(who: Mapping[str, Any]) -> None:
     """Set the resource limits in `who`; no limit becomes higher than it is now. Raises OSError."""
     names = {"processes": resource.RLIMIT_NPROC, "open_files": resource.RLIMIT_NOFILE}
     for name, number in names.items():
@@ -146,13 +146,13 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
     are given, a failure is ignored. Raises NoGroup.
     """
     sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
-    from zerotoolsd.supervisor.cgroups import NotDelegated, make_group, write
+    from zerotoolsd.supervisor.cgroups import NotDelegated, make_group, write_setting
 
     limits = group["limits"]
     try:
         made = make_group(group["name"], limits, own=(os.getpid(),))
-        write(made.path / "cgroup.max.descendants", MOST_GROUPS)
-        write(made.path / "cgroup.procs", "0")
+        write_setting(made.path / "cgroup.max.descendants", MOST_GROUPS)
+        write_setting(made.path / "cgroup.procs", "0")
         for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
             os.chown(made.path / name, uid, gid)
     except (NotDelegated, OSError) as error:
@@ -205,8 +205,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
             be_ended_first(FIRST if who.get("given") else SUPERVISED)
         if who.get("group"):
             enter_group(who["group"], who["uid"], who["gid"])
-        limit(who)
-        become(who["uid"], who["gid"], who["groups"])
+        set_limits(who)
+        become_user(who["uid"], who["gid"], who["groups"])
     except NotDropped as error:
         _fail(NOT_DROPPED, f"it was not started: {error}")
     except NoGroup as error:

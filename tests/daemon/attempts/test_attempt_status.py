@@ -138,7 +138,7 @@ def test_a_held_lock_means_that_it_is_starting(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert attempt_status.run_dir_status(tmp_path, TOKEN) == attempt_status.Starting()
-        assert not attempt_status.fence(tmp_path, {})
+        assert not attempt_status.fence_unstarted_attempt(tmp_path, {})
     assert attempt_status.run_dir_status(tmp_path, TOKEN) == attempt_status.NeverStarted()
 
 
@@ -147,7 +147,7 @@ def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
     from zerotoolsd.supervisor.plan import EXIT_USED
 
     run = make_attempt(tmp_path / "run", "exit=0")
-    assert attempt_status.fence(run, {"token": TOKEN, "outcome": "lost"})
+    assert attempt_status.fence_unstarted_attempt(run, {"token": TOKEN, "outcome": "lost"})
     assert supervise(run).wait(timeout=10) == EXIT_USED
     assert not (run / "run.json").exists()
 

@@ -15,10 +15,10 @@ from zerotoolsd.attempts.cause_of_end import (
     AT_ONCE_SECONDS,
     LONGEST_SHOWN,
     cause_of,
-    explained,
     fences_of,
     same_before,
     why_not_again,
+    with_explained_cause,
     with_xids,
 )
 from zerotoolsd.queue import retry_rules
@@ -238,7 +238,7 @@ def cause(
     **changes: Any,
 ) -> str:
     record = {"outcome": "crashed", "cause": bare, "last_error": said, **changes}
-    return str(explained(record, kind, secrets)["cause"])
+    return str(with_explained_cause(record, kind, secrets)["cause"])
 
 
 def test_the_programs_error_is_the_reason_with_one_thing_to_try() -> None:

@@ -26,9 +26,9 @@ def refusal(
     tree: FakeTree, spec: LimitsSpec, config: LimitsConfig = DEFAULT, way: LaunchBackend = CHILDREN
 ) -> str | None:
     def find() -> Delegation:
-        return cgroups.find(tree.root, tree.mark)
+        return cgroups.find_delegation(tree.root, tree.mark)
 
-    return why_refused(spec, config, way, find, lambda: cgroups.mounted(tree.root))
+    return why_refused(spec, config, way, find, lambda: cgroups.mounted_hierarchy(tree.root))
 
 
 def test_a_job_has_its_own_limits_and_the_daemon_s_where_it_has_none() -> None:

@@ -18,16 +18,16 @@ from harness.started import Started
 from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status, orphan_processes
-from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, sanitize
+from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, valid_unkillable
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import (
     Process,
+    all_processes,
     boot_id,
     is_of_uid,
-    processes,
     read_process,
     send_signal,
     signal_process,
@@ -68,9 +68,9 @@ def traces(
 def test_a_process_that_was_noted_is_found_without_any_mark(
     tmp_path: Path, hidden: Process
 ) -> None:
-    assert orphan_processes.find(traces(tmp_path, [])) == []
+    assert orphan_processes.find_attempt_processes(traces(tmp_path, [])) == []
     found = traces(tmp_path, [hidden])
-    assert [p.pid for p in orphan_processes.find(found)] == [hidden.pid]
+    assert [p.pid for p in orphan_processes.find_attempt_processes(found)] == [hidden.pid]
     assert found.ranks == {hidden.pid: 5}
 
 
@@ -79,8 +79,11 @@ def test_one_of_its_session_is_found_and_what_descends_from_it(
 ) -> None:
     found = traces(tmp_path, [replace(hidden, pid=2**22 + 3)])
     child = replace(hidden, pid=2**22 + 4, parent=hidden.pid, session=9, start_ticks=2**59)
-    table = {**processes(), child.pid: child}
-    assert {p.pid for p in orphan_processes.find(found, lambda: table)} == {hidden.pid, child.pid}
+    table = {**all_processes(), child.pid: child}
+    assert {p.pid for p in orphan_processes.find_attempt_processes(found, lambda: table)} == {
+        hidden.pid,
+        child.pid,
+    }
 
 
 @pytest.mark.parametrize(
@@ -94,15 +97,17 @@ def test_one_of_its_session_is_found_and_what_descends_from_it(
 def test_what_another_boot_or_attempt_noted_proves_nothing(
     tmp_path: Path, hidden: Process, changes: dict[str, Any]
 ) -> None:
-    assert orphan_processes.find(traces(tmp_path, [hidden], **changes)) == []
+    assert orphan_processes.find_attempt_processes(traces(tmp_path, [hidden], **changes)) == []
 
 
 def test_neither_this_process_nor_its_parents_are_ever_found(
     tmp_path: Path, hidden: Process
 ) -> None:
-    table = processes()
+    table = all_processes()
     mine = [table[os.getpid()], table[os.getppid()], hidden]
-    assert [p.pid for p in orphan_processes.find(traces(tmp_path, mine))] == [hidden.pid]
+    assert [p.pid for p in orphan_processes.find_attempt_processes(traces(tmp_path, mine))] == [
+        hidden.pid
+    ]
 
 
 def test_a_sweep_names_what_it_may_not_end(tmp_path: Path, hidden: Process) -> None:
@@ -129,7 +134,7 @@ def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Proc
     found = replace(traces(tmp_path, [hidden]), group=Group(tmp_path / "zerotools-1"))
 
     def find(known: orphan_processes.Traces) -> list[Process]:
-        return [] if done else orphan_processes.find(known)
+        return [] if done else orphan_processes.find_attempt_processes(known)
 
     sweep = orphan_processes.OrphanKiller(found, kill=lambda process, uid: None, find=find)
     assert sweep.look()
@@ -153,7 +158,9 @@ def test_a_program_that_is_only_being_started_is_known_by_its_token(
             return read(path) if begun or not str(path).startswith(hidden) else b""
 
         monkeypatch.setattr(Path, "read_bytes", late)
-        assert [p.pid for p in orphan_processes.find(traces(tmp_path, []))] == [started.pid]
+        assert [p.pid for p in orphan_processes.find_attempt_processes(traces(tmp_path, []))] == [
+            started.pid
+        ]
         started.kill()
 
 
@@ -183,17 +190,17 @@ def line_of(pid: int) -> dict[str, Any]:
 def test_a_record_keeps_no_gpu_for_a_process_of_others(run_dir: Path) -> None:
     others, named = sleeper(OTHER_UID)
     record = {"outcome": "killed", "unkillable": [line_of(1), line_of(os.getpid()), named]}
-    assert sanitize(run_dir, record)["unkillable"] == []
+    assert valid_unkillable(run_dir, record)["unkillable"] == []
     assert others.is_running()
     others.end()
-    assert sanitize(run_dir.parent, record) == record  # the daemon's own is believed
+    assert valid_unkillable(run_dir.parent, record) == record  # the daemon's own is believed
 
 
 def test_what_it_says_is_left_of_the_user_is_ended(run_dir: Path) -> None:
     own, named = sleeper(UID)
-    sanitize(run_dir, {"unkillable": [named]})
+    valid_unkillable(run_dir, {"unkillable": [named]})
     assert own.wait(timeout=20) != 0
-    assert sanitize(run_dir, {"unkillable": [named]})["unkillable"] == []
+    assert valid_unkillable(run_dir, {"unkillable": [named]})["unkillable"] == []
 
 
 @pytest.mark.parametrize("uid", [0, OTHER_UID])
@@ -269,8 +276,8 @@ def test_a_directory_that_its_user_spoils_is_of_an_attempt_that_is_gone(
 def test_a_record_takes_its_part_of_the_queue_and_no_more(run_dir: Path) -> None:
     kept = {"outcome": "crashed", "cause": "why", "checkpoint": {"step": 3}}
     record = {**kept, "last_lines": "x" * LARGEST_KEPT, "errors": ["y"] * LARGEST_KEPT}
-    assert sanitize(run_dir, record) == kept
-    assert sanitize(run_dir.parent, record) == record
+    assert valid_unkillable(run_dir, record) == kept
+    assert valid_unkillable(run_dir.parent, record) == record
 
 
 def test_a_signal_reaches_no_process_that_became_anothers() -> None:

@@ -183,7 +183,7 @@ def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
     assert run_directory.read_attempt_note(own) is None
     store = Store(state, rebuild=True)
     try:
-        assert rebuild_queue.compare(state, store, 1.0) == [7]
+        assert rebuild_queue.add_missing_from_runs(state, store, 1.0) == [7]
         assert store.job(7).uid == UID
         assert [(row.token, row.gpu_uuids) for row in store.attempts(7)] == [(TOKEN, ("GPU-1",))]
     finally:

@@ -11,7 +11,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.cleaning.ended import ME, clean, ids, over, queued, tell
 from tests.daemon.dispatchers import Running
 from zerotoolsd.dispatch.cleaner import NamedPaths
-from zerotoolsd.dispatch.removable_files import EndedJob, Mention, mentions, selected
+from zerotoolsd.dispatch.removable_files import EndedJob, Mention, paths_in_job_file, selected_jobs
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.rows import JobRow
 
@@ -69,7 +69,7 @@ def test_a_hundred_thousand_are_chosen_from_at_once() -> None:
     many = [EndedJob(number, "succeeded", float(number)) for number in range(1, 100_001)]
     wanted = CleanRequest(keep=50_000, jobs=tuple(range(1, 90_000)))
     began = time.process_time()
-    assert [job.id for job in selected(many, wanted, now=2e5)] == list(range(1, 50_001))
+    assert [job.id for job in selected_jobs(many, wanted, now=2e5)] == list(range(1, 50_001))
     assert time.process_time() - began < 5, "it takes a tenth of a second; by pairs, minutes"
 
 
@@ -78,7 +78,7 @@ def test_what_a_job_names_that_comes_meanwhile_is_seen_and_what_ends_is_not(tmp_
 
     async def look_up(job: JobRow) -> list[Mention]:
         asked.append(job.id)
-        return mentions(job.spec_text, job.output_dir)
+        return paths_in_job_file(job.spec_text, job.output_dir)
 
     async def story(it: Running) -> None:
         store = it.engine.store

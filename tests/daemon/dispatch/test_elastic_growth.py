@@ -8,7 +8,7 @@ from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.dispatch.elastic_growth import (
     GrowthRule,
     RunningSize,
-    growth,
+    decide_growth,
     growth_request,
     why_it_grows,
 )
@@ -25,9 +25,12 @@ ELASTIC = Request(
 
 
 def test_a_size_is_worth_its_change_where_it_saves_a_multiple_of_the_cost() -> None:
-    assert growth(RUNS, SIZES, RULE).sizes == (2, 4)  # 500 s and 750 s, of which 500 s are asked
-    assert growth(replace(RUNS, cost=101), SIZES, RULE).sizes == (4,)
-    too_dear = growth(replace(RUNS, cost=151), SIZES, RULE)
+    assert decide_growth(RUNS, SIZES, RULE).sizes == (
+        2,
+        4,
+    )  # 500 s and 750 s, of which 500 s are asked
+    assert decide_growth(replace(RUNS, cost=101), SIZES, RULE).sizes == (4,)
+    too_dear = decide_growth(replace(RUNS, cost=151), SIZES, RULE)
     assert too_dear.sizes == ()
     assert too_dear.why == (
         "keeps its 1: 4 would save 750 s of the 1000 s left, less than 5 times (elastic.gain) the "
@@ -39,11 +42,11 @@ def test_a_size_is_worth_its_change_where_it_saves_a_multiple_of_the_cost() -> N
 
 
 def test_an_attempt_keeps_its_size_for_a_while_and_where_nothing_is_known_of_it() -> None:
-    early = growth(replace(RUNS, ran_seconds=100), SIZES, RULE)
+    early = decide_growth(replace(RUNS, ran_seconds=100), SIZES, RULE)
     assert (early.sizes, early.wait) == ((), 200)
     assert early.why.startswith("keeps its 1 for 200 s more")
-    assert growth(replace(RUNS, left=None), SIZES, RULE).sizes == ()
-    assert growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4, its maximum"
+    assert decide_growth(replace(RUNS, left=None), SIZES, RULE).sizes == ()
+    assert decide_growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4, its maximum"
 
 
 def starts(*requests: Request, used: int) -> list[Start]:

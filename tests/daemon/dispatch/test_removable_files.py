@@ -393,9 +393,9 @@ def test_what_was_seen_comes_back_as_it_is(tmp_path: Path) -> None:
         attempts = it.engine.store.attempts(job.id)
         seen = removable_files.removable_files(str(it.engine.jobs_dir), job, attempts)
         files = removable_files.files_in(seen)
-        assert files == removable_files.files_of(it.engine.jobs_dir, job, attempts)
+        assert files == removable_files.job_files(it.engine.jobs_dir, job, attempts)
         said = removable_files.mentioned_paths(job.spec_text, job.output_dir)
-        assert removable_files.mentions_in(said) == removable_files.mentions(
+        assert removable_files.mentions_in(said) == removable_files.paths_in_job_file(
             job.spec_text, job.output_dir
         )
         among = replace(job, output_dir=str(tmp_path / "state" / "jobs"))
@@ -421,7 +421,7 @@ def test_an_error_of_the_system_keeps_its_number_and_its_file() -> None:
 
 
 def test_a_path_that_never_answers_leaves_no_thread_and_no_lock_behind(tmp_path: Path) -> None:
-    way = check_server.start(LOOKS)
+    way = check_server.start_check_server(LOOKS)
     with hung_disk(tmp_path / "disk") as disk:
         if disk is None:
             way.close()

@@ -16,7 +16,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
-from zerotoolsd.config.daemon_config import load
+from zerotoolsd.config.daemon_config import load_config
 from zerotoolsd.dispatch import removable_files
 from zerotoolsd.queue.store import Store
 
@@ -59,9 +59,9 @@ def test_a_retention_that_is_no_time_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "zerotoolsd.toml"
     path.write_text('[retention]\nrecords = "soon"\n')
     with pytest.raises(BadRequest, match=r'retention.records = "soon": must be seconds'):
-        load(path)
+        load_config(path)
     path.write_text('[retention]\nrecords = "30d"\nlogs = 3600\n')
-    assert load(path).retention == RetentionConfig(records="30d", logs=3600)
+    assert load_config(path).retention == RetentionConfig(records="30d", logs=3600)
 
 
 @pytest.fixture(scope="module")
@@ -99,4 +99,4 @@ def test_a_kill_in_the_middle_of_a_clean_is_repaired(
 
 
 def is_gone(daemon: Daemon) -> bool:
-    return not daemon.client.jobs() and not removable_files.intents(daemon.state)
+    return not daemon.client.jobs() and not removable_files.unfinished_removals(daemon.state)

@@ -57,7 +57,7 @@ def tell(
     story: Callable[[FileCheckers], Awaitable[None]],
     mounted: Callable[[], Sequence[MountPoint]] = list,
 ) -> None:
-    way = check_server.start(LOOKS)
+    way = check_server.start_check_server(LOOKS)
 
     async def told() -> None:
         asked = FileCheckers(way, LOOKS, mounted)

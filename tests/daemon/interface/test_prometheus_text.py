@@ -12,7 +12,7 @@ from zerotoolsd.interface.prometheus_text import (
     GAUGE,
     MetricFamily,
     MetricSample,
-    render,
+    render_metrics,
     wants_openmetrics,
 )
 
@@ -30,7 +30,7 @@ ODD = MetricFamily(
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_whatever_a_label_holds_is_read_back(openmetrics: bool) -> None:
-    page = read_page(render([ODD], openmetrics=openmetrics), openmetrics=openmetrics)
+    page = read_page(render_metrics([ODD], openmetrics=openmetrics), openmetrics=openmetrics)
     (first, second, third) = page["zerotools_odd"]
     assert first == ("zerotools_odd", {"name": 'a "quoted" \\ back\nline é'}, 1.5)
     assert math.isnan(second[2])
@@ -42,7 +42,7 @@ def test_a_counter_has_its_ending_where_each_format_wants_it(
     openmetrics: bool, family: str
 ) -> None:
     counter = MetricFamily("x", COUNTER, "It counts.", (MetricSample(3),))
-    text = render([counter], openmetrics=openmetrics)
+    text = render_metrics([counter], openmetrics=openmetrics)
     assert read_page(text, openmetrics=openmetrics) == {family: [("x_total", {}, 3.0)]}
 
 

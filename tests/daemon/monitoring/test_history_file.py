@@ -23,7 +23,7 @@ from zerotoolsd.monitoring.history_file import (
     HistoryFile,
     MeanAndMost,
     bucket_of,
-    combined,
+    combined_bucket,
     rolled_up,
     step_for,
     tier_for,
@@ -183,7 +183,10 @@ def test_what_is_no_number_is_left_out() -> None:
 def test_a_series_that_some_lack_is_of_the_others() -> None:
     first = Bucket(20, {"a": MeanAndMost(1, 9), "b": MeanAndMost(5, 5)})
     second = Bucket(21, {"a": MeanAndMost(3, 4)})
-    assert combined(20, [first, second]).series == {"a": MeanAndMost(2, 9), "b": MeanAndMost(5, 5)}
+    assert combined_bucket(20, [first, second]).series == {
+        "a": MeanAndMost(2, 9),
+        "b": MeanAndMost(5, 5),
+    }
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), numbers), max_size=60), st.sampled_from([10, 60]))

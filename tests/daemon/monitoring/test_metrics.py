@@ -20,8 +20,8 @@ from zerotools.jobs.states import STATES
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.interface.prometheus_text import render
-from zerotoolsd.monitoring.metrics import MOST_GPUS, MetricsMoment, families
+from zerotoolsd.interface.prometheus_text import render_metrics
+from zerotoolsd.monitoring.metrics import MOST_GPUS, MetricsMoment, metric_families
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.store import Store
 
@@ -51,7 +51,9 @@ def full_tally() -> MetricCounters:
 
 
 def page(moment: MetricsMoment = MOMENT) -> dict[str, list[Sample]]:
-    return read_page(render(families(full_tally(), moment), openmetrics=False), openmetrics=False)
+    return read_page(
+        render_metrics(metric_families(full_tally(), moment), openmetrics=False), openmetrics=False
+    )
 
 
 def test_every_metric_is_documented_with_its_type_and_labels() -> None:
@@ -61,7 +63,7 @@ def test_every_metric_is_documented_with_its_type_and_labels() -> None:
     assert found == documented
     kinds = {
         f"{f.name}{'_total' * (f.kind == 'counter')}": f.kind
-        for f in families(full_tally(), MOMENT)
+        for f in metric_families(full_tally(), MOMENT)
     }
     assert kinds == {name: kind for name, kind, _ in rows}
 
@@ -105,7 +107,7 @@ def test_series_are_bounded() -> None:
     [("prometheus_client.parser", False), ("prometheus_client.openmetrics.parser", True)],
 )
 def test_the_official_parser_reads_the_same(parser: str, openmetrics: bool) -> None:
-    text = render(families(full_tally(), MOMENT), openmetrics=openmetrics)
+    text = render_metrics(metric_families(full_tally(), MOMENT), openmetrics=openmetrics)
     parsed = importlib.import_module(parser).text_string_to_metric_families(text)
     theirs = {(s.name, *sorted(s.labels.items())): s.value for f in parsed for s in f.samples}
     ours = read_page(text, openmetrics=openmetrics)
@@ -132,7 +134,7 @@ def test_ten_thousand_jobs_cost_little(tmp_path: Path) -> None:
         for _ in range(5):
             began = time.thread_time()
             moment = replace(MOMENT, jobs=store.state_counts())
-            text = render(families(full_tally(), moment), openmetrics=False)
+            text = render_metrics(metric_families(full_tally(), moment), openmetrics=False)
             times.append(time.thread_time() - began)
         assert 'zerotools_jobs{state="queued"} 10000\n' in text
         assert min(times) < 0.005

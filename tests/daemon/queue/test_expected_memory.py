@@ -18,7 +18,7 @@ from zerotoolsd.queue.expected_memory import (
     RELIEVED,
     ExpectedMemory,
     expected_of,
-    rounded,
+    rounded_need,
 )
 from zerotoolsd.queue.rows import AttemptRow
 
@@ -102,5 +102,5 @@ def test_a_damaged_estimate_is_none(text: Any) -> None:
 
 @given(st.integers(0, 2**50))
 def test_rounding_is_up_and_by_little(size: int) -> None:
-    assert size <= rounded(size) <= size * 1.0625
-    assert rounded(rounded(size)) == rounded(size)
+    assert size <= rounded_need(size) <= size * 1.0625
+    assert rounded_need(rounded_need(size)) == rounded_need(size)

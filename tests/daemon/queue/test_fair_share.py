@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.queue.scheduling.deciding import LIMITS, started, wants
 from tests.daemon.queue.scheduling.deciding import gpus as machine
-from zerotoolsd.queue.fair_share import DecayedUse, ShareWeights, factor, ranks_of
+from zerotoolsd.queue.fair_share import DecayedUse, ShareWeights, fair_share_factor, ranks_of
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
@@ -66,7 +66,7 @@ def test_ranks_are_by_use_for_the_weight_and_equal_where_that_is() -> None:
 
 
 def test_the_factor_is_half_at_the_share() -> None:
-    assert [factor(part, 0.25) for part in (0.0, 0.25, 0.5)] == [1.0, 0.5, 0.25]
+    assert [fair_share_factor(part, 0.25) for part in (0.0, 0.25, 0.5)] == [1.0, 0.5, 0.25]
 
 
 def of(uid: int, job_id: int, gpus: int = 1, priority: int = 0) -> Request:

@@ -22,7 +22,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
 from zerotoolsd.config.config_tables import RetryConfig
-from zerotoolsd.http.api.responses import encode
+from zerotoolsd.http.api.responses import json_text
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.supervisor.durable_files import read_json, write_json
@@ -305,7 +305,7 @@ def test_a_record_in_which_a_rank_wrote_nonsense_is_shown_as_far_as_it_makes_sen
             assert isinstance(attempt.cause, str)
             newest = ended.latest_checkpoint or {}
             assert (newest["step"], newest["path"]) == (2**62, "/\udce9")
-            assert encode(ended.to_json()).isascii()
+            assert json_text(ended.to_json()).isascii()
             answer = await it.service.clean(CleanRequest(jobs=(2**80, 1)), uid=UID, of=None)
             assert [job.id for job in answer.jobs] == [1]
 

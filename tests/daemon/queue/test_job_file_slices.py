@@ -13,7 +13,7 @@ import pytest
 from zerotools.jobs.client.queue_backup import DATABASE
 from zerotools.jobs.jobfile_tables.spec import JobSpec, with_key
 from zerotoolsd.queue import job_file_slices
-from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS, slices
+from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS, sliced_texts
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
@@ -133,8 +133,8 @@ def test_many_texts_are_deleted_in_several_transactions(
 def test_a_slice_has_few_characters_and_at_least_one_text() -> None:
     large, small = ("x" * SLICE_CHARACTERS, "y"), ("x", "")
     texts = [small, large, large, small, small]
-    assert list(slices(texts)) == [texts[:2], [large], texts[3:]]
-    assert list(slices([])) == []
+    assert list(sliced_texts(texts)) == [texts[:2], [large], texts[3:]]
+    assert list(sliced_texts([])) == []
 
 
 def test_lists_find_each_text_by_its_number(store: Store) -> None:

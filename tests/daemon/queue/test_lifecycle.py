@@ -31,7 +31,7 @@ from zerotoolsd.queue.lifecycle import (
     Started,
     Unpause,
     Yield,
-    advance,
+    advance_job,
     name_of,
 )
 from zerotoolsd.queue.retry_rules import HANG, REBOOT, RULES
@@ -79,9 +79,9 @@ def test_every_state_takes_exactly_the_events_of_the_table(
     expected = lifecycle.TRANSITIONS.get((state, name_of(job, event)))
     if expected is None:
         with pytest.raises(NotAllowed, match=state):
-            advance(job, event, now=0, policy=POLICY)
+            advance_job(job, event, now=0, policy=POLICY)
     else:
-        assert advance(job, event, now=0, policy=POLICY).state == expected
+        assert advance_job(job, event, now=0, policy=POLICY).state == expected
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
 )
 def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> None:
     for state, expected in (("running", running), ("stopping", stopping)):
-        after = advance(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
+        after = advance_job(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
         assert after.state == expected
 
 
@@ -117,7 +117,7 @@ def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> 
 def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -> None:
     for state, expected in (("running", running), ("stopping", stopping)):
         event = ended(outcome, time_limit="2 h")
-        after = advance(JobStatus(state=state), event, now=0, policy=POLICY)
+        after = advance_job(JobStatus(state=state), event, now=0, policy=POLICY)
         assert after.state == expected
         if expected == "stopped":
             assert after.reason == f"its time limit of 2 h is over; it {outcome}"
@@ -139,43 +139,47 @@ def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -
 )
 def test_where_a_job_comes_that_gives_way(outcome: str, pausing: str, yielding: str) -> None:
     for state, expected in (("pausing", pausing), ("yielding", yielding)):
-        after = advance(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
+        after = advance_job(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
         assert after.state == expected
         counts = outcome in ("crashed", "lost")
         assert after.restarts_used == counts, "what it was asked for costs no restart"
     for state in ("pausing", "yielding"):
-        after = advance(JobStatus(state=state), ended(outcome, restarts=0), now=0, policy=POLICY)
+        after = advance_job(
+            JobStatus(state=state), ended(outcome, restarts=0), now=0, policy=POLICY
+        )
         assert after.state == ("failed" if counts else pausing if state == "pausing" else yielding)
 
 
 def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
-    job = advance(JobStatus(state="running"), Pause(why="paused by uid 7"), now=0, policy=POLICY)
+    job = advance_job(
+        JobStatus(state="running"), Pause(why="paused by uid 7"), now=0, policy=POLICY
+    )
     end = replace(ended("stopped", saved=12), steps_lost=0)
-    after = advance(job, end, now=0, policy=POLICY)
+    after = advance_job(job, end, now=0, policy=POLICY)
     assert (after.reason, after.best_step) == ("paused by uid 7; it stopped, 0 steps lost", 12)
-    killed = advance(job, replace(ended("killed"), steps_lost=1), now=0, policy=POLICY)
+    killed = advance_job(job, replace(ended("killed"), steps_lost=1), now=0, policy=POLICY)
     assert killed.reason == "paused by uid 7; it killed, 1 step lost"
-    again = advance(job, Unpause(who="uid 7"), now=0, policy=POLICY)
+    again = advance_job(job, Unpause(who="uid 7"), now=0, policy=POLICY)
     assert (again.state, again.reason) == ("yielding", "released by uid 7")
-    assert advance(after, Unpause(who="uid 7"), now=0, policy=POLICY).reason is None
+    assert advance_job(after, Unpause(who="uid 7"), now=0, policy=POLICY).reason is None
 
 
 def test_a_cancel_wins_over_what_a_job_was_asked_for_before() -> None:
     for event in (Pause(why="paused by uid 7"), Yield(why="stops for job 9")):
-        job = advance(JobStatus(state="running"), event, now=0, policy=POLICY)
-        job = advance(job, Cancel(who="uid 1"), now=0, policy=POLICY)
-        job = advance(job, ended("stopped"), now=0, policy=POLICY)
+        job = advance_job(JobStatus(state="running"), event, now=0, policy=POLICY)
+        job = advance_job(job, Cancel(who="uid 1"), now=0, policy=POLICY)
+        job = advance_job(job, ended("stopped"), now=0, policy=POLICY)
         assert (job.state, job.reason) == ("cancelled", "cancelled by uid 1; it stopped")
 
 
 def crash(job: JobStatus, *, saved: int = 0, restarts: int = 3) -> JobStatus:
     event = ended("crashed", saved=saved, restarts=restarts)
-    return advance(job, event, now=100, policy=POLICY)
+    return advance_job(job, event, now=100, policy=POLICY)
 
 
 def again(job: JobStatus) -> JobStatus:
     for event in (Retry(), Admit(), Started()):
-        job = advance(job, event, now=100, policy=POLICY)
+        job = advance_job(job, event, now=100, policy=POLICY)
     return job
 
 
@@ -200,7 +204,7 @@ def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> Job
         ended("crashed", saved=saved), rule=RULES[cause], same_before=same, part_of_wait=0.9
     )
     job = JobStatus(state="running", restarts_used=used, best_step=5)
-    return advance(job, end, now=100, policy=LONG)
+    return advance_job(job, end, now=100, policy=LONG)
 
 
 @pytest.mark.parametrize("cause", sorted(RULES))
@@ -240,7 +244,7 @@ def test_the_reason_says_how_often_a_cause_may_come() -> None:
 def test_a_job_without_restarts_is_not_started_again_for_any_cause() -> None:
     for rule in RULES.values():
         end = replace(ended("crashed", restarts=0), rule=rule)
-        assert advance(JobStatus(state="running"), end, now=0, policy=LONG).state == "failed"
+        assert advance_job(JobStatus(state="running"), end, now=0, policy=LONG).state == "failed"
 
 
 def test_the_reason_of_a_wait_says_which_restart_and_when() -> None:
@@ -257,8 +261,8 @@ def test_progress_gives_the_restarts_back() -> None:
 
 
 def test_a_cancelled_job_says_by_whom_and_how_it_ended() -> None:
-    job = advance(JobStatus(state="running"), Cancel(who="uid 7"), now=0, policy=POLICY)
-    job = advance(job, ended("stopped"), now=0, policy=POLICY)
+    job = advance_job(JobStatus(state="running"), Cancel(who="uid 7"), now=0, policy=POLICY)
+    job = advance_job(job, ended("stopped"), now=0, policy=POLICY)
     assert (job.state, job.reason) == ("cancelled", "cancelled by uid 7; it stopped")
 
 
@@ -268,7 +272,7 @@ def test_no_sequence_of_events_leaves_the_table(events: list[LifecycleEvent]) ->
     for event in events:
         before = job
         try:
-            job = advance(job, event, now=0, policy=POLICY)
+            job = advance_job(job, event, now=0, policy=POLICY)
         except NotAllowed:
             continue
         assert job.state in states.STATES
@@ -282,7 +286,7 @@ def test_a_machine_that_is_not_ready_costs_no_restart_and_is_asked_ever_more_sel
     policy = RetryPolicy(first_seconds=1, factor=4, most_seconds=300)
     for before in range(5):
         end = replace(ended("not_ready", restarts=0), not_ready_before=before)
-        after = advance(job, end, now=100, policy=policy)
+        after = advance_job(job, end, now=100, policy=policy)
         assert (after.state, after.restarts_used, after.best_step) == ("waiting_retry", 1, 5)
         assert after.eligible_at is not None
         waits.append(after.eligible_at - 100)

@@ -20,7 +20,7 @@ from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import RUNNING, AttemptRow, Lease
 from zerotoolsd.resources import gpu_use
-from zerotoolsd.resources.gpu_use import GIB, GpuOveruse, IdleGpus, MeasuredUse, measure
+from zerotoolsd.resources.gpu_use import GIB, GpuOveruse, IdleGpus, MeasuredUse, measure_gpu_use
 from zerotoolsd.supervisor.durable_files import read_json, write_json
 from zerotoolsd.supervisor.procfs import Process, boot_id
 
@@ -239,7 +239,7 @@ def attempt(run_dir: Path, job_id: int, supervisor: int, keeper: int) -> Attempt
 def look(tmp_path: Path, *processes: tuple[int, int | None]) -> MeasuredUse:
     ours = [attempt(tmp_path / "7", 7, 21, 20), attempt(tmp_path / "8", 8, 40, 39)]
     gpu = fake_gpu(0, processes=[GpuProcess(pid, used) for pid, used in processes])
-    return measure([gpu], ours, PROCESSES.get)
+    return measure_gpu_use([gpu], ours, PROCESSES.get)
 
 
 def test_each_attempt_has_what_its_descendants_use_and_strangers_count_for_none(
@@ -261,7 +261,7 @@ def test_a_record_of_another_attempt_proves_nothing(tmp_path: Path) -> None:
     ours = attempt(tmp_path / "run", 7, 21, 20)
     write_json(tmp_path / "run" / "run.json", {"pid": 21, "start_ticks": 210, "token": "other"})
     gpu = fake_gpu(0, processes=[GpuProcess(22, 5)])
-    assert measure([gpu], [ours], PROCESSES.get).own == {"GPU-fake-0": 0}
+    assert measure_gpu_use([gpu], [ours], PROCESSES.get).own == {"GPU-fake-0": 0}
 
 
 @AS_ROOT
@@ -270,4 +270,4 @@ def test_a_forged_record_claims_nothing_that_others_use(tmp_path: Path) -> None:
     for path in (tmp_path / "7", tmp_path / "7" / "run.json"):
         os.chown(path, UID, UID)
     gpu = fake_gpu(0, processes=[GpuProcess(22, 5)])
-    assert measure([gpu], [ours], PROCESSES.get).of_attempts == {}
+    assert measure_gpu_use([gpu], [ours], PROCESSES.get).of_attempts == {}

@@ -33,16 +33,16 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     look_for_suspects,
     memory_left,
     normal_bytes,
-    suspects,
+    suspected_holders,
 )
-from zerotoolsd.supervisor.procfs import Process, processes, read_process
+from zerotoolsd.supervisor.procfs import Process, all_processes, read_process
 
 GIB = 2**30
 UID = os.geteuid()
 
 
-def look(run: Path, running: Roots = (), table: Table = processes) -> Suspects:
-    return suspects(str(run), TOKEN, running, os.getpid(), table, all_hold)
+def look(run: Path, running: Roots = (), table: Table = all_processes) -> Suspects:
+    return suspected_holders(str(run), TOKEN, running, os.getpid(), table, all_hold)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_process_that_looks_says_it_in_json(tmp_path: Path, worker: Process) -
 def test_the_daemon_has_it_looked_for_by_a_process_that_may_hang(
     tmp_path: Path, worker: Process
 ) -> None:
-    way = check_server.start(ALL_LOOKS)
+    way = check_server.start_check_server(ALL_LOOKS)
 
     async def story() -> None:
         lookers = FileCheckers(way, ALL_LOOKS)
@@ -122,7 +122,7 @@ def orphan() -> Iterator[Process]:
 def orphans(tmp_path: Path, *table: Process, hold: bool = True) -> list[LeftProcess]:
     there = {process.pid: process for process in table}
     holders = all_hold if hold else lambda them: {}
-    found = suspects(str(tmp_path), TOKEN, [], os.getpid(), lambda: dict(there), holders)
+    found = suspected_holders(str(tmp_path), TOKEN, [], os.getpid(), lambda: dict(there), holders)
     return list(found.orphans)
 
 
@@ -200,14 +200,14 @@ def test_those_are_found_that_have_a_device_of_one_gpu_open(tmp_path: Path) -> N
     opened(tmp_path, 8, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap1")
     opened(tmp_path, 9, "/dev/null", "/dev/nvidia12 (deleted)")
     there = [process(pid) for pid in (7, 8, 9, 10)]
-    assert leaked_gpu_memory.holders(there, proc=tmp_path) == {7: "/dev/nvidia0"}
+    assert leaked_gpu_memory.gpu_file_holders(there, proc=tmp_path) == {7: "/dev/nvidia0"}
 
 
 def test_what_is_not_one_s_own_or_has_ended_is_passed_over(tmp_path: Path) -> None:
-    assert leaked_gpu_memory.holders([process(7)], proc=tmp_path) == {}
+    assert leaked_gpu_memory.gpu_file_holders([process(7)], proc=tmp_path) == {}
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "fd").write_text("no directory")
-    assert leaked_gpu_memory.holders([process(8)], proc=tmp_path) == {}
+    assert leaked_gpu_memory.gpu_file_holders([process(8)], proc=tmp_path) == {}
 
 
 def test_a_real_process_that_holds_one(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_real_process_that_holds_one(tmp_path: Path) -> None:
     own = read_process(os.getpid())
     assert own is not None
     prefix = str(tmp_path / "nvidia")
-    assert leaked_gpu_memory.holders([own, found], prefix) == {started.pid: str(device)}
+    assert leaked_gpu_memory.gpu_file_holders([own, found], prefix) == {started.pid: str(device)}
     started.end()
 
 

@@ -1,4 +1,4 @@
-"""What `explain` says, by the queue's own rows."""
+"""What `explain_job` says, by the queue's own rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.service.explanation import explain
+from zerotoolsd.service.explanation import explain_job
 from zerotoolsd.service.views import attempt_view
 
 JOB = JobRow(
@@ -36,7 +36,9 @@ JOB = JobRow(
 
 def explained(*attempts: AttemptRow) -> dict[str, Any]:
     views = tuple(attempt_view(attempt) for attempt in attempts)
-    return explain(JOB, attempts, a_view(1, a_job(), attempts=views), [], place=None, holders=[])
+    return explain_job(
+        JOB, attempts, a_view(1, a_job(), attempts=views), [], place=None, holders=[]
+    )
 
 
 def test_the_last_end_and_what_is_left_of_its_retries() -> None:

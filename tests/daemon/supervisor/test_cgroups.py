@@ -20,11 +20,11 @@ from zerotoolsd.supervisor.cgroups import (
     AttemptGroup,
     Delegation,
     NotDelegated,
-    gibibytes,
+    format_bytes,
     group_name,
+    limit_settings,
     make_group,
     read_group,
-    settings,
 )
 from zerotoolsd.supervisor.exit_record.outcome import Verdict, with_limits
 from zerotoolsd.supervisor.ranks import KnownRank
@@ -40,7 +40,7 @@ def test_limits_are_told_in_the_words_of_the_kernel(tmp_path: Path) -> None:
         (tmp_path / "sys/block" / disk).mkdir(parents=True)
         (tmp_path / "sys/block" / disk / "dev").write_text(f"{device}\n")
     wanted = {"memory": 2 * GIB, "memory_high": GIB, "processes": 9, "io_weight": 50, "io_read": 7}
-    assert list(settings(wanted | {"io_write": 8}, tmp_path)) == [
+    assert list(limit_settings(wanted | {"io_write": 8}, tmp_path)) == [
         ("memory.high", str(GIB)),
         ("memory.max", str(2 * GIB)),
         ("memory.oom.group", "1"),
@@ -49,7 +49,7 @@ def test_limits_are_told_in_the_words_of_the_kernel(tmp_path: Path) -> None:
         ("io.max", "259:1 rbps=7 wbps=8"),
         ("io.max", "8:0 rbps=7 wbps=8"),
     ]
-    assert list(settings({})) == []
+    assert list(limit_settings({})) == []
 
 
 def test_controllers_are_given_once_nobody_is_in_the_way(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_processes_that_were_refused_are_told(tmp_path: Path) -> None:
     [(32 * GIB, "32 GiB"), (3 * 2**29, "1.5 GiB"), (300 * 2**20, "300 MiB"), (5, "5 bytes")],
 )
 def test_sizes_are_told_in_units(count: int, words: str) -> None:
-    assert gibibytes(count) == words
+    assert format_bytes(count) == words
 
 
 def test_a_record_names_no_group_but_the_attempt_s(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ JOB = "zerotools.slice/zerotools-job-7-1-3f9c01aa.service"
 
 
 def find(tree: FakeTree) -> Path:
-    return cgroups.find(tree.root, tree.mark).directory.relative_to(tree.mount)
+    return cgroups.find_delegation(tree.root, tree.mark).directory.relative_to(tree.mount)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_one_that_is_not_is_left_alone(
 
 def test_a_machine_without_version_2_has_none(tmp_path: Path) -> None:
     with pytest.raises(NotDelegated, match="version 2 are not mounted"):
-        cgroups.find(tmp_path)
+        cgroups.find_delegation(tmp_path)
     tree = FakeTree(tmp_path)
     (tree.root / "proc/self/cgroup").write_text("9:memory:/x\n")
     with pytest.raises(NotDelegated, match="the kernel lists no control group"):

@@ -15,7 +15,7 @@ from zerotoolsd.supervisor.durable_files import (
     ROOM_BYTES,
     ReservedRecord,
     read_json,
-    reserve,
+    reserve_space,
     room_of,
 )
 
@@ -107,7 +107,7 @@ def test_room_that_somebody_removed_does_not_cost_the_record(tmp_path: Path) -> 
 def test_without_room_nothing_begins(small_disk: SmallDisk) -> None:
     small_disk.fill()
     with pytest.raises(OSError, match="No space left") as raised:
-        reserve(small_disk.path / "exit.json", 1)
+        reserve_space(small_disk.path / "exit.json", 1)
     assert raised.value.errno == errno.ENOSPC
     with suppress(FileNotFoundError):
         room_of(small_disk.path / "exit.json").unlink()

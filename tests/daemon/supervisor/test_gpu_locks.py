@@ -21,8 +21,8 @@ from zerotoolsd.supervisor.gpu_locks import (
     LockDirectory,
     NoLocks,
     holders_of,
+    holders_text,
     lock_name,
-    named,
     take_locks,
 )
 from zerotoolsd.supervisor.procfs import read_process
@@ -181,12 +181,12 @@ def machine(proc: Path, **uids: int) -> os.stat_result:
 def test_those_that_live_are_named_by_their_real_uid(tmp_path: Path) -> None:
     found = machine(tmp_path, p71=1002, p72=5, p73=1002, p74=6)
     assert holders_of(found, tmp_path) == {71: 1002, 73: 1002}
-    assert named(found, tmp_path) == "pids 71, 73 of uid 1002"
+    assert holders_text(found, tmp_path) == "pids 71, 73 of uid 1002"
 
 
 def test_one_whose_taker_is_gone_is_said_to_be_unseen(tmp_path: Path) -> None:
     found = machine(tmp_path)
-    assert named(found, tmp_path).startswith("a process that cannot be seen from here")
+    assert holders_text(found, tmp_path).startswith("a process that cannot be seen from here")
     assert holders_of(found, tmp_path / "nowhere") == {}
 
 

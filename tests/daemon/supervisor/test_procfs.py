@@ -19,9 +19,9 @@ from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import (
     HostMemory,
     Process,
+    all_processes,
     await_program,
     descendants,
-    processes,
     read_process,
 )
 
@@ -160,7 +160,7 @@ def test_it_counts_what_the_kernel_tells() -> None:
     assert child.stdout.readline() == b"there\n"
     used = HostMemory().measure({child.pid})
     everything = HostMemory().measure({})
-    below = descendants(ME, processes())
+    below = descendants(ME, all_processes())
     child.end()
     assert used is not None
     assert everything is not None

@@ -26,7 +26,7 @@ def begun(tmp_path: Path, *argv: str, cwd: str = "/", **env: str) -> tuple[Begun
     output = tmp_path / "output"
     fd = os.open(output, os.O_CREAT | os.O_WRONLY)
     try:
-        return spawn_child.start(argv, env=env, cwd=cwd, output=fd, umask=0o077), output
+        return spawn_child.start_child(argv, env=env, cwd=cwd, output=fd, umask=0o077), output
     finally:
         os.close(fd)
 
@@ -78,7 +78,7 @@ def test_why_it_cannot_be_started(
 def test_a_control_group_that_is_gone_is_no_fault_of_the_job(tmp_path: Path) -> None:
     with (tmp_path / "output").open("w") as output:
         gone = str(tmp_path / "gone" / "cgroup.procs")
-        child = spawn_child.start(
+        child = spawn_child.start_child(
             ["true"], env={}, cwd="/", output=output.fileno(), umask=0o077, entrance=gone
         )
     assert ended(child) == spawn_child.NO_PROGRAM

@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from zerotoolsd.trainer.memory_tiers import Ledger  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from  # noqa: E402
-from zerotoolsd.trainer.session import run  # noqa: E402
+from zerotoolsd.trainer.session import run_training  # noqa: E402
 
 
 def nodes() -> dict[str, list[int]]:
@@ -66,7 +66,7 @@ def main() -> None:
 
     rank = rank_from()
     notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.index)
-    raise SystemExit(run(RUN_DIR, rank, notifier, time.monotonic(), before_commit))
+    raise SystemExit(run_training(RUN_DIR, rank, notifier, time.monotonic(), before_commit))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ entry["make_importable"]()
 
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from  # noqa: E402
-from zerotoolsd.trainer.session import run  # noqa: E402
+from zerotoolsd.trainer.session import run_training  # noqa: E402
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
     rank = rank_from()
     notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.index)
-    raise SystemExit(run(run_dir, rank, notifier, time.monotonic(), before_commit))
+    raise SystemExit(run_training(run_dir, rank, notifier, time.monotonic(), before_commit))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 
 def told(run_dir: Path, group: WorldGroup) -> str | None:
@@ -28,7 +28,7 @@ def told(run_dir: Path, group: WorldGroup) -> str | None:
     try:
         spec = read_spec(run_dir)
         reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
-        prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+        prepare_training(spec, run_dir, group, reporter, Phases(time.monotonic()))
     except ZerotoolsError as error:
         return f"{type(error).__name__}: {error}"
     return None

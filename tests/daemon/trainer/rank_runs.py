@@ -245,7 +245,7 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     if spec.train.compile and not (run_dir.parent / "inductor").exists():
         vars(torch)["compile"] = TRACED
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
-    ready = session.prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    ready = session.prepare_training(spec, run_dir, group, reporter, Phases(time.monotonic()))
     if run_dir.name in json.loads((run_dir.parent / "unsaved").read_text()):
         ready.checkpoints = AsOften(**vars(ready.checkpoints), every=spec.checkpoint.every)
     # Without gradients, blocks would be compiled once more, in many seconds.

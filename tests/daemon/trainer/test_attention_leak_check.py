@@ -97,7 +97,7 @@ def test_of_widths_that_do_not_fit_each_other_the_model_itself_is_tried(
     def fails(config: Any) -> Any:
         raise ValueError("no such width")
 
-    monkeypatch.setattr(tiny_model, "narrow", fails)
+    monkeypatch.setattr(tiny_model, "narrow_config", fails)
     with pytest.raises(BadRequest, match="bidirectional"):
         attention_leak_check.check_leaks(config_of(BERT), packing=False)
     attention_leak_check.check_leaks(config_of(TINY_LLAMA), packing=True)

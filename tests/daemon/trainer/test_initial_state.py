@@ -238,10 +238,10 @@ def test_a_finished_job_is_exported(base: Path, text: Path, tmp_path: Path) -> N
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from zerotoolsd.children.export import export
+    from zerotoolsd.children.export import export_newest
 
     run(tmp_path / "run", job(text, **qlora_job(base)))
     out = tmp_path / "run" / "out"
     model = AutoModelForCausalLM.from_pretrained(base)
-    PeftModel.from_pretrained(model, export(out, "adapter"))
-    AutoModelForCausalLM.from_pretrained(export(out, "bf16"))
+    PeftModel.from_pretrained(model, export_newest(out, "adapter"))
+    AutoModelForCausalLM.from_pretrained(export_newest(out, "bf16"))

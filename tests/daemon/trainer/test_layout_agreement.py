@@ -50,7 +50,7 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     change: dict[str, Any], group: Any, text: Path, tmp_path: Path
 ) -> None:
     from zerotoolsd.trainer.engine_torch.build_state import build_live_state, check_disk_space
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict_state_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
     from zerotoolsd.trainer.reporting.reporter import Reporter
@@ -61,7 +61,7 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     model = make_meta_model(read_config(spec.model))
     state = torch_engine_state(parameters_of(model), layout)
 
-    prediction = predict(model, layout, on_gpu=False)
+    prediction = predict_state_memory(model, layout, on_gpu=False)
     found = (prediction.device, prediction.host, prediction.disk)
     assert found == tuple(bytes_at(state, tier) for tier in (DEVICE, HOST, DISK))
 

@@ -50,15 +50,15 @@ def test_a_plan_that_does_not_fit_the_model_is_told(layer: str, style: str) -> N
 
     from benchmarks.architectures.configs import tiny_config
     from zerotoolsd.trainer.model.tiny_model import small_model
-    from zerotoolsd.trainer.tensor_parallel_check import difference
+    from zerotoolsd.trainer.tensor_parallel_check import rank_difference
 
     right, wrong = (small_model(tiny_config("llama")) for _ in range(2))
     assert right is not None
     assert wrong is not None
     wrong._tp_plan = {**wrong._tp_plan, f"model.layers.*.{layer}": style}
     with torch.no_grad():
-        assert difference(right.eval()) is None
-        assert difference(wrong.eval())
+        assert rank_difference(right.eval()) is None
+        assert rank_difference(wrong.eval())
 
 
 def test_a_torch_without_a_placement_for_each_weight_is_refused() -> None:

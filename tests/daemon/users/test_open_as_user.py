@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
-from zerotoolsd.supervisor.durable_files import read_json, reserve, room_of, write_json
+from zerotoolsd.supervisor.durable_files import read_json, reserve_space, room_of, write_json
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
-from zerotoolsd.users.open_as_user import file_rights, make_owned, opened, owner_of
+from zerotoolsd.users.open_as_user import file_rights, make_owned, opened_run_directory, owner_of
 
 pytestmark = AS_ROOT
 ACCOUNT = user_of().account
@@ -46,9 +46,9 @@ def test_files_are_the_users_and_of_this_thread_alone(run_dir: Path) -> None:
 def test_a_directory_of_a_user_is_known_and_one_of_root_is_not(run_dir: Path) -> None:
     assert owner_of(run_dir) == UID
     assert owner_of(run_dir.parent) is owner_of(run_dir / "none") is None
-    with opened(run_dir.parent) as base:
+    with opened_run_directory(run_dir.parent) as base:
         assert base == run_dir.parent
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         assert base != run_dir
         assert base.samefile(run_dir)
         write_json(base / "exit.json", {"a": 1})
@@ -63,7 +63,7 @@ def test_no_link_leads_out_of_it(run_dir: Path) -> None:
     names = ("exit.json", f".exit.json.{os.getpid()}.new", "request.json", ".request.json.room")
     for name in names:
         (run_dir / name).symlink_to(target)
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         with pytest.raises(ValueError, match=r"exit.json is a link"):
             read_json(base / "exit.json")
         write_json(base / "exit.json", {"of": "the user"})
@@ -77,7 +77,10 @@ def test_a_link_or_another_users_directory_in_its_place_is_refused(run_dir: Path
     link = run_dir.with_name("attempt-2")
     link.symlink_to(run_dir)
     os.lchown(link, UID, UID)
-    with pytest.raises(OSError, match=r"symbolic links|Not a directory"), opened(link):
+    with (
+        pytest.raises(OSError, match=r"symbolic links|Not a directory"),
+        opened_run_directory(link),
+    ):
         pytest.fail("it was opened")
     with pytest.raises(PermissionError, match=f"belongs to uid {UID}, not to uid {OTHER_UID}"):
         make_owned(run_dir, user_of(OTHER_UID).account)
@@ -91,13 +94,13 @@ def test_nothing_in_it_is_waited_for(run_dir: Path) -> None:
     for name in ("exit.json", ".exit.json.room"):
         os.mkfifo(run_dir / name)
         os.lchown(run_dir / name, UID, UID)
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         with pytest.raises(ValueError, match="not a regular file"):
             read_json(base / "exit.json")
         with pytest.raises(OSError, match=r"Illegal seek|Invalid argument"):
-            reserve(base / "exit.json", 1)
+            reserve_space(base / "exit.json", 1)
         room_of(base / "exit.json").unlink()
-        reserve(base / "exit.json", 1)
+        reserve_space(base / "exit.json", 1)
         assert room_of(base / "exit.json").stat().st_uid == UID
 
 
@@ -107,11 +110,11 @@ def test_what_another_user_links_in_is_not_read(run_dir: Path) -> None:
     os.lchown(other, OTHER_UID, OTHER_UID)
     other.chmod(0o600)
     os.link(other, run_dir / "exit.json")
-    with opened(run_dir) as base, pytest.raises(PermissionError):
+    with opened_run_directory(run_dir) as base, pytest.raises(PermissionError):
         read_json(base / "exit.json")
 
 
 def test_errors_name_the_directory_as_it_is_called(run_dir: Path) -> None:
-    with pytest.raises(FileNotFoundError) as info, opened(run_dir) as base:
+    with pytest.raises(FileNotFoundError) as info, opened_run_directory(run_dir) as base:
         (base / "none").read_text()
     assert info.value.filename == str(run_dir / "none")

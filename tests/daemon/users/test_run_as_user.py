@@ -109,7 +109,7 @@ def test_trouble_of_the_machine_is_no_end_for_good(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "setgroups", refuse)
     with pytest.raises(OSError, match="why"):
-        run_as_user.become(UID, UID, (UID,))
+        run_as_user.become_user(UID, UID, (UID,))
 
 
 def test_a_process_with_a_way_back_is_refused() -> None:

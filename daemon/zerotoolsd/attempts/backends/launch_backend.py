@@ -14,7 +14,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotoolsd.supervisor import entry
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
 VARIABLE = "ZEROTOOLS_LAUNCH"
@@ -136,7 +136,7 @@ def open_log(run_dir: Path) -> int:
     and return its file descriptor. Raises OSError.
     """
     flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    with opened(run_dir) as base:
+    with opened_run_directory(run_dir) as base:
         return os.open(base / SUPERVISOR_LOG, flags, 0o600)
 
 

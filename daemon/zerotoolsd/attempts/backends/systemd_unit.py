@@ -35,7 +35,7 @@ from zerotoolsd.attempts.backends.launch_backend import (
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.plan import UNIT_PREFIX
 from zerotoolsd.users.job_user import USUAL_PATH, JobUser
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 SLICE = "zerotools.slice"
 STOP_SECONDS = 60.0
@@ -196,7 +196,7 @@ class UnitRequest:
 
     def _supervisor_spoke(self) -> bool:
         try:
-            with opened(self.log.parent) as base:
+            with opened_run_directory(self.log.parent) as base:
                 return (base / self.log.name).lstat().st_size > self.log_bytes
         except OSError:
             return False

@@ -161,7 +161,7 @@ class CheckpointSearch:
             if self._judged.get(each.path) == each.fingerprint:
                 continue
             if at_rest or self._seen.get(each.path) == each.fingerprint:
-                seen = judge(each)
+                seen = check_candidate(each)
                 self._judged[each.path] = each.fingerprint
                 if seen.is_checkpoint and seen.problem is None:
                     yield {"path": str(each.path), "step": _step(each, seen)}
@@ -188,7 +188,7 @@ def _fault(found: Candidate, is_told: bool) -> str | None:
 
     The result is "" if it is not a checkpoint and was not reported as one (`is_told`).
     """
-    seen = judge(found)
+    seen = check_candidate(found)
     return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""
 
 
@@ -201,7 +201,7 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
     return candidate.number if seen.step is None else seen.step
 
 
-def begun(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, dict[str, Any]]:
+def start_search(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, dict[str, Any]]:
     """Start the search. Return it, and the finder's first line with the checkpoint to continue
     from.
 
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
     """Search as the file `arguments[0]` says, until standard input ends. Return the exit status."""
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
-    search, answer = begun(settings)
+    search, answer = start_search(settings)
     _say(answer)
     if search is None:
         return 0
@@ -249,7 +249,7 @@ def _say(message: Mapping[str, Any]) -> None:
 _TENSORS = ".safetensors"
 
 
-def judge(found: Candidate) -> Completeness:
+def check_candidate(found: Candidate) -> Completeness:
     """Return whether the candidate `found` is a complete checkpoint.
 
     Raises OSError for an error of the disk or the file server that may pass.
@@ -261,7 +261,7 @@ def damage_of(path: Path) -> str | None:
     """Return a sentence on the damage of a checkpoint that the program reported; None if it is
     sound.
 
-    Raises OSError, as `judge`.
+    Raises OSError, as `check_candidate`.
     """
     return _guarded(lambda: Completeness(True, problem=next(damages(path), None)), path).problem
 

@@ -23,11 +23,11 @@ from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.procfs import (
     Process,
+    all_processes,
     boot_id,
     descendants,
     kill_process,
     open_process,
-    processes,
     zombie_status,
 )
 from zerotoolsd.supervisor.spawn_child import SignalWaker
@@ -271,7 +271,7 @@ class WatchedTree:
         self,
         pid: int,
         start_ticks: int,
-        table: Callable[[], Mapping[int, Process]] = processes,
+        table: Callable[[], Mapping[int, Process]] = all_processes,
     ) -> None:
         self._pid, self._start_ticks = pid, start_ticks
         self._table = table

@@ -73,7 +73,7 @@ async def decide(request: web.Request, uid: int) -> None:
     request[_ASKED] = AuthorizedRequest(caller, decision.access, rights)
 
 
-def asked(request: web.Request) -> AuthorizedRequest:
+def authorized_request(request: web.Request) -> AuthorizedRequest:
     """Return the caller of a request that has reached its handler, and the decision on it."""
     found: AuthorizedRequest = request[_ASKED]
     return found

@@ -11,8 +11,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
-from zerotoolsd.http.api.authorize import asked
-from zerotoolsd.http.api.responses import encode
+from zerotoolsd.http.api.authorize import authorized_request
+from zerotoolsd.http.api.responses import json_text
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.users.policy import Access
@@ -22,7 +22,7 @@ KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", 
 
 async def clean(request: web.Request) -> web.Response:
     """POST /v1/clean."""
-    by = asked(request)
+    by = authorized_request(request)
     wanted = request_of(await request_validation.json_object(request, known=KEYS))
     of = None if by.access is Access.ALLOWED else by.uid
     # It runs to its end, even if the client is gone.
@@ -31,9 +31,9 @@ async def clean(request: web.Request) -> web.Response:
     for name, rows in (("jobs", cleaned.jobs), ("kept", cleaned.kept)):
         for each in rows:
             await time_slice.pause_if_due()
-            parts[name].append(encode(each.to_json()))
+            parts[name].append(json_text(each.to_json()))
     jobs, kept = (f'"{name}": [{", ".join(texts)}]' for name, texts in parts.items())
-    text = f'{{{jobs}, {kept}, "dry_run": {encode(wanted.dry_run)}}}'
+    text = f'{{{jobs}, {kept}, "dry_run": {json_text(wanted.dry_run)}}}'
     return web.json_response(text=text)
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api.authorize import uid_of
-from zerotoolsd.http.api.problems import problem, problem_bytes
+from zerotoolsd.http.api.problems import problem_bytes, problem_response
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,9 @@ class Connection(web.RequestHandler):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         why = " ".join((message or "").split())[:LONGEST_WHY]
-        answer = problem(status, "bad_request", f"this is not a request of HTTP/1.1: {why}")
+        answer = problem_response(
+            status, "bad_request", f"this is not a request of HTTP/1.1: {why}"
+        )
         answer.force_close()
         return answer
 

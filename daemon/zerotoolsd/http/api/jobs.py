@@ -17,9 +17,14 @@ from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
-from zerotoolsd.http.api.authorize import AuthorizedRequest, asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest, authorized_request
 from zerotoolsd.http.api.openapi.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
-from zerotoolsd.http.api.responses import answer, answer_unless_known, encode, parts_unless_known
+from zerotoolsd.http.api.responses import (
+    answer_unless_known,
+    json_response,
+    json_text,
+    parts_unless_known,
+)
 from zerotoolsd.http.api.visible_fields import named, view_for
 from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayWish, JobView
 from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
@@ -60,10 +65,10 @@ async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
 
 async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
     """Return each job as JSON text. Other requests run in between."""
-    by, time_slice, texts = asked(request), TimeSlice(), list[str]()
+    by, time_slice, texts = authorized_request(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
-        texts.append(encode(in_a_list(view, by)))
+        texts.append(json_text(in_a_list(view, by)))
     return texts
 
 
@@ -72,11 +77,11 @@ def terms_of(body: Mapping[str, Any]) -> QueueTerms:
 
     Raises BadRequest.
     """
-    hold = request_validation.flag(body, "hold")
+    hold = request_validation.body_flag(body, "hold")
     return QueueTerms(
         priority=priority_of(body),
         hold=hold,
-        begin=request_validation.moment(body, "begin"),
+        begin=request_validation.body_time(body, "begin"),
         after=_dependencies(body.get("after")),
     )
 
@@ -118,7 +123,7 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
     """Return a response with the job, as the caller may see it, and the HTTP status `status`."""
     (view,) = await named(request, [view])
     await asyncio.sleep(0)  # a large one takes long to write
-    return answer(view_json(view), status=status)
+    return json_response(view_json(view), status=status)
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
@@ -131,7 +136,7 @@ async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
 
 async def submit(request: web.Request) -> web.Response:
     """POST /v1/jobs."""
-    uid = asked(request).uid
+    uid = authorized_request(request).uid
     body = await request_validation.json_object(request, known=("job", "idempotency_key", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
@@ -145,7 +150,7 @@ async def submit(request: web.Request) -> web.Response:
 
 async def submit_array(request: web.Request) -> web.Response:
     """POST /v1/arrays."""
-    uid = asked(request).uid
+    uid = authorized_request(request).uid
     known = ("job", "sweep", "count", "idempotency_key", *TERMS)
     body = await request_validation.json_object(request, known=known)
     if "job" not in body:
@@ -166,7 +171,7 @@ async def submit_array(request: web.Request) -> web.Response:
 
 
 def _refuse_large(job: object, members: int) -> None:
-    size = len(encode(job))
+    size = len(json_text(job))
     if size * members > MOST_ARRAY_BYTES:
         raise BadRequest(
             f"these are {members} jobs of {size:,} bytes, and an array has at most "
@@ -193,7 +198,7 @@ def _members(value: object) -> int | None:
 
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
-    uid = asked(request).uid
+    uid = authorized_request(request).uid
     body = await request_validation.json_object(request, known=("job", "model", "show", *TERMS))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
@@ -206,17 +211,19 @@ async def check(request: web.Request) -> web.Response:
     found = await request.app[SERVICE].check(
         spec, uid=uid, model=model or show > 0, show=show, terms=terms_of(body)
     )
-    return answer({"notes": found.notes, **({"sample": found.sample} if show else {})})
+    return json_response({"notes": found.notes, **({"sample": found.sample} if show else {})})
 
 
 async def list_jobs(request: web.Request) -> web.Response:
     """GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=."""
     wanted = _states(request)
-    limit = request_validation.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
-    after = request_validation.whole(request.query, "after", None, minimum=0)
+    limit = request_validation.query_integer(
+        request.query, "limit", 100, minimum=1, maximum=MAX_JOBS
+    )
+    after = request_validation.query_integer(request.query, "after", None, minimum=0)
     assert limit is not None
-    by, name = asked(request), request.query.get("name")
-    array = request_validation.whole(request.query, "array", None, minimum=1)
+    by, name = authorized_request(request), request.query.get("name")
+    array = request_validation.query_integer(request.query, "array", None, minimum=1)
     of = await _user(request, by)
     # A filter by name or array must not reveal what the caller may not see.
     if (name, array) != (None, None) and by.access is not Access.ALLOWED:
@@ -232,7 +239,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     texts = await _texts(request, views)
     parts = [f"{text}, " for text in texts[:-1]] + texts[-1:]
     return await parts_unless_known(
-        request, ['{"jobs": [', *parts, f'], "next": {encode(after)}}}']
+        request, ['{"jobs": [', *parts, f'], "next": {json_text(after)}}}']
     )
 
 
@@ -272,19 +279,19 @@ async def show(request: web.Request) -> web.Response:
     (view,) = await named(
         request, [await request.app[SERVICE].job(request_validation.job_id(request))]
     )
-    return answer_unless_known(request, view_json(view_for(view, asked(request))))
+    return answer_unless_known(request, view_json(view_for(view, authorized_request(request))))
 
 
 async def explain(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/explain."""
-    return answer(await request.app[SERVICE].explain(request_validation.job_id(request)))
+    return json_response(await request.app[SERVICE].explain(request_validation.job_id(request)))
 
 
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/cancel."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
-    view = await request.app[SERVICE].cancel(job_id, uid=asked(request).uid)
+    view = await request.app[SERVICE].cancel(job_id, uid=authorized_request(request).uid)
     return await _answer(request, view, 202)
 
 
@@ -300,9 +307,9 @@ async def edit(request: web.Request) -> web.Response:
     if not isinstance(unset, list) or not all(isinstance(each, str) for each in unset):
         raise BadRequest("unset: must be null or a list of dotted keys")
     after = None if body.get("after") is None else _dependencies(body["after"])
-    begin = request_validation.moment(body, "begin")
+    begin = request_validation.body_time(body, "begin")
     wanted = JobEdit(set=changes, unset=tuple(unset), after=after, begin=begin)
-    view = await request.app[SERVICE].edit(job_id, wanted, uid=asked(request).uid)
+    view = await request.app[SERVICE].edit(job_id, wanted, uid=authorized_request(request).uid)
     return await _answer(request, view, 200)
 
 
@@ -311,7 +318,7 @@ async def retry(request: web.Request) -> web.Response:
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("output_dir", "from_start"))
     output_dir, from_start = retry_wish(body)
-    uid = asked(request).uid
+    uid = authorized_request(request).uid
     view = await request.app[SERVICE].retry(
         job_id, uid=uid, output_dir=output_dir, from_start=from_start
     )
@@ -324,8 +331,8 @@ def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
     If the body has no `from_start`, it is True: the job begins at step 0, as before this key
     existed.
     """
-    output_dir = request_validation.text(body, "output_dir")
-    from_start = request_validation.flag(body, "from_start", True)
+    output_dir = request_validation.body_text(body, "output_dir")
+    from_start = request_validation.body_flag(body, "from_start", True)
     if output_dir is not None and not from_start:
         raise BadRequest(
             "output_dir: needs from_start = true; otherwise a job continues in its output_dir"
@@ -342,13 +349,13 @@ async def adopt(request: web.Request) -> web.Response:
     if type(pid) is not int or not 0 < pid <= LARGEST_PID:
         raise BadRequest(f"pid: must be a whole number from 1 to {LARGEST_PID}")
     if limit is not None and type(limit) is not int:
-        limit = request_validation.text(body, "time_limit", LONGEST_SPAN)
-    texts = {name: request_validation.text(body, name) for name in ADOPTION_TEXTS}
+        limit = request_validation.body_text(body, "time_limit", LONGEST_SPAN)
+    texts = {name: request_validation.body_text(body, name) for name in ADOPTION_TEXTS}
     wanted = Adoption(pid=pid, time_limit=limit, **texts)
-    found = await request.app[SERVICE].adopt(wanted, uid=asked(request).uid)
+    found = await request.app[SERVICE].adopt(wanted, uid=authorized_request(request).uid)
     (view,) = await named(request, [found.job])
     watched = {"pid": pid, "below": list(found.below), "gpu_uuids": list(found.gpu_uuids)}
-    return answer({"job": view_json(view), "watched": watched}, status=201)
+    return json_response({"job": view_json(view), "watched": watched}, status=201)
 
 
 async def set_priority(request: web.Request) -> web.Response:
@@ -357,7 +364,9 @@ async def set_priority(request: web.Request) -> web.Response:
     body = await request_validation.json_object(request, known=("priority",))
     if (priority := priority_of(body)) is None:
         raise BadRequest("the key 'priority' is missing")
-    view = await request.app[SERVICE].set_priority(job_id, priority, uid=asked(request).uid)
+    view = await request.app[SERVICE].set_priority(
+        job_id, priority, uid=authorized_request(request).uid
+    )
     return await _answer(request, view, 200)
 
 
@@ -365,8 +374,10 @@ async def hold(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/hold."""
     job_id = request_validation.job_id(request)
     body = await request_validation.body_if_any(request, known=("lose_steps",))
-    lose_steps = request_validation.flag(body, "lose_steps")
-    view = await request.app[SERVICE].hold(job_id, uid=asked(request).uid, lose_steps=lose_steps)
+    lose_steps = request_validation.body_flag(body, "lose_steps")
+    view = await request.app[SERVICE].hold(
+        job_id, uid=authorized_request(request).uid, lose_steps=lose_steps
+    )
     return await _answer(request, view, 200)
 
 
@@ -374,7 +385,7 @@ async def release(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/release."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
-    view = await request.app[SERVICE].release(job_id, uid=asked(request).uid)
+    view = await request.app[SERVICE].release(job_id, uid=authorized_request(request).uid)
     return await _answer(request, view, 200)
 
 
@@ -382,8 +393,8 @@ async def pause(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/pause."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("lose_steps",))
-    lose_steps = request_validation.flag(body, "lose_steps")
-    uid = asked(request).uid
+    lose_steps = request_validation.body_flag(body, "lose_steps")
+    uid = authorized_request(request).uid
     view = await request.app[SERVICE].pause(job_id, uid=uid, lose_steps=lose_steps)
     return await _answer(request, view, 202)
 
@@ -392,7 +403,7 @@ async def unpause(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/unpause."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
-    view = await request.app[SERVICE].unpause(job_id, uid=asked(request).uid)
+    view = await request.app[SERVICE].unpause(job_id, uid=authorized_request(request).uid)
     return await _answer(request, view, 200)
 
 
@@ -400,7 +411,7 @@ async def resume(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/resume."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
-    view = await request.app[SERVICE].resume(job_id, uid=asked(request).uid)
+    view = await request.app[SERVICE].resume(job_id, uid=authorized_request(request).uid)
     return await _answer(request, view, 200 if view.id == job_id else 201)
 
 
@@ -408,15 +419,15 @@ async def change_array(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/array."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("do", "priority", "lose_steps"))
-    by = asked(request)
+    by = authorized_request(request)
     found = await request.app[SERVICE].change_array(job_id, _wish(body), uid=by.uid)
-    kept = encode([{"job": job, "why": why} for job, why in found.kept])
+    kept = json_text([{"job": job, "why": why} for job, why in found.kept])
     text = await list_text(request, found.jobs)
     return web.json_response(text=f'{{"jobs": {text}, "kept": {kept}}}')
 
 
 def _wish(body: dict[str, object]) -> ArrayWish:
-    do, lose_steps = body.get("do"), request_validation.flag(body, "lose_steps")
+    do, lose_steps = body.get("do"), request_validation.body_flag(body, "lose_steps")
     if do not in ARRAY_OPERATIONS:
         raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
     if lose_steps and do not in ("hold", "pause"):
@@ -433,6 +444,6 @@ async def retry_array(request: web.Request) -> web.Response:
     body = await request_validation.json_object(request, known=("output_dir", "from_start"))
     output_dir, from_start = retry_wish(body)
     views = await request.app[SERVICE].retry_array(
-        job_id, uid=asked(request).uid, output_dir=output_dir, from_start=from_start
+        job_id, uid=authorized_request(request).uid, output_dir=output_dir, from_start=from_start
     )
     return web.json_response(text=f'{{"jobs": {await list_text(request, views)}}}', status=201)

@@ -7,8 +7,8 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import PAGE, PEOPLE, SERVICE
-from zerotoolsd.http.api.authorize import asked
-from zerotoolsd.http.api.responses import answer, encode
+from zerotoolsd.http.api.authorize import authorized_request
+from zerotoolsd.http.api.responses import json_response, json_text
 from zerotoolsd.http.api.visible_fields import event_for, machine_for, peak_for
 from zerotoolsd.interface.api_types import Event
 from zerotoolsd.interface.prometheus_text import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
@@ -22,20 +22,22 @@ LONGEST_WHY = 500
 
 async def machine(request: web.Request) -> web.Response:
     """GET /v1/machine."""
-    return answer(machine_for(await request.app[SERVICE].machine(), asked(request)))
+    return json_response(
+        machine_for(await request.app[SERVICE].machine(), authorized_request(request))
+    )
 
 
 async def history(request: web.Request) -> web.Response:
     """GET /v1/history?seconds=&points=."""
     request_validation.check_query(request.query, ("seconds", "points"))
-    seconds = request_validation.whole(
+    seconds = request_validation.query_integer(
         request.query,
         "seconds",
         HISTORY_SECONDS,
         minimum=1,
         maximum=request_validation.MOST_HISTORY_SECONDS,
     )
-    points = request_validation.whole(
+    points = request_validation.query_integer(
         request.query,
         "points",
         HISTORY_POINTS,
@@ -43,23 +45,23 @@ async def history(request: web.Request) -> web.Response:
         maximum=request_validation.MOST_HISTORY_POINTS,
     )
     found = await request.app[SERVICE].history(seconds or HISTORY_SECONDS, points or HISTORY_POINTS)
-    return answer(found)
+    return json_response(found)
 
 
 async def peaks(request: web.Request) -> web.Response:
     """GET /v1/peaks?job=&limit=."""
     request_validation.check_query(request.query, ("job", "limit"))
-    job = request_validation.whole(request.query, "job", None, minimum=1)
+    job = request_validation.query_integer(request.query, "job", None, minimum=1)
     limit = (
-        request_validation.whole(
+        request_validation.query_integer(
             request.query, "limit", PEAKS, minimum=1, maximum=request_validation.MOST_PEAKS
         )
         or PEAKS
     )
-    by = asked(request)
+    by = authorized_request(request)
     found = [peak_for(each, by) for each in request.app[SERVICE].peaks(job, limit)]
     names = await request.app[PEOPLE].names({each["uid"] for each in found} - {None})
-    return answer({"peaks": [{**each, "user": names.get(each["uid"])} for each in found]})
+    return json_response({"peaks": [{**each, "user": names.get(each["uid"])} for each in found]})
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -75,27 +77,27 @@ async def shares(request: web.Request) -> web.Response:
     tree = request.app[SERVICE].shares()
     names = await request.app[PEOPLE].names(each["uid"] for each in tree["users"])
     users = [{**each, "name": names[each["uid"]] or each["name"]} for each in tree["users"]]
-    return answer({**tree, "users": users})
+    return json_response({**tree, "users": users})
 
 
 async def health(request: web.Request) -> web.Response:
     """GET /v1/health."""
-    return answer(request.app[SERVICE].health())
+    return json_response(request.app[SERVICE].health())
 
 
 async def drain(request: web.Request) -> web.Response:
     """POST /v1/drain."""
     body = await request_validation.json_object(request, known=("why",))
-    why = request_validation.text(body, "why", LONGEST_WHY)
+    why = request_validation.body_text(body, "why", LONGEST_WHY)
     if why is not None and not why.isprintable():
         raise BadRequest("why: must be one line of printable characters")
-    return answer(await request.app[SERVICE].drain(why, uid=asked(request).uid))
+    return json_response(await request.app[SERVICE].drain(why, uid=authorized_request(request).uid))
 
 
 async def undrain(request: web.Request) -> web.Response:
     """POST /v1/undrain."""
     await request_validation.no_body(request)
-    return answer(await request.app[SERVICE].undrain(uid=asked(request).uid))
+    return json_response(await request.app[SERVICE].undrain(uid=authorized_request(request).uid))
 
 
 async def test_notices(request: web.Request) -> web.Response:
@@ -110,12 +112,14 @@ async def events(request: web.Request) -> web.Response:
     """GET /v1/events?since=&wait= (the value `next` of a response is `since` of the next
     request).
     """
-    since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
-    wait = request_validation.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
+    since = request_validation.query_integer(request.query, "since", 0, minimum=0) or 0
+    wait = request_validation.query_seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
-    by = asked(request)
-    return answer({"events": [event_for(event, by).to_json() for event in found], "next": last})
+    by = authorized_request(request)
+    return json_response(
+        {"events": [event_for(event, by).to_json() for event in found], "next": last}
+    )
 
 
 LAST_ID = "Last-Event-ID"
@@ -127,7 +131,7 @@ connections.
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /v1/events/stream?since=."""
-    since, by = _since(request), asked(request)
+    since, by = _since(request), authorized_request(request)
     answer = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
     )
@@ -136,14 +140,15 @@ async def stream(request: web.Request) -> web.StreamResponse:
     while True:
         found = await request.app[SERVICE].events(since, QUIET_SECONDS)
         await answer.write(
-            b"".join(framed(event_for(event, by)) for event in found) or b": still here\n\n"
+            b"".join(event_stream_bytes(event_for(event, by)) for event in found)
+            or b": still here\n\n"
         )
         since = found[-1].seq if found else since
 
 
-def framed(event: Event) -> bytes:
+def event_stream_bytes(event: Event) -> bytes:
     """Return one event as bytes in the format of the event stream."""
-    return f"id: {event.seq}\nevent: {event.kind}\ndata: {encode(event.to_json())}\n\n".encode()
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {json_text(event.to_json())}\n\n".encode()
 
 
 def _since(request: web.Request) -> int:
@@ -152,10 +157,12 @@ def _since(request: web.Request) -> int:
     The header has precedence over the query, because a reconnecting client sends both.
     """
     if LAST_ID not in request.headers:
-        return request_validation.whole(request.query, "since", 0, minimum=0) or 0
+        return request_validation.query_integer(request.query, "since", 0, minimum=0) or 0
     try:
         return (
-            request_validation.whole({LAST_ID: request.headers[LAST_ID]}, LAST_ID, 0, minimum=0)
+            request_validation.query_integer(
+                {LAST_ID: request.headers[LAST_ID]}, LAST_ID, 0, minimum=0
+            )
             or 0
         )
     except BadRequest as error:
@@ -165,10 +172,10 @@ def _since(request: web.Request) -> int:
 async def make_link(request: web.Request) -> web.Response:
     """POST /v1/web/links."""
     await request_validation.no_body(request)
-    return answer(await request.app[PAGE].link(asked(request).uid), status=201)
+    return json_response(await request.app[PAGE].link(authorized_request(request).uid), status=201)
 
 
 async def end_sessions(request: web.Request) -> web.Response:
     """POST /v1/web/end."""
     await request_validation.no_body(request)
-    return answer({"ended": request.app[PAGE].end(asked(request).uid)})
+    return json_response({"ended": request.app[PAGE].end(authorized_request(request).uid)})

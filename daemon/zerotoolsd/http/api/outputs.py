@@ -20,9 +20,9 @@ from zerotools.jobs.states import TERMINAL
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
 from zerotoolsd.http.api.openapi.request_schemas import MOST_SHOWN
-from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.interface.api_types import AttemptView, JobView, NotFound
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 LARGEST_PART = 1 << 20
 USUAL_PART = 1 << 16
@@ -43,17 +43,17 @@ async def logs(request: web.Request) -> web.Response:
     """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
-    rank = request_validation.whole(request.query, "rank", 0, minimum=0) or 0
+    rank = request_validation.query_integer(request.query, "rank", 0, minimum=0) or 0
     ranks = max(view.sizes or (view.world_size,))  # this attempt may have had fewer
     if rank >= ranks > 0:  # 0: how many it has cannot be read, but their logs can
         raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {ranks - 1}")
     offset = (
-        request_validation.whole(
+        request_validation.query_integer(
             request.query, "offset", 0, minimum=-request_validation.LARGEST_INT
         )
         or 0
     )
-    limit = request_validation.whole(
+    limit = request_validation.query_integer(
         request.query, "limit", USUAL_PART, minimum=0, maximum=LARGEST_PART
     )
     assert limit is not None
@@ -85,7 +85,7 @@ async def progress(request: web.Request) -> web.Response:
     """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
-    since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
+    since = request_validation.query_integer(request.query, "since", 0, minimum=0) or 0
     if attempt is None:
         return _progress_response([], 0, 0, over=view.state in TERMINAL)
     path = _directory(request, view, attempt) / "progress.jsonl"
@@ -99,7 +99,9 @@ async def progress(request: web.Request) -> web.Response:
 def _progress_response(
     records: list[dict[str, Any]], next_offset: int, attempt: int, *, over: bool
 ) -> web.Response:
-    return answer({"records": records, "next": next_offset, "attempt": attempt, "over": over})
+    return json_response(
+        {"records": records, "next": next_offset, "attempt": attempt, "over": over}
+    )
 
 
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
@@ -133,7 +135,7 @@ def _directory(request: web.Request, view: JobView, attempt: AttemptView) -> Pat
 
 
 def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
-    number = request_validation.whole(request.query, "attempt", None, minimum=1)
+    number = request_validation.query_integer(request.query, "attempt", None, minimum=1)
     if number is None:
         return view.attempt
     for attempt in view.attempts:
@@ -149,7 +151,7 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
     The result is empty if the file is missing, or `offset` is beyond its end.
     """
     try:
-        with opened(path.parent) as base:
+        with opened_run_directory(path.parent) as base:
             descriptor = _open(base / path.name, is_pinned=base != path.parent)
     except FileNotFoundError:
         return FileBytes(b"", 0, 0)
@@ -189,37 +191,41 @@ LONGEST_WAIT_SECONDS = 60.0
 
 async def curves(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/curves?points=."""
-    points = request_validation.whole(
+    points = request_validation.query_integer(
         request.query, "points", POINTS, minimum=1, maximum=MOST_POINTS
     )
     found = await request.app[SERVICE].curves(request_validation.job_id(request), points or POINTS)
-    return answer(found)
+    return json_response(found)
 
 
 async def checkpoints(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/checkpoints."""
-    return answer(await request.app[SERVICE].checkpoints(request_validation.job_id(request)))
+    return json_response(await request.app[SERVICE].checkpoints(request_validation.job_id(request)))
 
 
 async def predictions(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/predictions?step=&first=&limit=."""
     query = request.query
-    step = request_validation.whole(query, "step", None, minimum=0)
-    first = request_validation.whole(query, "first", 0, minimum=0) or 0
-    count = request_validation.whole(query, "limit", ROWS, minimum=1, maximum=MOST_ROWS) or ROWS
+    step = request_validation.query_integer(query, "step", None, minimum=0)
+    first = request_validation.query_integer(query, "first", 0, minimum=0) or 0
+    count = (
+        request_validation.query_integer(query, "limit", ROWS, minimum=1, maximum=MOST_ROWS) or ROWS
+    )
     found = await request.app[SERVICE].predictions(
         request_validation.job_id(request), step, first, count
     )
-    return answer(found)
+    return json_response(found)
 
 
 async def examples(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/examples?show=&wait=."""
     show = (
-        request_validation.whole(request.query, "show", SHOWN, minimum=1, maximum=MOST_SHOWN)
+        request_validation.query_integer(
+            request.query, "show", SHOWN, minimum=1, maximum=MOST_SHOWN
+        )
         or SHOWN
     )
-    wait = request_validation.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
-    return answer(
+    wait = request_validation.query_seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
+    return json_response(
         await request.app[SERVICE].examples(request_validation.job_id(request), show, wait)
     )

@@ -41,7 +41,7 @@ HTTP_CODES = {
 }
 
 
-def problem(status: int, code: str, detail: str) -> web.Response:
+def problem_response(status: int, code: str, detail: str) -> web.Response:
     """Return a response that describes an error."""
     return web.Response(status=status, text=_body(status, code, detail), content_type=CONTENT_TYPE)
 
@@ -81,8 +81,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except ZerotoolsError as error:
         for kind, status, code in STATUS:
             if isinstance(error, kind):
-                return _with_challenge(problem(status, code, str(error)))
-        return problem(500, "failed", str(error))
+                return _with_challenge(problem_response(status, code, str(error)))
+        return problem_response(500, "failed", str(error))
     except web.HTTPException as error:
         return _http_problem(request, error)
     except MemoryError:
@@ -91,7 +91,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception:  # the last line of defence: one request fails, with its traceback in the log
         log.exception("a defect in zerotoolsd: %s %s failed", request.method, request.path)
         detail = "this is a defect in zerotoolsd; its log has the details"
-        return problem(500, "internal", detail)
+        return problem_response(500, "internal", detail)
 
 
 def _with_challenge(answer: web.Response) -> web.Response:
@@ -105,7 +105,7 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> web.Respons
     version = _VERSION.match(request.path)
     if error.status == 404 and version and int(version[1]) != API_VERSION:
         why = f"this daemon speaks version {API_VERSION} of the API, and not version {version[1]}"
-        return problem(404, "no_such_version", why)
+        return problem_response(404, "no_such_version", why)
     detail = {
         404: f"there is nothing at {request.path[:200]!r}",
         408: "the body of the request did not come in time",
@@ -113,7 +113,7 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> web.Respons
         415: "the body of the request is compressed: send it without Content-Encoding",
         413: f"the request is longer than {request.client_max_size} bytes",
     }.get(error.status, error.reason)
-    answer = problem(error.status, code, detail)
+    answer = problem_response(error.status, code, detail)
     if "Allow" in error.headers:
         answer.headers["Allow"] = error.headers["Allow"]
     if error.status in (408, 415):

@@ -14,7 +14,7 @@ from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.authorize import decide, peer_uid, turn_of
 from zerotoolsd.http.api.connections import Connection
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
-from zerotoolsd.http.api.problems import problem
+from zerotoolsd.http.api.problems import problem_response
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.interface.api_types import Unauthorized
 
@@ -24,7 +24,7 @@ WRONG_TOKENS = 10.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def gate(rate: RateLimit) -> Middleware:
+def gate_middleware(rate: RateLimit) -> Middleware:
     """Return the middleware that checks every request before its handler, with the rate limit
     `rate`.
     """
@@ -64,6 +64,6 @@ def gate(rate: RateLimit) -> Middleware:
 
 def _too_often(rate: RateLimit, wait: float) -> web.Response:
     why = f"more than {rate.per_second:g} requests a second; try again in {wait:.3f} s"
-    answer = problem(429, "rate_limited", why)
+    answer = problem_response(429, "rate_limited", why)
     answer.headers["Retry-After"] = str(math.ceil(wait))
     return answer

@@ -101,7 +101,7 @@ async def body_if_any(request: web.Request, *, known: tuple[str, ...]) -> dict[s
     return await _known_object(raw, known) if raw else {}
 
 
-def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
+def body_flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
     """Return the value of `name` in the request body, which must be true or false."""
     if not isinstance(value := body.get(name, default), bool):
         raise BadRequest(f"{name}: must be true or false")
@@ -219,7 +219,7 @@ def job_id(request: web.Request) -> int:
     return int(text)
 
 
-def whole(
+def query_integer(
     query: Mapping[str, str],
     name: str,
     default: int | None,
@@ -241,7 +241,7 @@ def whole(
     return int(text)
 
 
-def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
+def query_seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
     """Return the seconds in the query parameter `name`, at most `maximum`; 0 if the query has
     none.
     """
@@ -252,7 +252,7 @@ def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
     return min(value, maximum)
 
 
-def text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
+def body_text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
     """Return the text of the key `name` in the request body; None if it is missing."""
     value = body.get(name)
     if value is None:
@@ -280,7 +280,7 @@ def _is_plain(value: str) -> bool:
     return "\0" not in value
 
 
-def moment(body: Mapping[str, Any], name: str) -> float | None:
+def body_time(body: Mapping[str, Any], name: str) -> float | None:
     """Return the time of the key `name` in the request body, in seconds since 1970; None if it is
     missing.
     """

@@ -16,9 +16,9 @@ from aiohttp import web
 from zerotoolsd.interface.time_slice import TimeSlice
 
 
-def answer(tree: Any, *, status: int = 200) -> web.Response:
+def json_response(tree: Any, *, status: int = 200) -> web.Response:
     """Return `tree` as a JSON response."""
-    return web.json_response(text=encode(tree), status=status)
+    return web.json_response(text=json_text(tree), status=status)
 
 
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
@@ -26,7 +26,7 @@ def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
 
     If `If-None-Match` of the request has that tag, return status 304 without a body.
     """
-    text = encode(tree)
+    text = json_text(tree)
     tag = _tag(hashlib.sha256(text.encode()).hexdigest())
     if _is_known(request, tag):
         return web.Response(status=304, headers={"ETag": tag})
@@ -62,7 +62,7 @@ def _header(request: web.Request) -> str:
     return request.headers.get("If-None-Match", "")
 
 
-def encode(tree: Any) -> str:
+def json_text(tree: Any) -> str:
     """Return `tree` as JSON text."""
     try:
         return json.dumps(tree, allow_nan=False)

@@ -19,7 +19,7 @@ from zerotoolsd.http.api.app_keys import (
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
 from zerotoolsd.http.api.openapi import openapi_document
 from zerotoolsd.http.api.problems import problems
-from zerotoolsd.http.api.request_gate import gate
+from zerotoolsd.http.api.request_gate import gate_middleware
 from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.job_requests import JobRequests
@@ -88,7 +88,7 @@ def make_app(
     daemon with one user). `people` looks up the names of users, `page` gives links to browsers, and
     `rate` limits the requests of each user.
     """
-    middlewares = [problems, gate(rate or RateLimit())]
+    middlewares = [problems, gate_middleware(rate or RateLimit())]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()

@@ -22,10 +22,10 @@ import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
-from zerotoolsd.http.api.problems import problem, problems
+from zerotoolsd.http.api.problems import problem_response, problems
 from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.http.api.request_validation import routes_of
-from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.routes import ROUTES
 from zerotoolsd.http.web import picture_documents
 from zerotoolsd.http.web.page_gate import (
@@ -134,7 +134,7 @@ async def follow_link(request: web.Request) -> web.Response:
     if found is None:
         raise Forbidden("this link is used up, or too old: type `zerotools web` for a new one")
     cookie, of = found
-    response = answer({"id": of.id, "key": of.key, "secret": of.secret}, status=201)
+    response = json_response({"id": of.id, "key": of.key, "secret": of.secret}, status=201)
     response.set_cookie(
         cookie_name(request.app, of), cookie, path="/", httponly=True, samesite="Strict"
     )
@@ -152,7 +152,7 @@ async def hello(request: web.Request) -> web.Response:
         found = request.app[SESSIONS].named(request.query.get("session", ""))
     if found is None:
         raise NotFound("this session does not exist: type `zerotools web` for a new link")
-    return answer({"proof": found.proof(nonce)})
+    return json_response({"proof": found.proof(nonce)})
 
 
 async def session(request: web.Request) -> web.Response:
@@ -167,7 +167,7 @@ async def session(request: web.Request) -> web.Response:
         "host": socket.gethostname(),
         "version": zerotools.__version__,
     }
-    return answer(tree)
+    return json_response(tree)
 
 
 async def end_session(request: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ async def end_session(request: web.Request) -> web.Response:
     await request_validation.no_body(request)
     of = request[SESSION]
     request.app[SESSIONS].end(of)
-    response = problem(200, "ended", "the session has ended")
+    response = problem_response(200, "ended", "the session has ended")
     # Not del_cookie: that of aiohttp 3.9 takes no attributes.
     response.set_cookie(
         cookie_name(request.app, of), "", max_age=0, path="/", httponly=True, samesite="Strict"

@@ -32,7 +32,7 @@ from zerotoolsd.http.api.app_keys import SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
 from zerotoolsd.http.api.connections import Connection
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
-from zerotoolsd.http.api.problems import problem
+from zerotoolsd.http.api.problems import problem_response
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.web.sessions import WebSession, WebSessions
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
@@ -98,7 +98,7 @@ async def close_to_strangers(request: web.Request, handler: Handler) -> web.Stre
 
 
 def _too_often(wait: float) -> web.Response:
-    answer = problem(429, "rate_limited", "too many requests; try again in a moment")
+    answer = problem_response(429, "rate_limited", "too many requests; try again in a moment")
     answer.headers["Retry-After"] = str(math.ceil(wait))
     return answer
 

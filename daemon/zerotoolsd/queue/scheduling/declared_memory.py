@@ -66,7 +66,7 @@ class HostMemoryNow:
 NOTHING_DECLARED = DeclaredMemory()
 
 
-def rooms(
+def free_shared_memory(
     gpus: Sequence[Gpu],
     leases: Sequence[Lease],
     occupied: Mapping[int, str],

@@ -15,8 +15,14 @@ from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared_memory import GIB
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, count
-from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number, shortage, together, usable
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, with_noun
+from zerotoolsd.queue.scheduling.suitable_gpus import (
+    NameJob,
+    by_number,
+    merged_reasons,
+    shortage_text,
+    usable_gpus,
+)
 
 NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 
@@ -36,12 +42,12 @@ class GpuAllocationView:
 
     def why(self, need: ResourceNeed) -> str:
         """Return the reason why a job with the need `need` waits."""
-        wanted, missing = usable(need, self.gpus)
+        wanted, missing = usable_gpus(need, self.gpus)
         if missing is not None:
             return missing
         if need.gpu_bytes is not None:
             return self.shares.why(need.gpu_bytes, need.world_size, wanted, self.occupied)
-        sentence = shortage(need.world_size, wanted, self.occupied)
+        sentence = shortage_text(need.world_size, wanted, self.occupied)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
         coming = sum(gpu.index in self.ours for gpu in wanted)
         unkept = free and free + coming < need.world_size
@@ -341,7 +347,7 @@ class GpuMemoryParts:
                 whys[gpu.index] = f"has {room / GIB:.1f} GiB left"
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
-            f"CUDA context) on {count(size, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} "
-            "have it"
+            f"CUDA context) on {with_noun(size, 'GPU')}: {len(wanted) - len(whys)} of "
+            f"{len(wanted)} have it"
         )
-        return f"{head}: {together(whys)}" if whys else head
+        return f"{head}: {merged_reasons(whys)}" if whys else head

@@ -14,7 +14,7 @@ from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
+from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick, touch_nothing
 from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_jobs
 
@@ -60,7 +60,9 @@ class PassInput:
     users: UserUsage = ANYBODY
     named: NameJob = by_number
 
-    def decide(self, line: PendingQueue, touch: Callable[[int], None] = nobody) -> TickDecisions:
+    def decide(
+        self, line: PendingQueue, touch: Callable[[int], None] = touch_nothing
+    ) -> TickDecisions:
         """Run one scheduler pass over the pending jobs `line`, and return the decisions. Raises
         RequestError.
         """

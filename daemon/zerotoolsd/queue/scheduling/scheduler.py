@@ -42,24 +42,24 @@ from zerotoolsd.queue.scheduling.declared_memory import (
     NOTHING_DECLARED,
     DeclaredMemory,
     HostMemoryPass,
-    rooms,
+    free_shared_memory,
 )
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView
 from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
 from zerotoolsd.queue.scheduling.requests import (
     Request,
     ResourceNeed,
-    count,
     job_of,
     order_of,
     request_at,
+    with_noun,
 )
 from zerotoolsd.queue.scheduling.suitable_gpus import (
     NameJob,
-    blindness,
     by_number,
-    occupied,
-    usable,
+    occupied_gpus,
+    usable_gpus,
+    why_unknown,
 )
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UserUsage
 
@@ -104,7 +104,7 @@ class RequestError(Exception):
         self.job_id = job_id
 
 
-def nobody(job_id: int) -> None:
+def touch_nothing(job_id: int) -> None:
     """Default for `touch`: does nothing."""
 
 
@@ -122,7 +122,7 @@ def tick(
     closed: Mapping[str, str] = MappingProxyType({}),
     memory: DeclaredMemory = NOTHING_DECLARED,
     users: UserUsage = ANYBODY,
-    touch: Callable[[int], None] = nobody,
+    touch: Callable[[int], None] = touch_nothing,
     named: NameJob = by_number,
 ) -> TickDecisions:
     """Run one scheduler pass: decide which jobs of `line` start now. Times are in seconds since
@@ -131,7 +131,7 @@ def tick(
     `ends` maps the number of a job to its latest end, for jobs with leases and a time limit.
     `passed_over` maps the number of a job that may not start now to the reason; such a job
     reserves nothing. `elsewhere` has the owners of GPUs that belong to other daemons, and
-    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied`). `users`
+    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied_gpus`). `users`
     has the current use and the limits of each user (`user_quota`). `touch` is called with
     the number of each job that is checked. `named` returns the text for a job in the reasons
     of other jobs. Raises RequestError.
@@ -142,10 +142,10 @@ def tick(
     cpus = _give_cpus(walk, cpu_ranks_used, limits, host, room_of_users, starts)
     blind, history = None, GpuHistory()
     if line.wants_gpus:
-        blind = blindness(snapshot, now, limits)
+        blind = why_unknown(snapshot, now, limits)
         if blind is None and snapshot is not None:
-            taken = occupied(snapshot.gpus, leases, limits, elsewhere, closed, named)
-            room = rooms(snapshot.gpus, leases, taken, memory, closed)
+            taken = occupied_gpus(snapshot.gpus, leases, limits, elsewhere, closed, named)
+            room = free_shared_memory(snapshot.gpus, leases, taken, memory, closed)
             floor = GpuAllocation(snapshot.gpus, taken, now, room, memory.context, named)
             for lease in leases:
                 if lease.held_by is None:
@@ -265,7 +265,7 @@ def _give_gpus(
             continue  # nor do those of the same need
         try:
             if need not in wanted_by:
-                wanted_by[need] = usable(need, floor.gpus)[0]
+                wanted_by[need] = usable_gpus(need, floor.gpus)[0]
             wanted = wanted_by[need]
             given = floor.take(request, wanted, users.most(request))
             changed = given is not None or (need not in waiting and floor.keep(request, wanted))
@@ -325,7 +325,7 @@ class CpuWaits:
         """
         if self.first is None:
             return None
-        head = f"needs {count(need.world_size, 'CPU rank')}"
+        head = f"needs {with_noun(need.world_size, 'CPU rank')}"
         if job_id != self.first:
             return f"{head}: waits behind job {self.first}"
         return f"{head}: {self.used} of limits.cpu_ranks = {self.limit} are in use"

@@ -14,7 +14,7 @@ from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import Fence, Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
-from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, count
+from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, with_noun
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]
@@ -26,7 +26,7 @@ def by_number(job_id: int) -> str:
     return f"job {job_id}"
 
 
-def together(whys: Mapping[int, str]) -> str:
+def merged_reasons(whys: Mapping[int, str]) -> str:
     """Return the reasons of several GPUs as text, with equal reasons merged: `GPUs 0-3: job 1;
     GPU 5: kept for job 7`.
     """
@@ -44,7 +44,7 @@ def _gpus(indexes: Sequence[int]) -> str:
     return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"
 
 
-def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
+def why_unknown(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
     """Return the reason why the state of the GPUs is unknown or too old to be used; None if it
     is known.
     """
@@ -58,7 +58,7 @@ def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> st
     return None
 
 
-def occupied(
+def occupied_gpus(
     gpus: Sequence[Gpu],
     leases: Sequence[Lease],
     limits: LimitsConfig,
@@ -176,7 +176,7 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     )
 
 
-def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+def usable_gpus(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
     """Return the GPUs that the job may use, and a sentence if it names a GPU that does not
     exist.
 
@@ -236,17 +236,17 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
     return f"this machine has GPUs {names}" if gpus else "this machine has no GPU"
 
 
-def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
+def shortage_text(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
     """Return a sentence that fewer than `need` of the GPUs `wanted` are free.
 
     `taken` has the reasons why GPUs are not free, by index.
     """
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
-    head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
-    return f"{head}: {together(whys)}" if whys else head
+    head = f"needs {with_noun(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
+    return f"{head}: {merged_reasons(whys)}" if whys else head
 
 
-def impossible(
+def why_impossible(
     need: ResourceNeed,
     snapshot: Snapshot | None,
     limits: LimitsConfig,
@@ -274,7 +274,7 @@ def impossible(
         return None
     if snapshot.gpus_error is not None and not snapshot.gpus:
         return (
-            f"gpus: the job needs {count(size, 'GPU')} and this machine shows none: "
+            f"gpus: the job needs {with_noun(size, 'GPU')} and this machine shows none: "
             f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
         )
     wanted, missing = _named(need, snapshot.gpus)
@@ -293,8 +293,8 @@ def impossible(
         return None
     advice = f"; {need.capability.instead}" if weak and need.capability else ""
     return (
-        f"gpus: the job needs {count(size, 'GPU')} and can use {len(wanted) - len(never)} of "
-        f"{len(wanted)}: {together(never)}{advice}"
+        f"gpus: the job needs {with_noun(size, 'GPU')} and can use {len(wanted) - len(never)} of "
+        f"{len(wanted)}: {merged_reasons(never)}{advice}"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, count
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, with_noun
 from zerotoolsd.users.user_limits import UserLimits
 
 
@@ -123,7 +123,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
         return None
     name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
     return (
-        f"needs {count(need.world_size, what)}: jobs of the same user have {has} of "
+        f"needs {with_noun(need.world_size, what)}: jobs of the same user have {has} of "
         f"users.{name} = {most}"
     )
 

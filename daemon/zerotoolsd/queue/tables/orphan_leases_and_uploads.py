@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Lease, attempt_row
-from zerotoolsd.queue.stored_values import short
+from zerotoolsd.queue.stored_values import shortened_reason
 
 RunSql = Callable[..., sqlite3.Cursor]
 Append = Callable[..., int]
@@ -45,9 +45,15 @@ class OrphanLeases:
                 "INSERT INTO lease (gpu_uuid, job_id, attempt, host, held_by)"
                 " VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (gpu_uuid, job_id, attempt) DO UPDATE SET held_by = excluded.held_by",
-                (lease.gpu_uuid, lease.job_id, lease.attempt, lease.host, short(lease.held_by)),
+                (
+                    lease.gpu_uuid,
+                    lease.job_id,
+                    lease.attempt,
+                    lease.host,
+                    shortened_reason(lease.held_by),
+                ),
             )
-            self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
+            self._append(now, lease.job_id, lease.attempt, kind, None, None, shortened_reason(why))
 
     def leases(self) -> list[Lease]:
         """Return the leases with `held_by`, which are leases of ended attempts."""
@@ -118,7 +124,7 @@ class UploadTable:
                 old, new = reasons  # a job that has continued since has another reason
                 self._sql(
                     "UPDATE job SET reason = ? WHERE id = ? AND reason = ?",
-                    (short(new), job_id, old),
+                    (shortened_reason(new), job_id, old),
                 )
             if found.rowcount:  # the job may have been removed meanwhile
-                self._append(now, job_id, number, KIND, None, None, short(why))
+                self._append(now, job_id, number, KIND, None, None, shortened_reason(why))

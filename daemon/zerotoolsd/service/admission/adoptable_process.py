@@ -16,11 +16,11 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotoolsd.supervisor.procfs import (
     Process,
+    all_processes,
     await_program,
     boot_id,
     descendants,
     is_of_uid,
-    processes,
     read_process,
     read_stat,
 )
@@ -56,7 +56,7 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
 
     Raises BadRequest if the daemon cannot watch this process.
     """
-    table = processes()
+    table = all_processes()
     process = _there(pid, table)
     await_program(process, looks=200)
     _refuse_ours(process, table, daemon_pid)
@@ -80,7 +80,7 @@ def _shown(word: bytes) -> str:
     return word.decode("utf-8", "replace").replace("\n", " ")
 
 
-def missing(process: AdoptedProcess) -> Iterator[str]:
+def why_not_adoptable(process: AdoptedProcess) -> Iterator[str]:
     """Yield the reason, if a process that a job watches has ended or is another user's."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():

@@ -13,7 +13,7 @@ from zerotoolsd.interface.queue_terms import OK, Dependency, QueueTerms
 from zerotoolsd.queue.dependency_table import DependencyTable, how_it_ended
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.waiting_conditions import moment
+from zerotoolsd.queue.waiting_conditions import local_time_text
 
 MOST_DEPENDENCIES = 256
 MOST_ARRAY_DEPENDENCIES = 4096
@@ -29,7 +29,9 @@ def refuse_past(begin: float | None, now: float) -> None:
     if begin is None:
         return
     if begin < now - LATE_SECONDS:
-        raise BadRequest(f"begin: {moment(begin)} is in the past; it is {moment(now)} here")
+        raise BadRequest(
+            f"begin: {local_time_text(begin)} is in the past; it is {local_time_text(now)} here"
+        )
     if begin > now + LONGEST_SECONDS:
         days = LONGEST_SECONDS // 86400
         raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")

@@ -40,7 +40,7 @@ def newest_step(output_dir: str) -> int | None:
     """Return the step of the newest finished checkpoint in `output_dir`; None if it has no finished
     checkpoint.
     """
-    found = newest(Path(output_dir))
+    found = newest_checkpoint(Path(output_dir))
     return None if found is None else found.step
 
 
@@ -76,7 +76,7 @@ class FoundCheckpoint:
     path: Path
 
 
-def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
+def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
     """Yield the finished checkpoints in `output_dir`, the newest first."""
     try:
         listed = checkpoint_dirs.listing(output_dir)
@@ -88,6 +88,6 @@ def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
             yield FoundCheckpoint(step, path)
 
 
-def newest(output_dir: Path) -> FoundCheckpoint | None:
+def newest_checkpoint(output_dir: Path) -> FoundCheckpoint | None:
     """Return the newest finished checkpoint in `output_dir`; None if it does not exist."""
-    return next(committed(output_dir), None)
+    return next(finished_checkpoints(output_dir), None)

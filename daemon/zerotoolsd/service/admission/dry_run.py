@@ -17,7 +17,7 @@ from zerotools.jobs.jobfile_tables.data import ENCODED, kind_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.submit_timeout import REHEARSAL_SECONDS
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
-from zerotoolsd.service.admission.interpreter_check import ask
+from zerotoolsd.service.admission.interpreter_check import run_interpreter
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow
 from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.open_as_user import rights_of
@@ -25,7 +25,7 @@ from zerotoolsd.users.open_as_user import rights_of
 PROGRAM = Path(__file__).parents[2] / "trainer" / "dry_run.py"
 
 
-async def rehearse(
+async def run_rank_checks(
     spec: JobSpec,
     python: str,
     env: Mapping[str, str],
@@ -58,7 +58,7 @@ async def rehearse(
                 f"the job cannot be checked: a file in {directory or tempfile.gettempdir()} "
                 f"cannot be written: {error.strerror}; free some space there"
             ) from None
-        output = await ask(
+        output = await run_interpreter(
             *(python, env, "-P", str(PROGRAM), file.name, str(show)),
             deadline_seconds=REHEARSAL_SECONDS,
             user=user,

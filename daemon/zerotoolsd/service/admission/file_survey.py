@@ -11,7 +11,7 @@ from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.dispatch.removable_files import Mention, mentions
+from zerotoolsd.dispatch.removable_files import Mention, paths_in_job_file
 from zerotoolsd.service.admission.dry_run import reads_data
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
 from zerotoolsd.service.admission.memory_check import (
@@ -47,7 +47,7 @@ class Survey:
 
 
 NEEDS = ("zerotoolsd.service.admission.preflight",)
-"""Modules that `survey` imports. The process that forks the checks imports them once."""
+"""Modules that `survey_job_files` imports. The process that forks the checks imports them once."""
 
 
 def survey_of(tree: Mapping[str, Any]) -> Survey:
@@ -63,7 +63,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
     )
 
 
-def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
+def survey_job_files(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
     """Check the files of the job `spec` on a machine with this `memory`; return a `Survey` as JSON
     values. `text` is the job as JSON text.
 
@@ -81,7 +81,7 @@ def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
     preflight.check_output(spec)
     return Survey(
         place=None if spec.output_dir is None else os.path.realpath(spec.output_dir),
-        named=tuple(mentions(text, spec.output_dir or "")),
+        named=tuple(paths_in_job_file(text, spec.output_dir or "")),
         needs=needs_of(spec),
         asked=preflight.began_in_another_program(spec) or reads_data(spec),
         memory=estimate_job_memory(spec, memory),

@@ -143,7 +143,7 @@ async def check_interpreter(
     The check runs in a child process with the environment `env`, as `user`.
     """
     asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
-    output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
+    output = await run_interpreter(python, env, "-c", _PROGRAM, *asked, user=user)
     try:
         version, missing, installed = json.loads(output)
         old = tuple(version) < needs.version
@@ -188,7 +188,7 @@ async def _refused(
         json.dump({"config": needs.configuration, **question}, asked)
         asked.flush()
         try:
-            output = await ask(
+            output = await run_interpreter(
                 *(python, env, "-P", deepspeed_accepts.__file__, asked.name),
                 deadline_seconds=DEEPSPEED_SECONDS,
                 user=user,
@@ -210,7 +210,7 @@ async def _unknown_tasks(
     """
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
     try:
-        return dict(json.loads(await ask(python, env, *arguments, user=user)))
+        return dict(json.loads(await run_interpreter(python, env, *arguments, user=user)))
     except (BadRequest, ValueError, TypeError):
         return {}
 
@@ -233,14 +233,14 @@ async def _misses_gpus(
 async def _without_async_io(
     python: str, env: Mapping[str, str], device: str, user: JobUser | None
 ) -> str | None:
-    output = await ask(python, env, "-P", async_io.__file__, device, user=user)
+    output = await run_interpreter(python, env, "-P", async_io.__file__, device, user=user)
     try:
         return None if (why := json.loads(output)) is None else str(why)
     except ValueError:  # such as a full disk for the test; the ranks check again
         return None
 
 
-async def ask(
+async def run_interpreter(
     python: str,
     env: Mapping[str, str],
     *arguments: str,

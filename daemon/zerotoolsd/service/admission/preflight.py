@@ -68,7 +68,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
 
 def _missing_of_script(spec: JobSpec) -> Iterator[str]:
     if (process := spec.script.process) is not None:
-        yield from adoptable_process.missing(process)
+        yield from adoptable_process.why_not_adoptable(process)
         return
     script, first = spec.script, spec.script.command[0]
     directory = Path(script.directory)
@@ -153,7 +153,7 @@ def check_output(spec: JobSpec) -> None:
     parent = next(p for p in (output, *output.parents) if p.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
-    found = directory_checks.newest(output) if spec.engine != "script" else None
+    found = directory_checks.newest_checkpoint(output) if spec.engine != "script" else None
     if found is None:
         _check_export(spec, output / EXPORT)
         return

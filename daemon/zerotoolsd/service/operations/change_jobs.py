@@ -193,6 +193,6 @@ STATES_OF = {
 """For the operations `release` and `unpause`, the states of the jobs that they change."""
 
 
-def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:
+def cancel_function(dispatcher: Dispatcher, uid: int) -> ChangeJob:
     """Return the function that cancels one job."""
     return lambda job: dispatcher.cancel(job, user_name(uid))

@@ -51,7 +51,7 @@ class JobEdits:
         job = self._find(job_id)
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)
-        spec = await edited(job, edit)
+        spec = await edited_spec(job, edit)
         self._refuse_evaluated(job, spec)
         async with self._submission.edited(job, spec) as new:
 
@@ -148,7 +148,7 @@ def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
     return job.spec_text, job.given_text, job.state
 
 
-async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
+async def edited_spec(job: JobRow, edit: JobEdit) -> JobSpec:
     """Return the job file of `job` with the changes in `edit`.
 
     Raises BadRequest, Unsupported, UnreadableSpec.

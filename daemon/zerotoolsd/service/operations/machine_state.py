@@ -13,9 +13,9 @@ import zerotools
 from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Unavailable
-from zerotoolsd.interface.prometheus_text import render
+from zerotoolsd.interface.prometheus_text import render_metrics
 from zerotoolsd.interface.queue_terms import Drain
-from zerotoolsd.monitoring.metrics import MetricsMoment, families
+from zerotoolsd.monitoring.metrics import MetricsMoment, metric_families
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.scheduling.suitable_gpus import with_fences
@@ -39,7 +39,7 @@ class MachineState:
     async def machine(self) -> dict[str, Any]:
         """Return the machine's state; see `JobRequests.machine`."""
         snapshot = await self._dispatcher.machine.snapshot()
-        snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
+        snapshot = with_fences(snapshot, self._store.fences(), clocks.read_clocks())
         leases = [
             {
                 "gpu_uuid": lease.gpu_uuid,
@@ -64,7 +64,7 @@ class MachineState:
 
     async def metrics(self, *, openmetrics: bool) -> str:
         """Return the metrics as text; see `JobRequests.metrics`."""
-        engine, now = self._dispatcher, clocks.now()
+        engine, now = self._dispatcher, clocks.read_clocks()
         snapshot = await engine.machine.snapshot(
             most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
         )
@@ -77,7 +77,7 @@ class MachineState:
             outbox=self._store.outbox.counts(),
             stalled=len(engine.notifier.progress.stalled),
         )
-        return render(families(engine.tally, moment), openmetrics=openmetrics)
+        return render_metrics(metric_families(engine.tally, moment), openmetrics=openmetrics)
 
     def shares(self) -> dict[str, Any]:
         """Return the users' shares; see `JobRequests.shares`."""

@@ -30,11 +30,11 @@ from zerotoolsd.service.result_readers import thinned_sentence
 from zerotoolsd.service.views import (
     ShownSpec,
     bare_view,
-    glance,
+    empty_job_file,
     job_view,
+    public_view,
     set_key_steps,
     spec_steps,
-    unreadable,
 )
 from zerotoolsd.users.served_users import ServedUsers
 
@@ -95,7 +95,7 @@ class JobViews:
                 if whole is None or whole(job.uid):
                     views.append(await self._made(job, time_slice, short=True))
                 else:
-                    views.append(glance(job, self._store.attempts(job.id)))
+                    views.append(public_view(job, self._store.attempts(job.id)))
             if not found:
                 break
             below = found[-1].id
@@ -159,13 +159,13 @@ class ShownSpecs:
             return known
         spec = job.reading.spec
         if spec is None:
-            return unreadable(job)
+            return empty_job_file(job)
         await time_slice.pause_if_due()
         secrets = longest_first(await time_slice.run(secret_steps(spec)))
         await time_slice.pause_if_due()
         tree = job_to_dict(spec)
         if short:
-            tree = shortened(tree)
+            tree = shortened_job_file(tree)
         await time_slice.pause_if_due()
         shown = await time_slice.run(spec_steps(spec, tree, secrets))
         await time_slice.pause_if_due()
@@ -207,7 +207,7 @@ class _Kept:
             self._size -= self._entries.popitem(last=False)[1].size
 
 
-def shortened(tree: Mapping[str, Any]) -> dict[str, Any]:
+def shortened_job_file(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job file without its longest values, of about `WHOLE_CHARACTERS` characters.
 
     A text is kept whole or removed: part of a secret might not be recognized as a secret.

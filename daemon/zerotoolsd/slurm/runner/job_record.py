@@ -98,7 +98,7 @@ class JobState:
     def advance(self, event: LifecycleEvent) -> None:
         """Change the state of the job according to `event`, and store the new state."""
         now = time.time()
-        after = lifecycle.advance(self.standing, event, now=now, policy=_POLICY)
+        after = lifecycle.advance_job(self.standing, event, now=now, policy=_POLICY)
         ended = now if after.state in states.TERMINAL else None
         started = self.job.started or (now if after.state == states.RUNNING else None)
         self._set(after, started=started, ended=ended)
@@ -125,7 +125,7 @@ class JobState:
         """Record that the newest attempt is running. `record` has the contents of `run.json` of
         node 0.
         """
-        began = began_of(record) or clocks.now()
+        began = began_of(record) or clocks.read_clocks()
         self.attempts[-1] = replace(
             self.attempts[-1],
             state=RUNNING,
@@ -142,7 +142,9 @@ class JobState:
         """
         *before, row = self.attempts
         cause = cause_of(record, on_gpus=bool(row.gpu_uuids))
-        record = cause_of_end.explained(record, cause, unshown_values(self.job.reading.spec))
+        record = cause_of_end.with_explained_cause(
+            record, cause, unshown_values(self.job.reading.spec)
+        )
         when = time_limit.end_of(record, row.began, time.time())
         self.attempts[-1] = replace(row, state=ENDED, ended=when, result=dict(record), cause=cause)
         event = end_event.end_event(
@@ -173,7 +175,7 @@ class JobState:
     def seconds_left(self) -> float | None:
         """Return the seconds that are left of the job's time limit; None if it has no limit."""
         here = replace(self.job.spec, backend=LOCAL)
-        return time_limit.seconds_left(here, self.attempts, clocks.now())
+        return time_limit.seconds_left(here, self.attempts, clocks.read_clocks())
 
     def finish(self) -> None:
         """Record that the submission has ended, with its final state."""

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     beat.again()
     try:
         settings = _settings(directory, attempt)
-        prepare(directory, attempt, node, settings, umask)
+        prepare_node(directory, attempt, node, settings, umask)
     except ZerotoolsError as error:
         return _not_begun(run_dir, lifecycle.BAD_JOB, str(error))
     except OSError as error:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     return NodeRunner(directory, attempt, run_dir, beat).run()
 
 
-def prepare(
+def prepare_node(
     directory: JobDirectory, attempt: int, node: int, settings: Mapping[str, Any], umask: int
 ) -> None:
     """Create the run directory of the node `node`, with all files that its processes need.
@@ -115,7 +115,9 @@ def prepare(
         newest=[str(each) for each in settings.get("reported", ())],
         by_program=[str(each) for each in settings.get("by_program", ())],
     )
-    run_directory.prepare(here, row, settings=launch, earlier=earlier, mounted=read_mounts())
+    run_directory.prepare_run_directory(
+        here, row, settings=launch, earlier=earlier, mounted=read_mounts()
+    )
 
 
 def _row_of(job: JobRow, spec: JobSpec) -> JobRow:

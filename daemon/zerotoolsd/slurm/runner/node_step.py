@@ -181,7 +181,7 @@ _ORDER = (
 Record = Mapping[str, Any]
 
 
-def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+def combined_record(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     """Return one record for the end of an attempt on several nodes. `records` are the records
     of its nodes, by node number.
 

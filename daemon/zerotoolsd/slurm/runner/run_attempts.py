@@ -36,7 +36,12 @@ from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.slurm.runner.job_record import JobState
 from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, AttemptTurns, LivenessFile
-from zerotoolsd.slurm.runner.node_step import NodeStep, combined, settled_record, step_environment
+from zerotoolsd.slurm.runner.node_step import (
+    NodeStep,
+    combined_record,
+    settled_record,
+    step_environment,
+)
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
@@ -161,7 +166,7 @@ class AttemptRunner:
         if row is None:
             return
         nodes = max(1, (row.world_size or 1) // self._state.job.spec.world_size)
-        record = combined(
+        record = combined_record(
             settled_record(self._directory, row.number, nodes),
             [f"node {node}" for node in range(nodes)],
         )
@@ -218,7 +223,7 @@ class AttemptRunner:
         expired = self._watch(step, number, beat)
         records = step.records()
         called = [f"node {node} ({name})" for node, name in enumerate(names)]
-        record = combined(records, called)
+        record = combined_record(records, called)
         _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
         if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
             # Slurm's signal reaches the ranks, too: they may have ended before the request.

@@ -98,7 +98,7 @@ class Initiator:
     told: str | None = None
 
 
-def initiator(
+def first_failed_rank(
     ranks: Sequence[EndedRank],
     broken: Sequence[EndedRank],
     errors: Sequence[Mapping[str, Any]],

@@ -37,7 +37,7 @@ from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.stop.reaper import kill_all
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
@@ -56,7 +56,7 @@ class Records:
     """The control group of the attempt's processes; None if the machine does not support it."""
 
 
-def keep(
+def run_keeper(
     plan: Plan,
     supervise: Callable[[Records, RankLedger], None],
     group: AttemptGroup | None = None,
@@ -82,7 +82,7 @@ def keep(
         return 0
     signal.signal(signal.SIGTERM, lambda *_: None)
     if os.WIFSIGNALED(status):  # else the child has logged the reason itself
-        say(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
+        log_line(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
     return _put_on_record(plan, records, ledger, _trouble(status))
 
 
@@ -158,5 +158,5 @@ def _read(name: str) -> dict[str, Any] | None:
     try:
         return read_json(Path(name), LARGEST_RECORD)
     except (OSError, ValueError) as error:
-        say(f"{name}: {error}")
+        log_line(f"{name}: {error}")
         return {} if name == RUN else None

@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import (
     EXIT_NOT_READY,
     EndedRank,
     Initiator,
-    initiator,
+    first_failed_rank,
     lost_elsewhere,
 )
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
@@ -286,7 +286,7 @@ def _finished(progress: RankReports) -> Verdict:
 def _began(
     ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: RankReports
 ) -> Initiator:
-    return initiator(ranks, broken, progress.errors, progress.awaited)
+    return first_failed_rank(ranks, broken, progress.errors, progress.awaited)
 
 
 def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:

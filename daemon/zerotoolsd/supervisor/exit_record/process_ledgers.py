@@ -2,10 +2,10 @@
 
 `RankLedger` has one line for each rank: its pid, its wait status after it has ended, and whether
 the supervisor killed it. One more line records whether a rank may have started, and whether the
-program reported completion. The status is written before the kernel forgets it (`reaper.reap`). The
-ledger is memory that is shared with the keeper, and the file `ledger` of the run directory, which
-the daemon reads if both were killed. The file is not flushed: it is for kills, not for power
-losses.
+program reported completion. The status is written before the kernel forgets it
+(`reaper.reap_children`). The ledger is memory that is shared with the keeper, and the file `ledger`
+of the run directory, which the daemon reads if both were killed. The file is not flushed: it is for
+kills, not for power losses.
 
 `ProcessTreeFile` writes the descendants of the supervisor into a second file.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.procfs import Process
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 
 _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
@@ -162,7 +162,7 @@ class ProcessTreeFile:
             self._fd = os.open(path, flags, 0o600)
             os.posix_fallocate(self._fd, 0, _HEAD.size + MOST * _ROW.size)
         except OSError as error:
-            say(f"{path}: {error}; processes of this attempt are not noted")
+            log_line(f"{path}: {error}; processes of this attempt are not noted")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
         """Write `processes` into the file. `moment` is a time, in clock ticks since the boot,

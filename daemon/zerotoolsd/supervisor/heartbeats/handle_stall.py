@@ -18,8 +18,8 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL
 from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall
 from zerotoolsd.supervisor.plan import Plan
-from zerotoolsd.supervisor.procfs import activity, descendants, processes, report
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.procfs import all_processes, descendants, process_report, process_state
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank
 
@@ -99,14 +99,14 @@ class StallHandler:
         if not self._plan.own_program:
             return [rank.pid]
         try:
-            below = [process.pid for process in descendants(rank.pid, processes())]
+            below = [process.pid for process in descendants(rank.pid, all_processes())]
         except OSError as error:
-            say(f"the programs of rank {rank.index} cannot be found: {error}")
+            log_line(f"the programs of rank {rank.index} cannot be found: {error}")
             below = []
         return python_programs([rank.pid, *below]) or [rank.pid]
 
     def _say(self, text: str, live: Mapping[int, SupervisedRank]) -> None:
-        say(text)
+        log_line(text)
         for rank in live.values():
             rank.log.add(f"\n[zerotools: {text}]\n")
 
@@ -180,8 +180,8 @@ class StackDump:
         `answers` is True if the process prints its stacks itself when it gets DUMP_SIGNAL;
         otherwise py-spy reads them.
         """
-        found = activity(pid)
-        log.add(f"[zerotools: state in the kernel]\n{report(pid)}\n")
+        found = process_state(pid)
+        log.add(f"[zerotools: state in the kernel]\n{process_report(pid)}\n")
         stopped = found is not None and found.state in "Tt"
         if answers:
             with suppress(ProcessLookupError):

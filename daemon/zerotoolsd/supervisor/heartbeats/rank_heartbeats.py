@@ -26,13 +26,13 @@ from zerotoolsd.supervisor.heartbeats.stall_detector import (
     AttemptStall,
     RankState,
     StallDetector,
+    activity_text,
     hangs_together,
-    sentence,
+    stall_sentence,
     straggler_of,
-    what,
 )
-from zerotoolsd.supervisor.procfs import Activity, activity
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.procfs import Activity, process_state
+from zerotoolsd.supervisor.rank_log import log_line
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
@@ -59,7 +59,7 @@ class Heartbeats:
             try:
                 self._board = PulseBoard(ranks)
             except OSError as error:
-                say(f"ranks have no pulse: {error}")
+                log_line(f"ranks have no pulse: {error}")
         self._file: int | None = None
         self._written = ""
         self.sights: list[RankState] = []
@@ -94,13 +94,13 @@ class Heartbeats:
         now = time.monotonic()
         quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
         if now >= self._next_activities or not quiet <= self._activities.keys():
-            self._activities = {rank: activity(pids[rank]) for rank in quiet & pids.keys()}
+            self._activities = {rank: process_state(pids[rank]) for rank in quiet & pids.keys()}
             self._next_activities = now + BETWEEN_SECONDS
         found = {rank: self._activities.get(rank) for rank in quiet & beats.keys()}
         self.sights = self._attention.look(beats, now, found)
         before, self.stall = self.stall, self._attention.stall(self.sights)
         if self.stall is not None and before is None:  # now examine all of them
-            found = {rank: activity(pid) for rank, pid in pids.items() if rank in beats}
+            found = {rank: process_state(pid) for rank, pid in pids.items() if rank in beats}
             self.sights = self._attention.look(beats, now, found)
             self.stall = self._attention.stall(self.sights)
         self.sentence = None if self.stall is None else self._words(self.stall)
@@ -120,7 +120,7 @@ class Heartbeats:
     def _words(self, stall: AttemptStall) -> str:
         if stall.is_silent:
             return f"neither output nor a report for {int(stall.seconds)} s"
-        words = sentence(self.sights, stall.rank)
+        words = stall_sentence(self.sights, stall.rank)
         hangs = self._attention.limits.on_gpus and hangs_together(self.sights)
         return f"{words}; {NCCL_ADVICE}" if hangs else words
 
@@ -138,7 +138,7 @@ class Heartbeats:
             "deadline_seconds": attention.deadline(self.sights) if self.sights else None,
             "stalled": self.sentence if self.stall is not None else None,
             "awaited": None if late is None else late.rank,
-            "waits": None if late is None else sentence(self.sights, late.rank),
+            "waits": None if late is None else stall_sentence(self.sights, late.rank),
             "ranks": [_rank(sight, now) for sight in self.sights[:_MOST_SHOWN]],
         }
 
@@ -169,7 +169,7 @@ def _rank(sight: RankState, now: float) -> dict[str, Any]:
     return {
         "rank": sight.rank,
         "phase": sight.beat.phase,
-        "at": what(sight.beat),
+        "at": activity_text(sight.beat),
         "step": sight.beat.step,
         "since_clock": now - sight.quiet,
         "waits": sight.beat.waits,
@@ -189,7 +189,7 @@ def event_of(
         "seconds": stall.seconds,
         "deadline_seconds": stall.deadline,
         "ends": ends,
-        "at": {str(sight.rank): what(sight.beat) for sight in sights[:_MOST_SHOWN]},
+        "at": {str(sight.rank): activity_text(sight.beat) for sight in sights[:_MOST_SHOWN]},
     }
 
 

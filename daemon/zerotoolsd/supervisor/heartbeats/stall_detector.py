@@ -254,7 +254,7 @@ def _state(sight: RankState) -> str:
     return "" if sight.activity is None else sight.activity.state
 
 
-def what(beat: Beat) -> str:
+def activity_text(beat: Beat) -> str:
     """Return the activity in a rank's heartbeat as text: `step 812`, `the all-reduce of step
     812`, `loading step 40`.
     """
@@ -270,7 +270,7 @@ def what(beat: Beat) -> str:
     return f"the {beat.doing} of {place}" if beat.doing and beat.waits else place
 
 
-def sentence(sights: Sequence[RankState], rank: int | None) -> str:
+def stall_sentence(sights: Sequence[RankState], rank: int | None) -> str:
     """Return a sentence that describes a stall. `rank` is the rank that the others wait for;
     None if unknown.
 
@@ -279,21 +279,22 @@ def sentence(sights: Sequence[RankState], rank: int | None) -> str:
     """
     late = next((sight for sight in sights if sight.rank == rank), None)
     if _are_complete(sights):
-        quiet = duration(min(sight.quiet for sight in sights))
+        quiet = format_duration(min(sight.quiet for sight in sights))
         state = "" if late is None else _how(late)
         return f"it reported that it is complete, and has not ended for {quiet}{state}"
     if late is not None:
         alone = len(sights) == 1
         who = "it has" if alone else f"rank {late.rank} has"
         tail = "" if alone else "; the others wait for it"
-        return f"{who} been in {what(late.beat)} for {duration(late.quiet)}{_how(late)}{tail}"
-    shortest = duration(min((sight.quiet for sight in sights), default=0.0))
-    places = {what(sight.beat) for sight in sights}
+        quiet = format_duration(late.quiet)
+        return f"{who} been in {activity_text(late.beat)} for {quiet}{_how(late)}{tail}"
+    shortest = format_duration(min((sight.quiet for sight in sights), default=0.0))
+    places = {activity_text(sight.beat) for sight in sights}
     if len(places) == 1:
         how = {_how(sight).replace(": it ", ": each ") for sight in sights}
         told = how.pop() if len(how) == 1 else ""
         return f"all {len(sights)} ranks have been in {places.pop()} for {shortest}{told}"
-    each = ", ".join(f"rank {sight.rank} is in {what(sight.beat)}" for sight in sights[:8])
+    each = ", ".join(f"rank {sight.rank} is in {activity_text(sight.beat)}" for sight in sights[:8])
     return f"no rank has got any further for {shortest}: {each}"
 
 
@@ -303,7 +304,7 @@ def _how(sight: RankState) -> str:
     return f": it {sight.activity.words}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration that is given in seconds: `40 s`, `31 min`, `2 h 05 min`."""
     whole = int(seconds)
     if whole < 120:

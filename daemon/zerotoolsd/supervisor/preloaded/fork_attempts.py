@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerotoolsd.supervisor.main import main as supervise
-from zerotoolsd.supervisor.preloaded.run_in_fork import become
+from zerotoolsd.supervisor.preloaded.run_in_fork import run_program_in_fork
 
 LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -73,7 +73,7 @@ class AttemptForker:
         if why is None and (changed := self._files.changed()) is not None:
             why = f"{changed} has changed since it was imported"
         if why is not None:
-            say(self._requests, {"token": request["token"], "refused": why})
+            send_to_daemon(self._requests, {"token": request["token"], "refused": why})
             return False
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -99,14 +99,14 @@ class AttemptForker:
             os.chdir("/")
             os.environ.clear()
             os.environ.update(request["env"])
-            status = supervise([request["run_dir"]], become)
+            status = supervise([request["run_dir"]], run_program_in_fork)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
 
 
-def say(requests: socket.socket, message: Mapping[str, Any]) -> None:
+def send_to_daemon(requests: socket.socket, message: Mapping[str, Any]) -> None:
     """Send `message` to the daemon. Do nothing if the daemon has ended."""
     with suppress(OSError):
         requests.send(json.dumps(message).encode()[:LONGEST])
@@ -129,7 +129,7 @@ def main(modules: Sequence[str]) -> int:
         import_all(modules)
     except BaseException as error:
         why = f"{modules} cannot be imported: {type(error).__name__}: {error}"
-        say(requests, {"refused": why[:2000]})
+        send_to_daemon(requests, {"refused": why[:2000]})
         return 1
     gc.collect()
     gc.freeze()  # the collector skips imported objects, so their pages stay shared
@@ -138,10 +138,10 @@ def main(modules: Sequence[str]) -> int:
     if why_not is None and (path := files.newer(began_ns)) is not None:
         why_not = f"{path} has changed while it was imported"
     if why_not is not None:
-        say(requests, {"refused": why_not})
+        send_to_daemon(requests, {"refused": why_not})
         return 1
     seconds = time.monotonic() - began
-    say(requests, {"ready": resident_bytes(), "seconds": seconds})
+    send_to_daemon(requests, {"ready": resident_bytes(), "seconds": seconds})
     AttemptForker(requests, files, score).serve()
     return 0
 

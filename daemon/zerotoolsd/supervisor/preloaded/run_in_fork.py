@@ -33,11 +33,11 @@ proc_pid_stat(5).
 
 
 def is_program(argv: Sequence[str]) -> bool:
-    """Return whether `become` can run the command `argv`: a Python program."""
+    """Return whether `run_program_in_fork` can run the command `argv`: a Python program."""
     return len(argv) > 2 and argv[1] == "-P" and argv[2].endswith(".py")
 
 
-def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def run_program_in_fork(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Run the Python program `argv` in this forked process, and exit with the exit status of
     the program.
     """

@@ -44,8 +44,8 @@ class Flow:
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
-                process_kinds.read(process.pid).keys(),
-                process_kinds.written(process.pid),
+                process_kinds.pipes_read(process.pid).keys(),
+                process_kinds.pipes_written(process.pid),
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
@@ -83,7 +83,7 @@ class Readers:
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
             return kept.keys()  # the new pipe is of a $(date)
-        for pipe, number in process_kinds.read(process.pid).items():
+        for pipe, number in process_kinds.pipes_read(process.pid).items():
             if pipe not in kept:
                 kept[pipe] = process_kinds.keep_open(process.pid, number)
                 self._kept[key] = kept
@@ -100,7 +100,7 @@ class Readers:
         if not kinds.is_named_runner(process):
             return children
         read = self._kept.get((process.pid, process.start_ticks), {}).keys()
-        return [child for child in children if process_kinds.written(child.pid) & read]
+        return [child for child in children if process_kinds.pipes_written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
         """Return whether `process` must continue: it only reads from the pipes `flow`, or has
@@ -118,7 +118,9 @@ class Readers:
         does_more = waits.lasts
         if kinds.is_named_runner(process):
             # A shell that waits for the program does not read from it (`coproc`).
-            only_feeding = all(process_kinds.written(child.pid) & kept.keys() for child in children)
+            only_feeding = all(
+                process_kinds.pipes_written(child.pid) & kept.keys() for child in children
+            )
             does_more = (does_more and only_feeding) or self._runs_more(
                 process, children, kept.keys(), is_fed=is_fed
             )
@@ -146,10 +148,10 @@ class Readers:
         commands = [
             child
             for child in kinds.not_filters(children)
-            if not process_kinds.written(child.pid) & read
+            if not process_kinds.pipes_written(child.pid) & read
             and kinds.is_command(child, shell, children)
         ]
-        return any(not is_fed or kinds.age(child) >= _SHORT_SECONDS for child in commands)
+        return any(not is_fed or kinds.process_age(child) >= _SHORT_SECONDS for child in commands)
 
     def _let_end(self, key: Key, ended: Set[str]) -> None:
         for pipe in ended:

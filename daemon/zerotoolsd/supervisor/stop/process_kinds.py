@@ -148,7 +148,7 @@ class Wait:
         return next((line for line in lines if line.startswith(b"voluntary_ctxt")), b"")
 
 
-def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
+def orphan_pids(others: Collection[int | None], *, shells: bool) -> list[int]:
     """Return the pids of orphans: processes that ranks have started and left behind, and that
     became children of this process.
 
@@ -271,7 +271,7 @@ def _variables(pid: int) -> list[bytes]:
         return []
 
 
-def age(process: Process) -> float:
+def process_age(process: Process) -> float:
     """Return the age of `process` in seconds."""
     return (ticks_now() - process.start_ticks) / TICKS_PER_SECOND
 
@@ -284,11 +284,11 @@ def is_command(process: Process, shell: Process, children: Sequence[Process]) ->
     of the shell's `children` reads. A child that was just forked and has not executed a
     program does not count as a command.
     """
-    if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
+    if process_age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False
-    output = written(process.pid, "1")
-    if output and not output & written(shell.pid):
-        return any(output & read(child.pid).keys() for child in children)
+    output = pipes_written(process.pid, "1")
+    if output and not output & pipes_written(shell.pid):
+        return any(output & pipes_read(child.pid).keys() for child in children)
     return os.path.lexists(f"/proc/{process.pid}/fd/1")  # else it is ending
 
 
@@ -327,7 +327,7 @@ stopped. It is the kernel's default limit.
 _READS, _WRITES = 0o400, 0o200
 
 
-def written(pid: int, *numbers: str) -> frozenset[str]:
+def pipes_written(pid: int, *numbers: str) -> frozenset[str]:
     """Return the pipes to which the process `pid` writes, by their names in /proc
     (`pipe:[4711]`).
 
@@ -337,7 +337,7 @@ def written(pid: int, *numbers: str) -> frozenset[str]:
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 
 
-def read(pid: int) -> dict[str, str]:
+def pipes_read(pid: int) -> dict[str, str]:
     """Return the pipes that the process `pid` reads and to which other processes write: name of
     the pipe to file descriptor.
     """

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.cgroups import AttemptGroup
-from zerotoolsd.supervisor.gpu_locks import by_uid
+from zerotoolsd.supervisor.gpu_locks import uid_text
 from zerotoolsd.supervisor.procfs import (
     Process,
+    all_processes,
     boot_id,
     descendants,
     kill_process,
-    processes,
     read_process,
 )
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 
 NoteEnd = Callable[[int, int], None]
 """A function that is called with (pid, wait status) of an ended child process, before the
@@ -28,7 +28,7 @@ kernel forgets the process.
 _DUMPED = 0x80
 
 
-def reap(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
+def reap_children(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
     """Read the wait statuses of all child processes that have ended, so that the kernel can
     forget them. Return pid to wait status.
 
@@ -56,7 +56,7 @@ def _wait_status(found: os.waitid_result) -> int:
 
 def alive_below(pid: int) -> list[Process]:
     """Return the descendants of the process `pid` that have not ended."""
-    return [p for p in descendants(pid, processes()) if not p.is_over]
+    return [p for p in descendants(pid, all_processes()) if not p.is_over]
 
 
 @dataclass
@@ -105,12 +105,12 @@ def kill_all(
             alive = [process for process in _alive(group) if process.pid not in spare]
             done.refused = _kill_each(alive, kill)
         except OSError as error:
-            say(f"cannot search for remaining processes: {error}")
+            log_line(f"cannot search for remaining processes: {error}")
             alive, deadline = [], time.monotonic() + deadline_seconds
             looked = False
         else:
             looked = True
-        done.statuses |= reap(note)
+        done.statuses |= reap_children(note)
         if looked and (not alive or time.monotonic() > deadline):
             done.stuck = alive
             return done
@@ -193,7 +193,7 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
     return now is not None and now.start_ticks == line["start_ticks"] and not now.is_over
 
 
-def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
+def in_words(line: Mapping[str, Any], called: Callable[[int], str] = uid_text) -> str:
     """Return a record of `left_behind` as text: `pid 123 (python3) of rank 0, in state D
     (nfs_wait_bit_killable)`.
 

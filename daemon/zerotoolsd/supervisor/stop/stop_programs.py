@@ -40,7 +40,7 @@ from zerotoolsd.supervisor.procfs import (
     send_signal,
     zombie_status,
 )
-from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.stop import process_kinds
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, Readers
@@ -146,7 +146,7 @@ class Stop:
         """
         self._late_at = time.monotonic() + grace_seconds / 2
         self._others = {*roots, *beside}
-        self._orphans = kinds.orphans(self._others, shells=True)
+        self._orphans = kinds.orphan_pids(self._others, shells=True)
         self.look(roots)
 
     def fileno(self) -> int:
@@ -191,7 +191,7 @@ class Stop:
         try:
             self._look(roots)
         except OSError as error:
-            say(f"cannot send SIGTERM to all programs of the job yet: {error}")
+            log_line(f"cannot send SIGTERM to all programs of the job yet: {error}")
         else:
             told = any(asked.is_runner for asked in self._asked.values())
             if not self._launchers and not self._readers and not told:
@@ -207,7 +207,7 @@ class Stop:
         self._release()
         if not self._held and not self._asked and not self._all_asked and self.has_begun:
             self._all_asked = True
-            self._orphans = kinds.orphans(self._others, shells=False)
+            self._orphans = kinds.orphan_pids(self._others, shells=False)
             self._look(roots)
         elif not self._held and not self._asked:
             self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
@@ -264,7 +264,7 @@ class Stop:
                     late.append((process, above))
                 else:
                     waiting += self._hold(process, above)
-            elif kinds.effect_of(process.pid) is TermEffect.DIES and process_kinds.read(
+            elif kinds.effect_of(process.pid) is TermEffect.DIES and process_kinds.pipes_read(
                 process.pid
             ):
                 late.append((process, above))
@@ -296,7 +296,7 @@ class Stop:
                     return []
             return self._hold(process, above)
         saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
-        if process_kinds.read(process.pid).keys() & saving:
+        if process_kinds.pipes_read(process.pid).keys() & saving:
             self._flow.passes(process)
             self._drain(process)
         else:
@@ -348,7 +348,7 @@ class Stop:
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return []
-        held = _Held(process, above, fd, process_kinds.written(process.pid))
+        held = _Held(process, above, fd, process_kinds.pipes_written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
         except PermissionError:  # of another user, as with sudo: processes below it may be ours
@@ -373,7 +373,7 @@ class Stop:
         `is_runner` is True if it is a runner that handles SIGTERM.
         """
         key = (process.pid, process.start_ticks)
-        writes = process_kinds.written(process.pid)
+        writes = process_kinds.pipes_written(process.pid)
         saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -421,7 +421,7 @@ class Stop:
         the stop is over.
         """
         key = (process.pid, process.start_ticks)
-        if key in self._readers or (is_filter(process) and process_kinds.read(process.pid)):
+        if key in self._readers or (is_filter(process) and process_kinds.pipes_read(process.pid)):
             self._drain(process)
 
     def _drain(self, process: Process) -> None:

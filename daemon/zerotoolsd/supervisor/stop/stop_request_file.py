@@ -15,9 +15,9 @@ from pathlib import Path
 from zerotoolsd.supervisor.durable_files import (
     LARGEST_RECORD,
     REQUEST_BYTES,
-    put,
     read_json,
-    reserve,
+    reserve_space,
+    write_reserved,
 )
 from zerotoolsd.supervisor.plan import GOES_ON, OUTSIDE, REQUEST, STOP
 
@@ -32,7 +32,7 @@ def reserve_request(run_dir: Path) -> None:
     """
     for path in (run_dir / REQUEST, run_dir / STOP):
         if not os.path.lexists(path):
-            reserve(path, 0, REQUEST_BYTES)
+            reserve_space(path, 0, REQUEST_BYTES)
 
 
 def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None) -> None:
@@ -47,7 +47,7 @@ def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None
         record["grace_seconds"] = grace_seconds
     if _known(run_dir) == record:
         return
-    put(run_dir / REQUEST, json.dumps(record))
+    write_reserved(run_dir / REQUEST, json.dumps(record))
 
 
 def _known(run_dir: Path) -> object:

@@ -150,7 +150,7 @@ def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
         yield rest
 
 
-def measure(paths: Sequence[Path]) -> list[int]:
+def measured_sizes(paths: Sequence[Path]) -> list[int]:
     """Check that the files are UTF-8, and return the size of each file in bytes."""
     return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
 
@@ -168,7 +168,7 @@ def write_bytes(paths: Sequence[Path], data: DataSpec, destination: Path) -> Non
 class ByteTokens:
     """The bytes of several files as one stream of tokens, one token per byte.
 
-    `sizes` are the sizes of the files in bytes, from `measure`.
+    `sizes` are the sizes of the files in bytes, from `measured_sizes`.
     """
 
     vocabulary = BYTES_VOCABULARY

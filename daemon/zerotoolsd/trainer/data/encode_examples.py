@@ -152,7 +152,7 @@ def prepare_examples(
     return stats
 
 
-def encode(
+def encode_records(
     records: Iterable[Record],
     tokenizer: Any,
     data: DataSpec,

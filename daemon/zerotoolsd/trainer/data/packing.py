@@ -63,7 +63,7 @@ class PackedSequences:
     def example(self, number: int) -> Example:
         """Return packed sequence `number` as one example, with a segment for each example in it."""
         parts = [self._pool.example(inner) for inner in self._numbers(number)]
-        return join(parts)
+        return join_examples(parts)
 
     def predicted(self, number: int) -> int:
         """Return the number of learned tokens in packed sequence `number`."""
@@ -74,7 +74,7 @@ class PackedSequences:
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 
-def join(parts: Sequence[Example]) -> Example:
+def join_examples(parts: Sequence[Example]) -> Example:
     """Join the examples `parts` into one packed example, with a segment for each of them."""
     return Example(
         np.concatenate([part.inputs for part in parts]),

@@ -31,7 +31,12 @@ from zerotools.jobs.jobfile_tables.data import (
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import Piece, find_files, read_pieces
-from zerotoolsd.trainer.data.encode_examples import ModelInput, ReadingStats, check_stats, encode
+from zerotoolsd.trainer.data.encode_examples import (
+    ModelInput,
+    ReadingStats,
+    check_stats,
+    encode_records,
+)
 from zerotoolsd.trainer.data.encoding.encoded_example import (
     LEARNED,
     Encoded,
@@ -160,7 +165,7 @@ def _sampled(
     for path in paths:
         records = read_records_of(path, spec.data, MAX_BYTES, seen=sampling.read.of(path))
         first = itertools.islice(records, sampling.most)
-        for example in encode(first, sampling.tokenizer, spec.data, reader, stats):
+        for example in encode_records(first, sampling.tokenizer, spec.data, reader, stats):
             sampling.check_fit(1 + int(without_marks(example.marked).max(initial=0)))
             if sampling.view is not None:
                 sampling.view.add(_as_answer(example, stats) if spec.data.preferences else example)

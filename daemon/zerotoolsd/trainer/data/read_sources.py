@@ -26,7 +26,7 @@ from zerotoolsd.trainer.data.corpus import (
     BYTES_VOCABULARY,
     find_files,
     largest_id,
-    measure,
+    measured_sizes,
     read_pieces,
     write_bytes,
 )
@@ -43,7 +43,7 @@ from zerotoolsd.trainer.data.token_cache import (
     CacheEntry,
     TokenCache,
     cached_digest,
-    fingerprint,
+    tokenising_fingerprint,
 )
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
 
@@ -180,7 +180,7 @@ class SourceReader:
         named = tokenizer_of(data, self.spec.model.path)
         if named is None or named == BYTES:
             if not any(has_documents(path, data) for path in paths):
-                sizes = tuple(measure(paths))
+                sizes = tuple(measured_sizes(paths))
                 read = ReadSource(source.key, len(paths), BYTES_VOCABULARY)
                 return replace(read, paths=tuple(paths), sizes=sizes)
 
@@ -293,7 +293,7 @@ class SourceReader:
         note = None
         if self.cache is not None:
             try:
-                key = fingerprint(
+                key = tokenising_fingerprint(
                     paths,
                     None if tokenizer is None else Path(tokenizer),
                     [kind_of(self.spec.data), settings],

@@ -1,8 +1,8 @@
 """Caches tokenised data in a directory of the daemon, for restarts and for other jobs.
 
 An entry is a directory. Its name is a digest of everything that determines its files: the data, the
-tokenizer, the settings and the versions of libraries (`fingerprint`). The entry gets this name when
-it is complete.
+tokenizer, the settings and the versions of libraries (`tokenising_fingerprint`). The entry gets
+this name when it is complete.
 
 A reader links the files of an entry into its own directory, and verifies their checksums there. So
 no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
@@ -154,7 +154,7 @@ class TokenCache:
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
         facts = build(own)
-        files = {file.name: list(checksum(file)) for file in sorted(own.iterdir())}
+        files = {file.name: list(file_checksum(file)) for file in sorted(own.iterdir())}
         (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
         try:
             self._publish(own, kept)
@@ -255,7 +255,7 @@ def _checked(path: Path) -> dict[str, Any]:
         raise ValueError(f"{META} cannot be read") from None
     for name, measured in files.items():
         try:
-            found = list(checksum(path / name))
+            found = list(file_checksum(path / name))
         except OSError as error:
             raise ValueError(f"{name}: {error.strerror}") from None
         if found != measured:
@@ -291,7 +291,7 @@ BLOCK_BYTES = 1 << 19
 COLUMNS = 512
 
 
-def checksum(path: Path) -> tuple[int, int]:
+def file_checksum(path: Path) -> tuple[int, int]:
     """Return (size, checksum) of a file, nearly as fast as it can be read. Raises OSError.
 
     A block of 512 KiB is a table of integers. The sums of its rows and columns go through CRC-32,
@@ -326,7 +326,9 @@ A file that has just changed may change again and keep the same time stamp.
 """
 
 
-def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
+def tokenising_fingerprint(
+    paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path
+) -> str:
     """Return a digest of everything that determines tokenised data.
 
     This is the content of the files `paths`, the tokenizer in its directory (None: none), the

@@ -11,12 +11,12 @@ from torch.nn import functional
 from zerotoolsd.trainer.data.collate import collate
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 from zerotoolsd.trainer.data.example_store import Preference
-from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.packing import join_examples
 from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
 from zerotoolsd.trainer.engine.router_balance import router_bias_in, router_loss_in
 from zerotoolsd.trainer.model.segment_attention import is_flash, segments_of
-from zerotoolsd.trainer.sequence_parallel.all_to_all import totalled
+from zerotoolsd.trainer.sequence_parallel.all_to_all import sum_over_ranks
 from zerotoolsd.trainer.sequence_parallel.split_batch import reading_own_part, sequence_part_of
 
 
@@ -75,7 +75,7 @@ def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
     For some implementations, transformers separates segments only in a batch of one sequence.
     """
     if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
-        return [join(examples)]
+        return [join_examples(examples)]
     return examples
 
 
@@ -102,7 +102,7 @@ def log_probabilities(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
     found, stretch = -each.view(labels.shape).sum(dim=1), sequence_part_of(model)
-    return found if stretch is None else totalled(found, stretch.exchange)
+    return found if stretch is None else sum_over_ranks(found, stretch.exchange)
 
 
 def preference_loss(

@@ -20,7 +20,12 @@ from zerotools.jobs.jobfile_tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers, values_by_rule
-from zerotoolsd.trainer.model.initial_weights import initialise, units, with_memory, with_values
+from zerotoolsd.trainer.model.initial_weights import (
+    initialise_weights,
+    modules_to_initialise,
+    with_memory,
+    with_values,
+)
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.pretrained import Pretrained
 
@@ -53,7 +58,7 @@ def make_model(
     parameters, host = dict(model.named_parameters()), make_memory(device).host
     given = {name: p for name, p in parameters.items() if name in by_rule}
     buffers = dict(model.named_buffers())
-    initialise(given, buffers, meta_model, spec.seed, host, buffers.keys() - by_rule)
+    initialise_weights(given, buffers, meta_model, spec.seed, host, buffers.keys() - by_rule)
     if pretrained is not None:
         targets = {**parameters, **persistent_buffers(model)}
         load_weights(targets, meta_model.aliases, pretrained)
@@ -79,7 +84,7 @@ def _cut(
         cutter._convert_to_zero_parameters,
     )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, unit in units(meta_model):
+        for prefix, unit in modules_to_initialise(meta_model):
             names = {name for name, _ in unit.named_parameters(prefix)}
             has_buffers = next(unit.buffers(), None) is not None
             needed = by_rule if has_buffers or names & by_rule else None

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.training_memory import MOMENTS
 from zerotoolsd.trainer.engine_torch.update_path import Reduction, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
-from zerotoolsd.trainer.model.sharding import wrap
+from zerotoolsd.trainer.model.sharding import wrap_local
 
 BETA2_DECAY = -0.8
 MIN_SCALE = 1e-3
@@ -149,7 +149,7 @@ def _zeros(
     memory = place.zeros(part, torch.float32, MOMENTS)
     if not isinstance(weight, DTensor):
         return memory
-    return wrap(memory, weight.device_mesh, weight.placements, whole)
+    return wrap_local(memory, weight.device_mesh, weight.placements, whole)
 
 
 def _squares(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.training_memory import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
 from zerotoolsd.trainer.engine_torch.update_path import local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
-from zerotoolsd.trainer.model.sharding import wrap
+from zerotoolsd.trainer.model.sharding import wrap_local
 
 MOST_AT_A_TIME = 1 << 22
 """Largest number of elements with moments that are in fp32 at the same time."""
@@ -124,7 +124,7 @@ def _zeros(
     memory = place.zeros(part, dtype, MOMENTS)
     if not isinstance(weight, DTensor):
         return memory
-    return wrap(memory, weight.device_mesh, weight.placements, whole)
+    return wrap_local(memory, weight.device_mesh, weight.placements, whole)
 
 
 def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,7 +36,7 @@ from zerotoolsd.trainer.model.fill_shards import (
     persistent_buffers,
     values_by_rule,
 )
-from zerotoolsd.trainer.model.initial_weights import initialise
+from zerotoolsd.trainer.model.initial_weights import initialise_weights
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import check_frozen_type
 from zerotoolsd.trainer.model.memory_estimate import parameters_of
@@ -44,7 +44,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activation
 from zerotoolsd.trainer.model.nf4_linear import check_kernels
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names, muon_names
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard
+from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard_model
 from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.sequence_parallel.split_batch import split_sequences
@@ -77,7 +77,7 @@ def build_live_state(
         check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.state_tier, spec.offload)
     kept = kept_in_fp32(meta_model.model, spec.train)
-    model = shard(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
+    model = shard_model(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
     _reduce_all_experts(model, group.rank.world_size)
     group.wait_at_most(START_TIMEOUT)  # in the groups of its meshes, too
     parameters = dict(model.named_parameters())
@@ -140,7 +140,7 @@ def _fill(
     by_rule = values_by_rule(live.model, pretrained, resumes=resumes)
     parameters = {name: p for name, p in live.parameters.items() if name in by_rule}
     loaded = buffers.keys() - by_rule
-    initialise(parameters, buffers, meta_model, spec.seed, live.memory.host, loaded)
+    initialise_weights(parameters, buffers, meta_model, spec.seed, live.memory.host, loaded)
     if pretrained is not None:
         targets = {**live.parameters, **persistent_buffers(live.model)}
         load_weights(targets, meta_model.aliases, pretrained)

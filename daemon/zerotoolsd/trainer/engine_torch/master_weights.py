@@ -37,7 +37,7 @@ from zerotoolsd.trainer.engine_torch.update_path import (
     reduction_of,
 )
 from zerotoolsd.trainer.memory_tiers import SCRATCH, TORCH_DTYPES, MemoryTiers
-from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
+from zerotoolsd.trainer.model.sharding import REPLICATE, wrap_local
 
 
 class MasterWeights:
@@ -200,7 +200,7 @@ class MasterWeights:
         mesh, placements = parameter.device_mesh, parameter.placements
         if self._cut is not None or self._cut_frozen is not None:
             mesh, placements = mesh[REPLICATE], (Shard(0),)
-        return wrap(memory, mesh, placements, parameter.shape)
+        return wrap_local(memory, mesh, placements, parameter.shape)
 
     def _buffer(self, name: str) -> torch.Tensor:
         rows = self._rows(name)
@@ -226,7 +226,7 @@ def _partition(parameters: Mapping[str, nn.Parameter]) -> RowPartition:
 def _like(master: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     if not isinstance(master, DTensor):
         return memory
-    return wrap(memory, master.device_mesh, master.placements, master.shape)
+    return wrap_local(memory, master.device_mesh, master.placements, master.shape)
 
 
 class CopyStream(Protocol):

@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         rate, momentum = group["lr"], group["momentum"]
         directions = [self._direction(weight, momentum) for weight in weights]
         if self._among is None:
-            updates = [orthogonal(direction) for direction in directions]
+            updates = [orthogonalised(direction) for direction in directions]
         else:
             updates = self._by_owners(weights, directions)
         for weight, update in zip(weights, updates, strict=True):
@@ -107,7 +107,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
             if owner == own:
                 mine = whole
                 rows = whole[: weight.shape[0]]
-                rows.copy_(orthogonal(rows))
+                rows.copy_(orthogonalised(rows))
         for owner, part in enumerate(parts):
             self._scatter(part, mine if owner == own else None, owner)
         return parts
@@ -133,7 +133,7 @@ def computing_type(
     return torch.bfloat16
 
 
-def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
     """Return an approximation of U V^T, if `matrix` is U S V^T.
 
     The singular values of the result are between 0.7 and 1.2.

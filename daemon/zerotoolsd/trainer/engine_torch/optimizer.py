@@ -15,7 +15,7 @@ from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clip_factor, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
-from zerotoolsd.trainer.model.sharding import wrap
+from zerotoolsd.trainer.model.sharding import wrap_local
 
 OPTIONS = ("betas", "eps", "momentum")
 _RATIO = "rate_ratio"
@@ -221,7 +221,7 @@ class _Making:
         memory = self.place.zeros(local_tensor(weight).shape, weight.dtype, MOMENTS)
         if not isinstance(weight, DTensor):
             return memory
-        return wrap(memory, weight.device_mesh, weight.placements, weight.shape)
+        return wrap_local(memory, weight.device_mesh, weight.placements, weight.shape)
 
 
 def _dimensions(weight: torch.Tensor) -> int:

@@ -30,7 +30,7 @@ from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 from zerotoolsd.trainer.data.training_data import positions_of
 from zerotoolsd.trainer.engine.protocol import Engine, Rewards
 from zerotoolsd.trainer.engine.text_generation import Decoding, Ids, make_decoding, split_prompt
-from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score
+from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score_predictions
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
@@ -267,7 +267,7 @@ class TextGeneration:
         problem = write_rows(path, rows)
         written = None if problem else str(path)
         return GenerationResult(
-            score(predictions, references), self.count, seconds, written, problem
+            score_predictions(predictions, references), self.count, seconds, written, problem
         )
 
     def _text(self, ids: Ids) -> str:

@@ -56,7 +56,7 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
         )
 
 
-def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
+def score_predictions(predictions: Sequence[str], references: Sequence[str]) -> Scores:
     """Compute the scores of the generated texts `predictions`.
 
     `references` has the correct text for each of them.

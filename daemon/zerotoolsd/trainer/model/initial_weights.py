@@ -34,7 +34,7 @@ def seed_from(*parts: object) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def initialise(
+def initialise_weights(
     parameters: Mapping[str, torch.Tensor],
     buffers: Mapping[str, torch.Tensor],
     meta_model: MetaModel,
@@ -51,7 +51,7 @@ def initialise(
         Unsupported: the model's initialisation leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, module in units(meta_model):
+        for prefix, module in modules_to_initialise(meta_model):
             names = (name for name, _ in module.named_parameters(prefix))
             wanted = not parameters.keys().isdisjoint(names)
             if wanted or next(module.buffers(), None) is not None:
@@ -116,7 +116,7 @@ def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> It
             yield name
 
 
-def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
+def modules_to_initialise(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
     """Yield (name, module) of each block, and of each module outside the blocks that has its own
     tensors."""
     inside: str | None = None

@@ -66,7 +66,7 @@ class Prediction:
         return f"state of a rank: {', '.join(parts)}; activations are not estimated"
 
 
-def predict(
+def predict_state_memory(
     meta_model: MetaModel,
     layout: MemoryLayout,
     loss_size: LossSize | None = None,

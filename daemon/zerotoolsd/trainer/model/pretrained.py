@@ -35,7 +35,7 @@ from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_directory import read_index
 from zerotools.jobs.preflight.checkpoint_check import quantised
-from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, traced
+from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, symbolic_tensor
 
 LISTED = 4
 """Largest number of tensor names that a message lists."""
@@ -124,7 +124,9 @@ def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
 
 def _as_saved(model: Any) -> HubLayout:
     with _silence():
-        state = {name: traced(name, value.shape) for name, value in model.state_dict().items()}
+        state = {
+            name: symbolic_tensor(name, value.shape) for name, value in model.state_dict().items()
+        }
         saved = revert_weight_conversion(copy.deepcopy(model), state)
     return _load(model, {name: tuple(value.shape) for name, value in saved.items()})[0]
 
@@ -142,7 +144,7 @@ def _load(
         rules = LoadStateDictConfig(
             device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(filled)
         )
-        given = {name: traced(name, shape) for name, shape in shapes.items()}
+        given = {name: symbolic_tensor(name, shape) for name, shape in shapes.items()}
         info, _ = convert_and_load_state_dict_in_model(filled, given, rules, **_no_plan())
     names = {
         name: blocks_of(value)

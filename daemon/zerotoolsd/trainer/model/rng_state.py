@@ -24,7 +24,7 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(number)
 
 
-def capture() -> str:
+def capture_rng() -> str:
     """Return the state of all random number generators as JSON text."""
     version, words, gauss = random.getstate()
     tree: dict[str, Any] = {
@@ -35,8 +35,9 @@ def capture() -> str:
     return json.dumps(tree) + "\n"
 
 
-def restore(path: Path) -> None:
-    """Restore all random number generators from the file `path`, which has the text of `capture`.
+def restore_rng(path: Path) -> None:
+    """Restore all random number generators from the file `path`, which has the text of
+    `capture_rng`.
 
     Raises:
         BadFile: the file is not a state of random number generators.

@@ -80,7 +80,7 @@ def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor
     a replica. `mesh` has only this rank.
     """
     placement = Shard(0) if is_cut else Replicate()
-    return wrap(tensor.detach(), mesh, (placement,), tensor.shape)
+    return wrap_local(tensor.detach(), mesh, (placement,), tensor.shape)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -106,7 +106,7 @@ def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
     return list(zip(tensor.device_mesh.shape, tensor.placements, strict=True))
 
 
-def shard(
+def shard_model(
     meta_model: MetaModel,
     layout: MemoryLayout,
     memory: MemoryTiers,
@@ -282,7 +282,7 @@ def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
     return tensor.to_local(), box
 
 
-def wrap(
+def wrap_local(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
 ) -> DTensor:
     """Return a DTensor of shape `shape`.
@@ -343,7 +343,7 @@ def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.
     # memory: pinned by powers of two, and not counted.
     record._sharded_param_data = padded.view(-1)
     memory = padded[:rows].view(local.shape)
-    tensor = wrap(memory, parameter.device_mesh, parameter.placements, parameter.shape)
+    tensor = wrap_local(memory, parameter.device_mesh, parameter.placements, parameter.shape)
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 

@@ -48,7 +48,7 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
         return rule(*args, **(kwargs or {}))
 
 
-def traced(name: str, shape: Sequence[int]) -> TracedTensor:
+def symbolic_tensor(name: str, shape: Sequence[int]) -> TracedTensor:
     """Return the symbolic tensor that stands for the Hub's tensor `name`."""
     return TracedTensor(shape, (renamed(name, tuple(shape)),))
 

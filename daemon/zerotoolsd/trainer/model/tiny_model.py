@@ -77,7 +77,7 @@ def small_model(config: Any) -> Any | None:
     Returns None if no small model can be made.
     """
     meta_model = make_meta_model(config)
-    for make in (narrow, copy.deepcopy):
+    for make in (narrow_config, copy.deepcopy):
         try:
             drawn = make_meta_model(make(config))
         except Exception:  # whatever a config class raises over widths that do not go together
@@ -96,7 +96,7 @@ def _with_weights(drawn: MetaModel) -> Any:
     return model.train()
 
 
-def narrow(config: Any) -> Any:
+def narrow_config(config: Any) -> Any:
     """Return a copy of `config` for a model with a width of 32.
 
     Raises the errors of the config class if it does not accept such a width.

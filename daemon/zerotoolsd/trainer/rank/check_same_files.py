@@ -22,7 +22,7 @@ PLACES, SAMPLE = 32, 4096
 _UNREADABLE = "cannot be read: "
 
 
-def sampled(path: Path) -> str:
+def sampled_digest(path: Path) -> str:
     """Return a digest of the size and of samples of the file `path`. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -55,7 +55,7 @@ def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
 
 def _told(path: Path) -> str:
     try:
-        return sampled(path)
+        return sampled_digest(path)
     except OSError as error:
         return f"{_UNREADABLE}{error.strerror}"
 

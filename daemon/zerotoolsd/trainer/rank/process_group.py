@@ -21,7 +21,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import CONNECTING
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.rank_settings import Rank
-from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet
+from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet_nodes
 
 Value = TypeVar("Value")
 
@@ -167,30 +167,30 @@ def _kind(error: ZerotoolsError) -> int:
 
 
 @contextmanager
-def joined(
+def joined_group(
     rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
 ) -> Iterator[WorldGroup]:
-    """Call `join`, and yield the group.
+    """Call `join_group`, and yield the group.
 
     All ranks leave the context, and so the group, together. A rank can leave NCCL only when the
     other ranks leave too. After an error, the other ranks may be waiting for this rank in a step.
     So a failed rank does not leave the group: its process ends.
 
     Raises:
-        BadRequest: the errors of `join` and `check_all_reduce`.
-        MachineNotReady, StoppedBeforeStart: the errors of `join`.
+        BadRequest: the errors of `join_group` and `check_all_reduce`.
+        MachineNotReady, StoppedBeforeStart: the errors of `join_group`.
     """
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
     with pulse.waiting(""):
-        group = join(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
+        group = join_group(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
         check_all_reduce(group)
     pulse.enter("preparing")
     yield replace(group, pulse=pulse)
     dist.destroy_process_group()
 
 
-def join(
+def join_group(
     rank: Rank, device: str, meeting: MeetingPlace | None = None, pulse: Pulse | None = None
 ) -> WorldGroup:
     """Connect to the other ranks at MASTER_ADDR:MASTER_PORT, and return the group.
@@ -200,13 +200,13 @@ def join(
     CONNECTING begins when all have met, before NCCL connects the GPUs, which may hang.
 
     Raises:
-        BadRequest: the job needs GPUs and this torch sees too few; or an error of `meet`.
-        MachineNotReady, StoppedBeforeStart: the errors of `meet`.
+        BadRequest: the job needs GPUs and this torch sees too few; or an error of `meet_nodes`.
+        MachineNotReady, StoppedBeforeStart: the errors of `meet_nodes`.
     """
     stay_on_this_machine(os.environ)
     token = ""
     if meeting is not None:
-        store, token = meet(meeting, rank, _say(rank), START_TIMEOUT)
+        store, token = meet_nodes(meeting, rank, _say(rank), START_TIMEOUT)
         if (interface := interface_to(meeting.host, meeting.port)) is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     else:

@@ -77,7 +77,7 @@ class MeetingPlace:
         return f"{self.host}:{self.port}"
 
 
-def meet(
+def meet_nodes(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
     """Wait for all nodes. Return (the store for the process group, the token of the rendezvous).

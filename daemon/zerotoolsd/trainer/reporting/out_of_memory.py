@@ -48,7 +48,7 @@ def explain_errors(
         yield
     except torch.OutOfMemoryError as error:
         said = str(error)
-        sentence = explain(said, spec, steps_done(), expected())
+        sentence = explain_out_of_memory(said, spec, steps_done(), expected())
         if has_fit() or _others(said):
             raise OutOfGpuMemory(sentence) from error
         raise TooLargeForGpu(
@@ -59,10 +59,14 @@ def explain_errors(
         found = _BESIDE_TORCH.search(str(error))
         if found is None:
             raise
-        raise OutOfGpuMemory(explain(found[0], spec, steps_done(), expected())) from error
+        raise OutOfGpuMemory(
+            explain_out_of_memory(found[0], spec, steps_done(), expected())
+        ) from error
 
 
-def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
+def explain_out_of_memory(
+    said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None
+) -> str:
     """Return one sentence that explains torch's message `said`.
 
     `steps_done` steps were completed. `expected` is the predicted memory of the rank's state; None

@@ -52,13 +52,13 @@ class GroupExchange:
         return found
 
 
-def swapped(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+def swapped_blocks(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     """Exchange blocks as `Exchange.swap` does. The backward pass sends the gradients back."""
     found: torch.Tensor = _Swap.apply(blocks, exchange)
     return found
 
 
-def totalled(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+def sum_over_ranks(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     """Return the sum of the `values` of all ranks, with a gradient.
 
     All ranks compute the same from the sum, and this counts once. So the gradient of the sum is the

@@ -32,7 +32,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from zerotools.core.errors import Unsupported
-from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, swapped
+from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, swapped_blocks
 
 OVER_RANKS = "_over_ranks"
 """Suffix of the names of attention implementations that work over ranks."""
@@ -80,7 +80,7 @@ _now: ContextVar[WholeSequences | None] = ContextVar("sequences that ranks share
 
 
 @contextmanager
-def reading(whole: WholeSequences) -> Iterator[None]:
+def reading_part(whole: WholeSequences) -> Iterator[None]:
     """Inside the context, a model reads this rank's part of the sequences `whole`."""
     token = _now.set(whole)
     try:
@@ -90,7 +90,7 @@ def reading(whole: WholeSequences) -> Iterator[None]:
 
 
 def whole_sequences() -> WholeSequences | None:
-    """Return the argument of the current `reading` context; None outside of such a context."""
+    """Return the argument of the current `reading_part` context; None outside of such a context."""
     return _now.get()
 
 
@@ -256,7 +256,7 @@ def _by_heads(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     positions, width]`.
     """
     blocks = own.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
-    return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)
+    return swapped_blocks(blocks, exchange).movedim(0, 2).flatten(2, 3)
 
 
 def _by_positions(whole: torch.Tensor, exchange: Exchange) -> torch.Tensor:
@@ -266,4 +266,4 @@ def _by_positions(whole: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     ranks, heads, width]`.
     """
     blocks = whole.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
-    return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)
+    return swapped_blocks(blocks, exchange).movedim(0, 2).flatten(2, 3)

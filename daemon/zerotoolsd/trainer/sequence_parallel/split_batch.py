@@ -22,7 +22,7 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, GroupExchange
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import (
     WholeSequences,
-    reading,
+    reading_part,
     whole_sequences,
 )
 
@@ -124,7 +124,7 @@ def reading_own_part(
         yield arguments, labels
         return
     read, own, whole = stretch.read(arguments, labels)
-    with reading(whole):
+    with reading_part(whole):
         yield read, own
 
 

@@ -70,16 +70,16 @@ def _columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _gathered_columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
-    return gathered(_columns(layer, group, whole), group)
+    return all_gathered(_columns(layer, group, whole), group)
 
 
 def _rows(layer: Any, group: Any, part: torch.Tensor) -> torch.Tensor:
-    found = summed(functional.linear(part, _local(layer.weight)), group)
+    found = all_reduced(functional.linear(part, _local(layer.weight)), group)
     return found if layer.bias is None else found + layer.bias
 
 
 def _split_rows(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
-    return _rows(layer, group, split(whole, group))
+    return _rows(layer, group, split_by_rank(whole, group))
 
 
 def _with_summed_gradients(layer: Any, group: Any, *args: Any, **options: Any) -> Any:
@@ -115,7 +115,7 @@ def with_summed_gradient(whole: torch.Tensor, group: Any) -> torch.Tensor:
     return cast(torch.Tensor, _Taken.apply(whole, group))
 
 
-def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
+def all_reduced(part: torch.Tensor, group: Any) -> torch.Tensor:
     """Return the sum of `part` over the ranks of `group`, on each of them.
 
     `part` is overwritten.
@@ -123,7 +123,7 @@ def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
     return cast(torch.Tensor, _Summed.apply(part, group))
 
 
-def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
+def all_gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
     """Join `part` of all ranks of `group` along the last dimension.
 
     Return the result on each rank.
@@ -131,7 +131,7 @@ def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
     return cast(torch.Tensor, _Gathered.apply(part, group))
 
 
-def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
+def split_by_rank(whole: torch.Tensor, group: Any) -> torch.Tensor:
     """Return this rank's part of `whole` along the last dimension."""
     return cast(torch.Tensor, _Split.apply(whole, group))
 

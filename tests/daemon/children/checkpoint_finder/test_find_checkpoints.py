@@ -14,7 +14,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotoolsd.children.checkpoint_finder.candidates import candidates_in
-from zerotoolsd.children.checkpoint_finder.find_checkpoints import CheckpointSearch, begun
+from zerotoolsd.children.checkpoint_finder.find_checkpoints import CheckpointSearch, start_search
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 TAG = DEEPSPEED / "z1-bf16-w2-offload" / "checkpoint"
@@ -192,7 +192,7 @@ def test_while_the_machine_gives_errors_nothing_is_called_damaged_or_gone(out: P
         with pytest.raises(OSError, match="Too many open files"):
             later.choose()
         assert news(one) == []
-        found, answer = begun(settings)
+        found, answer = start_search(settings)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert found is None

@@ -18,7 +18,7 @@ from zerotoolsd.children.pid_watcher import watch_process as exit_info
 from zerotoolsd.children.pid_watcher.watch_process import WatchedTree, exit_status
 from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT, Plan
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process, zombie_status
-from zerotoolsd.supervisor.ranks import spawn
+from zerotoolsd.supervisor.ranks import spawn_rank
 
 
 def test_a_time_limit_that_is_over_while_it_starts_ends_the_process(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_time_limit_that_is_over_while_it_starts_ends_the_process(tmp_path: Pa
             log_limit_bytes=2**20,
             watches=True,
         )
-        watcher = spawn(plan, 0, 0, tmp_path / "log")
+        watcher = spawn_rank(plan, 0, 0, tmp_path / "log")
         assert watcher.start is not None
         while not watcher.start.is_over():
             os.sched_yield()

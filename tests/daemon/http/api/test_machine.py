@@ -9,7 +9,7 @@ from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.http.api import machine
-from zerotoolsd.http.api.machine import framed
+from zerotoolsd.http.api.machine import event_stream_bytes
 from zerotoolsd.interface.api_types import Event
 
 
@@ -122,7 +122,7 @@ def an_event(seq: int) -> Event:
 
 
 def test_an_event_is_one_frame() -> None:
-    lines = framed(an_event(7)).decode().split("\n")
+    lines = event_stream_bytes(an_event(7)).decode().split("\n")
     assert lines[:2] == ["id: 7", "event: submit"]
     assert lines[2].startswith('data: {"seq": 7')
     assert lines[3:] == ["", ""]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.daemon.daemons import Daemon
 from tests.daemon.http.web.visits import script, visiting
 from zerotools.jobs.step_curves import OF_EVALUATIONS, OF_STEPS
-from zerotoolsd.http.api.responses import encode
+from zerotoolsd.http.api.responses import json_text
 from zerotoolsd.service.run_curves import RunCurves, StepRecords
 
 pytestmark = pytest.mark.browser
@@ -123,7 +123,7 @@ def test_the_page_joins_and_smooths_as_the_daemon_does(browser: Any, daemon: Dae
 
     collect()
     with visiting(browser, daemon) as visit:
-        sent = f"[{', '.join(encode(case.given) for case in found)}]"
+        sent = f"[{', '.join(json_text(case.given) for case in found)}]"
         shown = visit.page.evaluate(
             f"async (cases) => ({script('joined')})(JSON.parse(cases))", sent
         )

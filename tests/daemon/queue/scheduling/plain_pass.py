@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.requests import Request, count
+from zerotoolsd.queue.scheduling.requests import Request, with_noun
 from zerotoolsd.queue.scheduling.scheduler import Start
-from zerotoolsd.queue.scheduling.suitable_gpus import occupied, shortage, usable
+from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, shortage_text, usable_gpus
 
 Decided = tuple[list[Start], dict[int, str]]
 
@@ -31,7 +31,7 @@ def plain_pass(
     starts: list[Start] = []
     waits: dict[int, str] = {}
     _cpus([r for r in requests if r.need.gpus is None], cpu_ranks_used, limits, starts, waits)
-    floor = _Floor(snapshot.gpus, occupied(snapshot.gpus, leases, limits), now)
+    floor = _Floor(snapshot.gpus, occupied_gpus(snapshot.gpus, leases, limits), now)
     for lease in leases:
         for gpu in snapshot.gpus:
             if gpu.uuid == lease.gpu_uuid and lease.held_by is None:
@@ -52,7 +52,7 @@ def _cpus(
     first: int | None = None
     for request in requests:
         least = request.need.world_size
-        head = f"needs {count(least, 'CPU rank')}"
+        head = f"needs {with_noun(least, 'CPU rank')}"
         if first is not None:
             waits[request.job_id] = f"{head}: waits behind job {first}"
         elif used + least <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
@@ -76,7 +76,7 @@ class _Floor:
         self.kept: dict[int, float | None] = {}
 
     def place(self, request: Request, starts: list[Start], waits: dict[int, str]) -> None:
-        wanted, missing = usable(request.need, self.gpus)
+        wanted, missing = usable_gpus(request.need, self.gpus)
         need, job_id = request.need.world_size, request.job_id
         free = [gpu for gpu in wanted if gpu.index not in self.taken]
         offered = free + [gpu for gpu in wanted if self._is_lent(gpu.index, request)]
@@ -90,7 +90,7 @@ class _Floor:
                 self.ours[gpu.index] = None if request.lasts is None else self.now + request.lasts
                 self.taken[gpu.index] = f"job {job_id}"
             return
-        waits[job_id] = missing or shortage(need, wanted, self.taken)
+        waits[job_id] = missing or shortage_text(need, wanted, self.taken)
         coming = [gpu for gpu in wanted if gpu.index in self.ours and gpu not in free]
         lacking = need - len(free)
         if missing is None and len(coming) < lacking:

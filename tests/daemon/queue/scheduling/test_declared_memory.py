@@ -7,9 +7,9 @@ import dataclasses
 from tests.daemon.queue.scheduling.deciding import LIMITS, cpu, decide, gpus, seen, started, wants
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, rooms
+from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.requests import Request
-from zerotoolsd.queue.scheduling.suitable_gpus import impossible, usable
+from zerotoolsd.queue.scheduling.suitable_gpus import usable_gpus, why_impossible
 
 MEMORY = DeclaredMemory(context=GIB)
 
@@ -26,36 +26,36 @@ def test_shares_contexts_and_what_others_use_are_taken_off() -> None:
     leases = [share(0, 1, 10), share(0, 2, 20)]
     taken = {0: "job 1, job 2"}
     # All of the 20 GiB may be ours; the driver says that 5 GiB are.
-    assert rooms(machine, leases, taken, MEMORY) == {0: 48 * GIB, 1: 60 * GIB}
+    assert free_shared_memory(machine, leases, taken, MEMORY) == {0: 48 * GIB, 1: 60 * GIB}
     known = dataclasses.replace(MEMORY, own={"GPU-fake-0": 5 * GIB})
-    assert rooms(machine, leases, taken, known)[0] == 33 * GIB
+    assert free_shared_memory(machine, leases, taken, known)[0] == 33 * GIB
 
 
 def test_a_whole_one_a_fenced_one_and_one_with_an_error_have_no_room() -> None:
     machine = [fake_gpu(0), fake_gpu(1), fake_gpu(2, error="lost"), fake_gpu(3)]
     leases = [share(0, 1, None), share(1, 2, 1, held_by="pid 7"), share(2, 3, 1)]
     taken = dict.fromkeys((0, 1, 2, 3), "taken")
-    assert rooms(machine, leases, taken, MEMORY) == {}
+    assert free_shared_memory(machine, leases, taken, MEMORY) == {}
 
 
 def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
     machine = [fake_gpu(0, used_gib=0), fake_gpu(1, used_gib=0)]
     taken = {0: "takes no more jobs"}
-    found = rooms(machine, [share(0, 1, 10)], taken, MEMORY, {"GPU-fake-0"})
+    found = free_shared_memory(machine, [share(0, 1, 10)], taken, MEMORY, {"GPU-fake-0"})
     assert found == {1: 80 * GIB}
 
 
 def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> None:
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
-    assert impossible(need, gpus(2), LIMITS, MEMORY) == (
+    assert why_impossible(need, gpus(2), LIMITS, MEMORY) == (
         "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: 80.0 GiB of memory, and "
         "memory.per_gpu is 80.0 GiB plus 1.0 for the CUDA context"
     )
     larger = seen(fake_gpu(0), fake_gpu(1, total_gib=96))
-    assert impossible(need, larger, LIMITS, MEMORY) is None
+    assert why_impossible(need, larger, LIMITS, MEMORY) is None
     host = dataclasses.replace(cpu(1, 1).need, host_bytes=9 * GIB)
-    assert impossible(host, None, LIMITS, DeclaredMemory(host_total=9 * GIB)) is None
-    assert str(impossible(host, None, LIMITS, DeclaredMemory(host_total=8 * GIB))).startswith(
+    assert why_impossible(host, None, LIMITS, DeclaredMemory(host_total=9 * GIB)) is None
+    assert str(why_impossible(host, None, LIMITS, DeclaredMemory(host_total=8 * GIB))).startswith(
         "memory.host is 9.0 GiB, and jobs may declare 8.0 GiB together (limits.host_memory"
     )
 
@@ -127,6 +127,6 @@ def test_an_estimate_says_so_and_what_would_take_less() -> None:
 def test_a_job_goes_to_gpus_that_are_large_enough_where_there_are_enough_of_them() -> None:
     machine = seen(fake_gpu(0, total_gib=24), fake_gpu(1, total_gib=80), fake_gpu(2, total_gib=24))
     need = dataclasses.replace(wants(1, 1).need, least_gpu_bytes=40 * GIB)
-    assert [gpu.index for gpu in usable(need, machine.gpus)[0]] == [1]
+    assert [gpu.index for gpu in usable_gpus(need, machine.gpus)[0]] == [1]
     two = dataclasses.replace(wants(1, 2).need, least_gpu_bytes=40 * GIB)
-    assert [gpu.index for gpu in usable(two, machine.gpus)[0]] == [0, 1, 2]
+    assert [gpu.index for gpu in usable_gpus(two, machine.gpus)[0]] == [0, 1, 2]

@@ -13,11 +13,11 @@ from tests.daemon.queue.scheduling.test_declared_memory import MEMORY, share
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, rooms
+from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
-from zerotoolsd.queue.scheduling.suitable_gpus import occupied, usable
+from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, usable_gpus
 
 
 def small(job_id: int, gib: int, gpus: int = 1, lasts: float | None = None) -> Request:
@@ -143,15 +143,15 @@ def one_by_one(
     memory: DeclaredMemory,
 ) -> list[tuple[int, tuple[str, ...]]]:
     """Every job in turn; the first that waits of each need is kept what it waits for."""
-    taken = occupied(machine, leases, LIMITS)
+    taken = occupied_gpus(machine, leases, LIMITS)
     floor = GpuAllocation(
-        machine, taken, 100.0, rooms(machine, leases, taken, memory), memory.context
+        machine, taken, 100.0, free_shared_memory(machine, leases, taken, memory), memory.context
     )
     for lease in leases:
         floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
     starts, waiting = [], set()
     for request in requests:
-        wanted = usable(request.need, machine)[0]
+        wanted = usable_gpus(request.need, machine)[0]
         given = floor.take(request, wanted)
         if given is not None:
             starts.append((request.job_id, tuple(str(gpu.uuid) for gpu in given)))

@@ -23,7 +23,7 @@ from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.suitable_gpus import impossible, together
+from zerotoolsd.queue.scheduling.suitable_gpus import merged_reasons, why_impossible
 
 
 def test_a_leased_gpu_is_not_given_and_the_wait_says_who_has_it() -> None:
@@ -74,8 +74,8 @@ def test_a_large_job_gets_the_card_without_a_desktop() -> None:
 
 def test_the_same_of_several_gpus_is_said_once() -> None:
     said = {0: "job 1 (anna)", 1: "job 1 (anna)", 2: "job 1 (anna)", 3: "job 2 (bob)", 5: "x"}
-    assert together(said) == "GPUs 0-2: job 1 (anna); GPU 3: job 2 (bob); GPU 5: x"
-    assert together({0: "x", 2: "x", 3: "x"}) == "GPUs 0, 2-3: x"
+    assert merged_reasons(said) == "GPUs 0-2: job 1 (anna); GPU 3: job 2 (bob); GPU 5: x"
+    assert merged_reasons({0: "x", 2: "x", 3: "x"}) == "GPUs 0, 2-3: x"
 
 
 def test_a_gpu_that_the_owner_excludes_is_given_to_nobody() -> None:
@@ -85,10 +85,10 @@ def test_a_gpu_that_the_owner_excludes_is_given_to_nobody() -> None:
     named = decide([wants(1, (0,))], machine)
     assert "GPU 0: excluded by gpus.exclude of the daemon's" in named.waits[1]
     refused = "gpus: the job needs 3 GPUs and can use 2 of 4: GPUs 0, 2: excluded by"
-    assert str(impossible(wants(1, 3).need, machine, LIMITS)).startswith(refused)
-    assert impossible(wants(1, 2).need, machine, LIMITS) is None
+    assert str(why_impossible(wants(1, 3).need, machine, LIMITS)).startswith(refused)
+    assert why_impossible(wants(1, 2).need, machine, LIMITS) is None
     whole = GpuChoice(exclude=("Fake H100",)).of(gpus(2))
-    assert "can use 0 of 2" in str(impossible(wants(1, 1).need, whole, LIMITS))
+    assert "can use 0 of 2" in str(why_impossible(wants(1, 1).need, whole, LIMITS))
 
 
 def test_gpus_that_the_owner_prefers_are_given_first() -> None:
@@ -146,21 +146,23 @@ def test_one_gpu_named_twice_is_not_two() -> None:
 
 
 def test_a_request_that_can_never_be_met_is_told_apart() -> None:
-    assert impossible(cpu(1, 8).need, None, LIMITS) is None
-    assert impossible(cpu(1, 9).need, None, LIMITS) == (
+    assert why_impossible(cpu(1, 8).need, None, LIMITS) is None
+    assert why_impossible(cpu(1, 9).need, None, LIMITS) == (
         "ranks = 9: limits.cpu_ranks of this daemon is 8 (its cores, unless its configuration sets "
         "another number); ask for fewer, or set that and restart it"
     )
-    assert impossible(wants(1, 2).need, gpus(2), LIMITS) is None
-    assert impossible(wants(1, 3).need, gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
-    assert "which does not exist" in str(impossible(wants(1, (5,)).need, gpus(2), LIMITS))
-    why = impossible(wants(1, 1).need, seen(error="no NVML: x"), LIMITS)
+    assert why_impossible(wants(1, 2).need, gpus(2), LIMITS) is None
+    assert (
+        why_impossible(wants(1, 3).need, gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
+    )
+    assert "which does not exist" in str(why_impossible(wants(1, (5,)).need, gpus(2), LIMITS))
+    why = why_impossible(wants(1, 1).need, seen(error="no NVML: x"), LIMITS)
     assert why is not None
     assert "shows none: no NVML: x" in why
 
 
 def test_p7_a_job_is_accepted_while_nvml_is_lost_if_its_gpus_were_seen() -> None:
-    assert impossible(wants(1, 1).need, seen(fake_gpu(0), error="lost"), LIMITS) is None
+    assert why_impossible(wants(1, 1).need, seen(fake_gpu(0), error="lost"), LIMITS) is None
 
 
 UNMEASURED = "the driver does not report its memory (NVML: Not Supported)"
@@ -181,10 +183,10 @@ def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
         "limits.use_unmeasured_gpus = true in the daemon's configuration"
     )
     assert sentence in decisions.waits[1]
-    assert impossible(wants(1, 1).need, seen(integrated), LIMITS) == (
+    assert why_impossible(wants(1, 1).need, seen(integrated), LIMITS) == (
         f"gpus: the job needs 1 GPU and can use 0 of 1: {sentence}"
     )
-    assert impossible(wants(1, 1).need, seen(integrated), USE) is None
+    assert why_impossible(wants(1, 1).need, seen(integrated), USE) is None
     assert started(decide([wants(1, 1), wants(2, 1)], seen(integrated), limits=USE)) == {1: [0]}
     held = decide([wants(1, 1)], seen(integrated), limits=USE, leases=[lease(0)])
     assert "GPU 0: job 9" in held.waits[1]
@@ -193,9 +195,13 @@ def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
 def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
     both = seen(fake_gpu(0, unmeasured=UNMEASURED), fake_gpu(1, used_gib=0))
     assert started(decide([wants(1, 1)], both)) == {1: [1]}
-    assert impossible(wants(1, 1).need, both, LIMITS) is None
-    assert "can use 1 of 2: GPU 0: the driver" in str(impossible(wants(1, 2).need, both, LIMITS))
-    assert "can use 0 of 1: GPU 0: the driver" in str(impossible(wants(1, (0,)).need, both, LIMITS))
+    assert why_impossible(wants(1, 1).need, both, LIMITS) is None
+    assert "can use 1 of 2: GPU 0: the driver" in str(
+        why_impossible(wants(1, 2).need, both, LIMITS)
+    )
+    assert "can use 0 of 1: GPU 0: the driver" in str(
+        why_impossible(wants(1, (0,)).need, both, LIMITS)
+    )
 
 
 def test_a_known_use_counts_where_only_the_processes_are_not_told() -> None:
@@ -209,10 +215,10 @@ def test_mig_instances_are_named_and_refused() -> None:
     divided = fake_gpu(0, error=why, mig_instances=["MIG-77 (1g.5gb)"])
     both = seen(divided, fake_gpu(1, used_gib=0))
     assert started(decide([wants(1, 1)], both)) == {1: [1]}
-    assert impossible(wants(1, 2).need, both, LIMITS) == (
+    assert why_impossible(wants(1, 2).need, both, LIMITS) == (
         f"gpus: the job needs 2 GPUs and can use 1 of 2: GPU 0: {why}"
     )
-    assert impossible(wants(1, ("MIG-77",)).need, both, USE) == (
+    assert why_impossible(wants(1, ("MIG-77",)).need, both, USE) == (
         "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, and zerotools trains "
         "only on whole GPUs"
     )
@@ -228,16 +234,16 @@ def test_gpus_that_cannot_compute_as_the_job_wants_are_refused_with_what_to_set(
     old = [fake_gpu(index, used_gib=0, compute_capability=(7, 0)) for index in range(2)]
     unknown = fake_gpu(2, used_gib=0, compute_capability=None)
     new = fake_gpu(3, used_gib=0)
-    assert impossible(capable(1, 1, BF16).need, seen(*old), LIMITS) == (
+    assert why_impossible(capable(1, 1, BF16).need, seen(*old), LIMITS) == (
         "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: Fake H100 has compute "
         'capability 7.0, and train.precision = "bf16" needs 8.0; set fp16'
     )
-    assert str(impossible(capable(1, (0,), BF16).need, seen(*old, new), LIMITS)).endswith(
+    assert str(why_impossible(capable(1, (0,), BF16).need, seen(*old, new), LIMITS)).endswith(
         "set fp16"
     )
     for able in (unknown, new):
-        assert impossible(capable(1, 1, BF16).need, seen(*old, able), LIMITS) is None
-    assert impossible(wants(1, 2).need, seen(*old), LIMITS) is None
+        assert why_impossible(capable(1, 1, BF16).need, seen(*old, able), LIMITS) is None
+    assert why_impossible(wants(1, 2).need, seen(*old), LIMITS) is None
 
 
 def test_a_job_is_given_gpus_that_compute_as_it_wants() -> None:

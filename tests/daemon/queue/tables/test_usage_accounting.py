@@ -56,7 +56,7 @@ def in_all(store: Store) -> dict[int, float]:
 
 
 def test_two_gpus_count_twice_and_a_share_for_its_part(tmp_path: Path, opened: Open) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     began = Moment(now.time - 600, (now.clock or 0) - 600, now.boot_id)
     begin(store, began, "GPU-1", "GPU-2")
     begin(store, began, "GPU-3", uid=6, part=0.25)
@@ -67,7 +67,7 @@ def test_two_gpus_count_twice_and_a_share_for_its_part(tmp_path: Path, opened: O
 
 
 def test_a_restart_loses_nothing_and_nothing_is_booked_twice(tmp_path: Path, opened: Open) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     began = Moment(now.time - 100, (now.clock or 0) - 100, now.boot_id)
     begin(store, began, "GPU-1")
     store.book_gpu_use()
@@ -77,7 +77,7 @@ def test_a_restart_loses_nothing_and_nothing_is_booked_twice(tmp_path: Path, ope
     store.close()
     store = opened(tmp_path)
     assert in_all(store) == {5: 100}
-    end(store, 1, clocks.now().time)
+    end(store, 1, clocks.read_clocks().time)
     assert in_all(store) == {5: 100}
 
 
@@ -85,7 +85,7 @@ def test_a_restart_loses_nothing_and_nothing_is_booked_twice(tmp_path: Path, ope
 def test_a_record_that_claims_an_early_end_hides_nothing_while_a_daemon_runs(
     tmp_path: Path, opened: Open, unbooked: int, whole: int
 ) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     clock = now.clock or 0
     begin(store, Moment(now.time - 1000, clock - 1000, now.boot_id), "GPU-1")
     sql = store._sql
@@ -95,7 +95,7 @@ def test_a_record_that_claims_an_early_end_hides_nothing_while_a_daemon_runs(
 
 
 def test_a_calendar_that_was_set_books_what_the_clock_says(tmp_path: Path, opened: Open) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     begin(store, Moment(now.time - 9e6, (now.clock or 0) - 50, now.boot_id), "GPU-1")
     store.book_gpu_use()
     assert in_all(store) == {5: 50}
@@ -104,7 +104,7 @@ def test_a_calendar_that_was_set_books_what_the_clock_says(tmp_path: Path, opene
 def test_who_used_less_for_their_weight_goes_first_and_the_view_says_by_how_much(
     tmp_path: Path, opened: Open
 ) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     for uid, seconds in ((5, 3600), (6, 7200)):
         began = Moment(now.time - seconds, (now.clock or 0) - seconds, now.boot_id)
         begin(store, began, f"GPU-{uid}", uid=uid)
@@ -125,7 +125,7 @@ def test_who_used_less_for_their_weight_goes_first_and_the_view_says_by_how_much
 def test_what_was_used_long_ago_is_read_once_and_what_is_new_is_seen(
     tmp_path: Path, opened: Open
 ) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     hour = int(now.time // 3600)
     for uid, ago, seconds in ((5, 24 * 14, 8e4), (6, 1, 1e4)):
         store._sql("INSERT INTO gpu_use VALUES (?, ?, ?)", (uid, hour - ago, seconds))
@@ -142,7 +142,7 @@ def test_what_was_used_long_ago_is_read_once_and_what_is_new_is_seen(
 
 
 def test_a_damaged_row_keeps_nobody_else_from_being_booked(tmp_path: Path, opened: Open) -> None:
-    store, now = opened(tmp_path), clocks.now()
+    store, now = opened(tmp_path), clocks.read_clocks()
     began = Moment(now.time - 600, (now.clock or 0) - 600, now.boot_id)
     begin(store, began, "GPU-1")
     begin(store, began, "GPU-2", uid=6)

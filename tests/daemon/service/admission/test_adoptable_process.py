@@ -14,7 +14,7 @@ from harness.started import Started
 from tests.daemon.users.other_users import AS_ROOT
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
-from zerotoolsd.service.admission.adoptable_process import look_at_process, missing
+from zerotoolsd.service.admission.adoptable_process import look_at_process, why_not_adoptable
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 NOBODY = 65534
@@ -45,7 +45,7 @@ def test_who_it_is_and_what_it_runs(training: Started, tmp_path: Path) -> None:
     assert found["command"] == ("sh", "-c", "sleep 1000 & echo; wait")
     assert found["directory"] == str(tmp_path)
     assert len(found["below"]) == 1
-    assert list(missing(process)) == []
+    assert list(why_not_adoptable(process)) == []
 
 
 def test_words_that_are_no_text_are_shown_all_the_same(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_one_that_is_gone_is_refused_and_named_when_it_goes() -> None:
     assert refusal(child.pid).endswith("has ended already")  # nobody has collected it yet
     child.wait()
     assert refusal(child.pid) == f"process {child.pid} does not exist on this machine, or has ended"
-    (said,) = missing(process)
+    (said,) = why_not_adoptable(process)
     assert said.endswith("it has ended, and cannot be watched again")
 
 
@@ -80,9 +80,9 @@ def test_a_pid_that_another_one_has_now_and_another_boot_are_somebody_else(
     training: Started,
 ) -> None:
     now = adopted_process(look_at_process(training.pid, DAEMON)["adopted"])
-    (said,) = missing(AdoptedProcess(now.pid, now.start_ticks - 1, now.boot_id))
+    (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks - 1, now.boot_id))
     assert "it has ended" in said
-    (said,) = missing(AdoptedProcess(now.pid, now.start_ticks, "0" * 8 + now.boot_id[8:]))
+    (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks, "0" * 8 + now.boot_id[8:]))
     assert said.endswith("the machine was started again")
 
 
@@ -132,4 +132,6 @@ def test_no_process_of_another_user() -> None:
         process = read_process(pid)
         assert process is not None
         identity = AdoptedProcess(pid, process.start_ticks, boot_id())
-        assert list(missing(identity)) == [f"script.adopted: process {pid} is another user's"]
+        assert list(why_not_adoptable(identity)) == [
+            f"script.adopted: process {pid} is another user's"
+        ]

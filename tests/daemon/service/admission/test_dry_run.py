@@ -122,13 +122,13 @@ def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
     mute.write_text("#!/bin/sh\necho nothing\n")
     mute.chmod(0o700)
     with pytest.raises(BadRequest, match=r"could not check the model and the data, and gave"):
-        asyncio.run(dry_run.rehearse(spec, str(mute), {}))
+        asyncio.run(dry_run.run_rank_checks(spec, str(mute), {}))
 
 
 def test_a_directory_that_takes_no_file_is_named(tmp_path: Path) -> None:
     spec, missing = job_from_dict(job(), source="job"), tmp_path / "missing"
     with pytest.raises(Unavailable, match=rf"a file in {missing} cannot be written: No such file"):
-        asyncio.run(dry_run.rehearse(spec, sys.executable, {}, directory=missing))
+        asyncio.run(dry_run.run_rank_checks(spec, sys.executable, {}, directory=missing))
 
 
 def test_a_disk_that_fills_up_in_the_middle_is_said(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_said(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(Unavailable, match=rf"a file in {tmp_path} cannot be written: File too"):
-            asyncio.run(dry_run.rehearse(spec, sys.executable, {}, directory=tmp_path))
+            asyncio.run(dry_run.run_rank_checks(spec, sys.executable, {}, directory=tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ import pytest
 from tests.jobs.slurm.fake_programs import programs
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotoolsd.service.admission.file_survey import survey
+from zerotoolsd.service.admission.file_survey import survey_job_files
 from zerotoolsd.service.admission.memory_check import MachineMemory
 
 
@@ -25,6 +25,6 @@ def test_a_job_for_slurm_is_refused_where_there_is_no_sbatch(tmp_path: Path) -> 
     spec = job_from_dict(tree, source="job")
     text = json.dumps(job_to_dict(spec))
     with pytest.raises(Unsupported, match="sbatch is not in PATH"):
-        survey(spec, text, MachineMemory(None, 2**40))
+        survey_job_files(spec, text, MachineMemory(None, 2**40))
     programs(tmp_path)
-    assert survey(spec, text, MachineMemory(None, 2**40))["place"] is None
+    assert survey_job_files(spec, text, MachineMemory(None, 2**40))["place"] is None

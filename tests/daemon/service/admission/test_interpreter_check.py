@@ -285,7 +285,7 @@ def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
         async def story() -> None:
             python, turns = str(disk.door / "python"), 0
             asked = asyncio.create_task(
-                interpreter_check.ask(python, {}, "-c", "", deadline_seconds=0.3)
+                interpreter_check.run_interpreter(python, {}, "-c", "", deadline_seconds=0.3)
             )
 
             async def done() -> bool:

@@ -25,7 +25,11 @@ from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.operations import show_jobs
-from zerotoolsd.service.operations.show_jobs import ShownSpecs, ThinnedCheckpoints, shortened
+from zerotoolsd.service.operations.show_jobs import (
+    ShownSpecs,
+    ThinnedCheckpoints,
+    shortened_job_file,
+)
 from zerotoolsd.service.result_readers import thinned_sentence
 from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.served_users import OWN_ONLY
@@ -96,7 +100,7 @@ def test_a_large_job_is_cut_in_a_list_and_whole_by_itself(script: dict[str, Any]
 
 def test_no_part_of_a_text_is_shown() -> None:
     """A part of a secret is not known as one."""
-    tree = shortened({"a": "--password '" + "s3cret " * 1000, "b": ["x" * 2000], "c": 7})
+    tree = shortened_job_file({"a": "--password '" + "s3cret " * 1000, "b": ["x" * 2000], "c": 7})
     assert tree == {"a": "(7012 characters)", "b": ["(2000 characters)"], "c": 7}
 
 
@@ -146,7 +150,7 @@ def test_a_record_is_shown_and_damage_is_not(tmp_path: Path) -> None:
 
 def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Path) -> None:
     looks = {thinned_sentence.__name__: thinned_sentence}
-    way = check_server.start(looks)
+    way = check_server.start_check_server(looks)
     with hung_disk(tmp_path / "disk") as disk:
         if disk is None:
             way.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.slurm.runner.node_step import combined
+from zerotoolsd.slurm.runner.node_step import combined_record
 
 NAMES = ("node 0 (n1)", "node 1 (n2)")
 
@@ -27,12 +27,12 @@ def record(outcome: str, **more: Any) -> dict[str, Any]:
 def test_what_was_wrong_by_itself_counts(
     outcomes: tuple[str, str], wanted: str, cause: str
 ) -> None:
-    found = combined([record(each) for each in outcomes], NAMES)
+    found = combined_record([record(each) for each in outcomes], NAMES)
     assert (found["outcome"], found["cause"]) == (wanted, cause)
 
 
 def test_of_two_that_failed_the_first_did_it() -> None:
-    found = combined([record("crashed", ended=20.0), record("crashed", ended=10.0)], NAMES)
+    found = combined_record([record("crashed", ended=20.0), record("crashed", ended=10.0)], NAMES)
     assert found["cause"] == "node 1 (n2): CRASHED"
 
 
@@ -42,7 +42,7 @@ def test_steps_are_told_by_node_0_and_peaks_are_the_largest() -> None:
     second = record(
         "crashed", steps_done=3, evaluation={"step": 2}, peak_host_bytes=9, unkillable=[{"pid": 1}]
     )
-    found = combined([first, second], NAMES)
+    found = combined_record([first, second], NAMES)
     assert (found["steps_done"], found["checkpoint"]) == (7, {"step": 6})
     assert found["evaluation"] == {"step": 4}
     assert (found["peak_host_bytes"], found["unkillable"]) == (9, [])

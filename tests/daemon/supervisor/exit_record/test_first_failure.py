@@ -10,7 +10,7 @@ import pytest
 from zerotoolsd.supervisor.exit_record.first_failure import (
     LONGEST,
     error_line,
-    initiator,
+    first_failed_rank,
     last_error,
 )
 from zerotoolsd.supervisor.exit_record.outcome import (
@@ -166,7 +166,7 @@ CASES: dict[str, tuple[list[LoggedRank], list[dict[str, Any]], int | None, int]]
 def test_the_rank_that_began_it_is_found(case: str) -> None:
     ranks, errors, awaited, expected = CASES[case]
     broken = [rank for rank in ranks if is_abnormal(rank)]
-    assert initiator(ranks, broken, errors, awaited).rank.index == expected
+    assert first_failed_rank(ranks, broken, errors, awaited).rank.index == expected
 
 
 class Told:

@@ -17,7 +17,7 @@ from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.supervisor.durable_files import ReservedRecord, read_json, write_json
-from zerotoolsd.supervisor.exit_record.keeper import Records, keep
+from zerotoolsd.supervisor.exit_record.keeper import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.main import supervise
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, RUN, Plan
@@ -55,7 +55,7 @@ def kept(run: Path, act: Act) -> tuple[int, dict[str, Any] | None]:
             os.dup2(log, 1), os.dup2(log, 2)
             become_subreaper()
             plan = Plan.from_json(read_json(Path(ATTEMPT)) or {})
-            status = keep(plan, lambda records, ledger: act(plan, records, ledger))
+            status = run_keeper(plan, lambda records, ledger: act(plan, records, ledger))
         finally:
             os._exit(status)
     _, status = os.waitpid(pid, 0)

@@ -228,12 +228,12 @@ def test_the_kernel_s_words_on_a_stopped_process(sleeper: Started) -> None:
     os.kill(sleeper.pid, signal.SIGSTOP)
 
     def state() -> str:
-        found = procfs.activity(sleeper.pid)
+        found = procfs.process_state(sleeper.pid)
         return "" if found is None else found.state
 
     wait_for(lambda: state() == "T", "the process to stop")
-    assert procfs.report(sleeper.pid).startswith(
+    assert procfs.process_report(sleeper.pid).startswith(
         f"pid {sleeper.pid} is stopped by a signal (state T)"
     )
-    assert procfs.activity(2**22 + 1) is None
-    assert procfs.report(2**22 + 1).endswith("is gone")
+    assert procfs.process_state(2**22 + 1) is None
+    assert procfs.process_report(2**22 + 1).endswith("is gone")

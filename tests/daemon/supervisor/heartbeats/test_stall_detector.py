@@ -14,9 +14,9 @@ from zerotoolsd.supervisor.heartbeats.stall_detector import (
     AttemptStall,
     RankState,
     StallDetector,
-    duration,
+    format_duration,
     hangs_together,
-    sentence,
+    stall_sentence,
     straggler_of,
 )
 from zerotoolsd.supervisor.procfs import Activity
@@ -285,7 +285,10 @@ def test_ranks_that_hang_in_their_first_collectives_are_told_together() -> None:
     assert hangs_together([first, second])
     connecting = [sight(rank, 0, phase="connecting", quiet=601.0) for rank in (0, 1)]
     assert hangs_together(connecting)
-    assert sentence(connecting, None) == "all 2 ranks have been in the first collective for 10 min"
+    assert (
+        stall_sentence(connecting, None)
+        == "all 2 ranks have been in the first collective for 10 min"
+    )
     assert not hangs_together([first])
     assert not hangs_together([first, sight(1, 0, phase="loading")])
     assert "NCCL_P2P_DISABLE" in NCCL_ADVICE
@@ -294,34 +297,37 @@ def test_ranks_that_hang_in_their_first_collectives_are_told_together() -> None:
 def test_the_sentence_names_the_rank_and_its_place() -> None:
     both = [sight(0, doing=REDUCES), sight(2, 811, doing=REDUCES, quiet=1890.0)]
     waits = "rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it"
-    assert sentence(both, 2) == waits
+    assert stall_sentence(both, 2) == waits
     stopped = [sight(0), sight(1, phase="saving", state="T")]
-    assert sentence(stopped, 1) == (
+    assert stall_sentence(stopped, 1) == (
         "rank 1 has been in the save of step 811 for 60 s: it is stopped by a signal (state T); "
         "the others wait for it"
     )
-    assert sentence([sight(0, phase="loading", quiet=7300.0)], 0) == (
+    assert stall_sentence([sight(0, phase="loading", quiet=7300.0)], 0) == (
         "it has been in loading for 2 h 01 min"
     )
-    assert sentence([sight(0, phase="complete", quiet=102.0)], 0) == (
+    assert stall_sentence([sight(0, phase="complete", quiet=102.0)], 0) == (
         "it reported that it is complete, and has not ended for 102 s"
     )
 
 
 def test_where_nobody_is_behind_all_are_told() -> None:
     alike = [sight(rank, doing=REDUCES, quiet=60.0 + rank) for rank in range(3)]
-    assert sentence(alike, None) == "all 3 ranks have been in the all-reduce of step 812 for 60 s"
+    assert (
+        stall_sentence(alike, None)
+        == "all 3 ranks have been in the all-reduce of step 812 for 60 s"
+    )
     stopped = [sight(0, state="T"), sight(1, state="T")]
-    assert sentence(stopped, None).endswith("for 60 s: each is stopped by a signal (state T)")
+    assert stall_sentence(stopped, None).endswith("for 60 s: each is stopped by a signal (state T)")
     unlike = [sight(0), sight(1), sight(2, doing=REDUCES)]
-    assert sentence(unlike, None) == (
+    assert stall_sentence(unlike, None) == (
         "no rank has got any further for 60 s: rank 0 is in step 812, rank 1 is in step 812, "
         "rank 2 is in the all-reduce of step 812"
     )
 
 
 def test_durations_are_short() -> None:
-    assert [duration(s) for s in (0.4, 119, 120, 7199, 7500)] == [
+    assert [format_duration(s) for s in (0.4, 119, 120, 7199, 7500)] == [
         "0 s",
         "119 s",
         "2 min",
@@ -331,6 +337,6 @@ def test_durations_are_short() -> None:
 
 
 def test_an_evaluation_of_no_training_has_no_step() -> None:
-    said = sentence([sight(0, 0, phase="evaluating")], 0)
+    said = stall_sentence([sight(0, 0, phase="evaluating")], 0)
     assert said.startswith("it has been in the evaluation for 60 s")
-    assert "evaluation after step 40" in sentence([sight(0, 40, phase="evaluating")], 0)
+    assert "evaluation after step 40" in stall_sentence([sight(0, 40, phase="evaluating")], 0)

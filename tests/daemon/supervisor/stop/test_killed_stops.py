@@ -17,7 +17,7 @@ from tests.daemon.supervisor.stop.test_stop_programs import begin, notes
 from tests.daemon.waiting import wait_for
 from tests.matrices import FULL
 from zerotoolsd.supervisor.durable_files import read_json, write_json
-from zerotoolsd.supervisor.procfs import descendants, processes
+from zerotoolsd.supervisor.procfs import all_processes, descendants
 
 SCRIPT = 'sh -c "$T train; $T publish"; $T publish'
 CASES = [
@@ -45,7 +45,7 @@ def test_p12_nothing_begins_after_a_kill_in_a_stop(
     wait_for(lambda: "train begins" in notes(tmp_path), "the program")
     record = started(run)
     rank = record["ranks"][0]["pid"]
-    found = descendants(rank, processes())
+    found = descendants(rank, all_processes())
     [inner] = (process for process in found if process.parent == rank)
     [program] = (process for process in found if process.parent == inner.pid)
     pids = {

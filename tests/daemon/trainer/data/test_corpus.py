@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.data.corpus import PIECE_BYTES, ByteTokens, find_files, measure, text_pieces
+from zerotoolsd.trainer.data.corpus import (
+    PIECE_BYTES,
+    ByteTokens,
+    find_files,
+    measured_sizes,
+    text_pieces,
+)
 
 
 def test_files_come_sorted_by_pattern_and_once(tmp_path: Path) -> None:
@@ -32,14 +38,14 @@ def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, before: int) -
     path = tmp_path / "latin.txt"
     path.write_bytes(b"\n" + b"a" * before + b"\n\xe9 is Latin-1")
     with pytest.raises(BadFile, match=rf"latin\.txt, line 3: .* byte {before + 2} .* 0xe9"):
-        measure([path])
+        measured_sizes([path])
 
 
 def test_a_character_cut_off_at_the_end_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cut.txt"
     path.write_bytes(b"abc" + "é".encode()[:1])
     with pytest.raises(BadFile, match=r"line 1: .* byte 3 of the file is 0xc3"):
-        measure([path])
+        measured_sizes([path])
 
 
 def test_a_character_across_two_pieces_is_one(tmp_path: Path) -> None:
@@ -47,7 +53,7 @@ def test_a_character_across_two_pieces_is_one(tmp_path: Path) -> None:
     text = "a" * (PIECE_BYTES - 1) + "€" + "b" * 10
     path.write_text(text, "utf-8")
     assert "".join(text_pieces(path)) == text
-    assert measure([path]) == [PIECE_BYTES + 12]
+    assert measured_sizes([path]) == [PIECE_BYTES + 12]
 
 
 @given(parts=st.lists(st.binary(max_size=9), min_size=1, max_size=6), data=st.data())
@@ -69,7 +75,7 @@ def test_a_slice_is_that_of_the_files_joined(
 def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_bytes(b"0123456789")
-    tokens = ByteTokens([path], measure([path]))
+    tokens = ByteTokens([path], measured_sizes([path]))
     path.write_bytes(b"01234")
     with pytest.raises(BadFile, match=r"log\.txt had 10 bytes when the job began"):
         tokens.read(2, 8)

@@ -72,14 +72,14 @@ PARTS = [
 def test_packed_examples_cost_what_they_cost_alone(tree: dict[str, Any], attention: str) -> None:
     import torch
 
-    from zerotoolsd.trainer.data.packing import join
+    from zerotoolsd.trainer.data.packing import join_examples
     from zerotoolsd.trainer.engine.training_loss import summed_loss
 
     model = small(tree, attention)
     cpu = torch.device("cpu")
     alone = [summed_loss(model, [part], cpu) for part in PARTS]
     filled = summed_loss(model, PARTS, cpu)
-    packed = summed_loss(model, [join(PARTS), join(PARTS[:2])], cpu)
+    packed = summed_loss(model, [join_examples(PARTS), join_examples(PARTS[:2])], cpu)
     assert filled.loss == pytest.approx(sum(one.loss for one in alone), rel=1e-6)
     twice = sum(one.loss for one in alone + alone[:2])
     assert (packed.loss, packed.tokens) == (pytest.approx(twice, rel=1e-6), 6 + 4)

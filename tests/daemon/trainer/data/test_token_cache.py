@@ -23,8 +23,8 @@ from zerotoolsd.trainer.data.token_cache import (
     TokenCache,
     _locked,
     cache_from,
-    checksum,
-    fingerprint,
+    file_checksum,
+    tokenising_fingerprint,
 )
 
 
@@ -238,7 +238,7 @@ def test_the_key_follows_content_tokenizer_and_settings(tmp_path: Path) -> None:
     tokenizer.mkdir()
 
     def key(settings: Any = 1) -> str:
-        return fingerprint([data], tokenizer, settings, stamps)
+        return tokenising_fingerprint([data], tokenizer, settings, stamps)
 
     (tokenizer / "tokenizer.json").write_text("{}")
     data.write_text("one")
@@ -302,18 +302,18 @@ DAMAGES: dict[str, Callable[[], bytes]] = {
 def test_damage_is_seen(damage: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(BYTES)
     (tmp_path / "b").write_bytes(DAMAGES[damage]())
-    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+    assert file_checksum(tmp_path / "a") != file_checksum(tmp_path / "b")
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, BLOCK_BYTES, BLOCK_BYTES + 1, len(BYTES)])
 def test_it_follows_from_the_bytes_alone(size: int, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(BYTES[:size])
-    assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
-    assert checksum(tmp_path / "a")[0] == size
+    assert file_checksum(tmp_path / "a") == file_checksum(tmp_path / "b")
+    assert file_checksum(tmp_path / "a")[0] == size
 
 
 def test_it_stays_what_it_was(tmp_path: Path) -> None:
     """Entries that are there are compared with what was noted."""
     (tmp_path / "a").write_bytes(bytes(range(256)) * 4096)
-    assert checksum(tmp_path / "a") == (1 << 20, 3430559016)
+    assert file_checksum(tmp_path / "a") == (1 << 20, 3430559016)

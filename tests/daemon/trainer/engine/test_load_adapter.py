@@ -17,7 +17,7 @@ from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotoolsd.children.export import export
+from zerotoolsd.children.export import export_newest
 
 pytestmark = [
     pytest.mark.torch,
@@ -44,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Runs,
     """A run with adapters, and the directory that it exports."""
     directory = tmp_path_factory.mktemp("adapters") / "out"
     runs = run_all(directory, text, 1, {"first": lora_job(0)})
-    return runs, export(runs.directory / "first" / "out", ADAPTER)
+    return runs, export_newest(runs.directory / "first" / "out", ADAPTER)
 
 
 def test_peft_computes_what_the_job_trained(trained: tuple[Runs, Path], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.lora import GATHERS_TWO_TYPES  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     started = time.monotonic()
     places = ({"optimizer": "none"}, {"optimizer": "cpu"}, {"params": "cpu"})
     precisions = (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "train"))

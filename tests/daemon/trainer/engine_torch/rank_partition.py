@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotoolsd.trainer.engine_torch.update_path import RowPartition  # noqa: E402
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh  # noqa: E402
-from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 SHAPES = ((1,), (2, 3), (4, 5), (5,), (7, 2, 3), (3, 1), (9, 4))
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     mesh = make_mesh(group.device, MemoryLayout(1, group.rank.world_size))
     for bucket_bytes in (4, 28, 1 << 20):
         check(mesh, bucket_bytes)

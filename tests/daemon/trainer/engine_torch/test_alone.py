@@ -51,17 +51,17 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
-    from zerotoolsd.trainer.model.initial_weights import initialise
+    from zerotoolsd.trainer.model.initial_weights import initialise_weights
     from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.optimizer_groups import muon_names
-    from zerotoolsd.trainer.model.sharding import make_mesh, shard
+    from zerotoolsd.trainer.model.sharding import make_mesh, shard_model
 
     config = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
     drawn = Qwen3MoeConfig(**ROUTED) if routed else LlamaConfig(**config, tie_word_embeddings=True)
     meta_model = make_meta_model(drawn)
     train = TrainSpec(steps=4, batch_size=2, precision=layout.precision, optimizer=optimizer)
     memory = make_memory(torch.device("cpu"), layout.state_tier)
-    model = shard(meta_model, layout, memory).train()
+    model = shard_model(meta_model, layout, memory).train()
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     path = masters or InPlaceUpdate(parameters, torch.device("cpu"))
@@ -70,7 +70,7 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     mesh = None if layout.is_sharded else make_mesh(torch.device("cpu"), layout)
     live = LiveState(model, layout, adam, memory, SeparateExperts(model), masters, mesh)
     buffers = dict(model.named_buffers())
-    initialise(dict(live.parameters), buffers, meta_model, 7, memory.host, set())
+    initialise_weights(dict(live.parameters), buffers, meta_model, 7, memory.host, set())
     live.copy_to_model()
     if routed:
         setattr(model, router_balance._LOSS_ATTRIBUTE, router_balance.RouterLoss(0.01, 2))

@@ -269,11 +269,11 @@ def test_steps_are_those_of_torch(scale: str) -> None:
 def test_gpus_without_bf16_iterate_in_fp32(capability: tuple[int, int], name: str) -> None:
     import torch
 
-    from zerotoolsd.trainer.engine_torch.muon import computing_type, orthogonal
+    from zerotoolsd.trainer.engine_torch.muon import computing_type, orthogonalised
 
     found = computing_type(torch.device("cuda", 0), lambda device: capability)
     assert found == getattr(torch, name)
     assert computing_type(torch.device("cpu")) == torch.bfloat16
     matrix = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(found)
-    values = torch.linalg.svdvals(orthogonal(matrix).float())
+    values = torch.linalg.svdvals(orthogonalised(matrix).float())
     assert 0.6 < float(values.min()) <= float(values.max()) < 1.3

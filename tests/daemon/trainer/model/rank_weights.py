@@ -24,11 +24,11 @@ from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotools.jobs.jobfile_tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.memory_tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402
-from zerotoolsd.trainer.model.initial_weights import initialise  # noqa: E402
+from zerotoolsd.trainer.model.initial_weights import initialise_weights  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.model.pretrained import match_directory  # noqa: E402
-from zerotoolsd.trainer.model.sharding import shard  # noqa: E402
-from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.model.sharding import shard_model  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
@@ -55,22 +55,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
-    group = join(rank_from(), spec.device)
+    group = join_group(rank_from(), spec.device)
     memory = make_memory(group.device)
     report = {}
     models = json.loads((Path(spec.output_dir or "") / "models.json").read_text())
     for name, config in models.items():
         meta_model = make_meta_model(read_config(replace(spec.model, config=config, path=None)))
         for stage in (0, 3):
-            model = shard(meta_model, MemoryLayout(stage, group.rank.world_size, "fp32"), memory)
+            model = shard_model(
+                meta_model, MemoryLayout(stage, group.rank.world_size, "fp32"), memory
+            )
             parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-            initialise(parameters, buffers, meta_model, spec.seed, memory.host)
+            initialise_weights(parameters, buffers, meta_model, spec.seed, memory.host)
             report[f"{name} {stage}"] = digest(gathered(model))
     if spec.model.path is not None:
         directory = Path(spec.model.path)
         meta_model = make_meta_model(read_config(ModelSpec(path=str(directory))))
-        model = shard(meta_model, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
-        initialise({}, dict(model.named_buffers()), meta_model, spec.seed, memory.host)
+        model = shard_model(meta_model, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
+        initialise_weights({}, dict(model.named_buffers()), meta_model, spec.seed, memory.host)
         targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
         pretrained = match_directory(meta_model.plain, meta_model.aliases, directory)
         load_weights(targets, meta_model.aliases, pretrained)

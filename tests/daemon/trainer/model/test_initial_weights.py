@@ -23,7 +23,7 @@ def values(meta_model: Any, names: set[str], loaded: set[str]) -> dict[str, Any]
     import torch
 
     from zerotoolsd.trainer.memory_tiers import make_memory
-    from zerotoolsd.trainer.model.initial_weights import initialise
+    from zerotoolsd.trainer.model.initial_weights import initialise_weights
 
     def empty(tensor: Any) -> Any:
         return torch.full(tensor.shape, 7, dtype=tensor.dtype)
@@ -32,7 +32,7 @@ def values(meta_model: Any, names: set[str], loaded: set[str]) -> dict[str, Any]
     parameters = {n: empty(p) for n, p in model.named_parameters() if n in names}
     buffers = {name: empty(buffer) for name, buffer in model.named_buffers()}
     host = make_memory(torch.device("cpu")).host
-    initialise(parameters, buffers, meta_model, 0, host, loaded)
+    initialise_weights(parameters, buffers, meta_model, 0, host, loaded)
     return {**parameters, **buffers}
 
 

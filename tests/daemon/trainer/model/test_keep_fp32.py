@@ -64,7 +64,7 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
     from zerotools.core.training_memory import MemoryLayout
     from zerotoolsd.trainer.memory_tiers import make_memory
     from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
-    from zerotoolsd.trainer.model.sharding import shard
+    from zerotoolsd.trainer.model.sharding import shard_model
 
     meta_model = drawn(name)
 
@@ -75,7 +75,7 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
     memory_layout = kind(world_size=1, precision=precision, **layout)
     memory = make_memory(torch.device("cpu"), memory_layout.state_tier)
     kept = kept_in_fp32(meta_model.model, train(precision))
-    model = shard(meta_model, memory_layout, memory, kept=kept)
+    model = shard_model(meta_model, memory_layout, memory, kept=kept)
     for tensor in (*model.parameters(), *model.buffers()):
         getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
     found: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def check(trees: dict[str, dict[str, Any]], text: Path, tmp_path: Path) -> None:
 
 
 def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
-    from zerotoolsd.trainer.model.memory_estimate import predict
+    from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
@@ -133,5 +133,5 @@ def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
     spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
     meta_model = make_meta_model(read_config(spec.model))
     trained, _ = meta_model.parameter_count()
-    found = predict(meta_model, memory_layout_of(spec), on_gpu=False)
+    found = predict_state_memory(meta_model, memory_layout_of(spec), on_gpu=False)
     assert (found.device, found.host) == (2 * trained, 14 * trained)

@@ -39,7 +39,7 @@ def made(changes: dict[str, Any]) -> Any:
 
 def examples(times: int = 1) -> list[Any]:
     from zerotoolsd.trainer.data.example_pools import Example
-    from zerotoolsd.trainer.data.packing import join
+    from zerotoolsd.trainer.data.packing import join_examples
 
     drawn = torch.Generator().manual_seed(1)
 
@@ -48,7 +48,7 @@ def examples(times: int = 1) -> list[Any]:
         return found
 
     rows = [lengths * times for lengths in LENGTHS]
-    return [join([Example(ids(size), ids(size)) for size in lengths]) for lengths in rows]
+    return [join_examples([Example(ids(size), ids(size)) for size in lengths]) for lengths in rows]
 
 
 def trained(model: Any, batch: list[Any]) -> tuple[float, dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_no_tensor_is_all_positions_by_all_positions(*, segmented: bool) -> None
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from zerotoolsd.trainer.data.example_pools import Example
-    from zerotoolsd.trainer.data.packing import join
+    from zerotoolsd.trainer.data.packing import join_examples
     from zerotoolsd.trainer.model.segment_attention import SEGMENTED
 
     sizes = []
@@ -146,7 +146,7 @@ def test_no_tensor_is_all_positions_by_all_positions(*, segmented: bool) -> None
         model.set_attn_implementation(SEGMENTED)
     ids = list(range(length))
     with Sizes():
-        trained(model, [join([Example(ids, ids)] * count)])
+        trained(model, [join_examples([Example(ids, ids)] * count)])
     assert (max(sizes) >= (count * length) ** 2) != segmented
 
 
@@ -166,10 +166,10 @@ def test_sequences_of_one_segment_and_generated_text_are_as_ever() -> None:
 
 def test_sequences_for_flash_attention_are_one_row() -> None:
     """transformers tells segments by their positions in a batch of one alone."""
-    from zerotoolsd.trainer.data.packing import join
+    from zerotoolsd.trainer.data.packing import join_examples
 
     [*batch] = examples()
-    joined = join(batch)
+    joined = join_examples(batch)
     assert joined.segments == tuple(length for row in LENGTHS for length in row)
     model = made({})
     assert trained(model, [joined])[0] == pytest.approx(trained(model, batch)[0], rel=ROUNDING)

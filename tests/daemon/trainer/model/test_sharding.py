@@ -36,7 +36,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     from zerotools.core.training_memory import MemoryLayout
     from zerotoolsd.trainer.memory_tiers import make_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model
-    from zerotoolsd.trainer.model.sharding import shard
+    from zerotoolsd.trainer.model.sharding import shard_model
 
     class Sharded(MemoryLayout):
         is_sharded = True  # a rank that is alone has the buffers of several
@@ -47,7 +47,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
         LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"})
     )
     memory = make_memory(torch.device("cpu"), layout.state_tier)
-    model = shard(meta_model, layout, memory)
+    model = shard_model(meta_model, layout, memory)
     for tensor in (*model.parameters(), *model.buffers()):
         getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
     return model, memory, layout

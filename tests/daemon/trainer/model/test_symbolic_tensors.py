@@ -36,14 +36,14 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 def check(move: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> None:
     import torch
 
-    from zerotoolsd.trainer.model.symbolic_tensors import blocks_of, traced
+    from zerotoolsd.trainer.model.symbolic_tensors import blocks_of, symbolic_tensor
 
     sources = {
         str(number): torch.arange(torch.Size(shape).numel()).reshape(shape) + 1000 * number
         for number, shape in enumerate(shapes)
     }
     wanted = move(torch, *sources.values())
-    found = move(torch, *(traced(name, value.shape) for name, value in sources.items()))
+    found = move(torch, *(symbolic_tensor(name, value.shape) for name, value in sources.items()))
     pairs = (
         [(wanted, found)] if isinstance(wanted, torch.Tensor) else zip(wanted, found, strict=True)
     )
@@ -93,10 +93,10 @@ def factors(draw: random.Random, numel: int) -> list[int]:
 def test_what_is_no_move_is_refused() -> None:
     import torch
 
-    from zerotoolsd.trainer.model.symbolic_tensors import NotAMove, traced
+    from zerotoolsd.trainer.model.symbolic_tensors import NotAMove, symbolic_tensor
 
     for change in (lambda a: -a, lambda a: a + 1, lambda a: a[::2], torch.exp):
         with pytest.raises(NotAMove):
-            change(traced("x", (4,)))
+            change(symbolic_tensor("x", (4,)))
     with pytest.raises(ValueError, match="do not join"):
-        torch.stack([traced("x", (4,)), traced("y", (5,))])
+        torch.stack([symbolic_tensor("x", (4,)), symbolic_tensor("y", (5,))])

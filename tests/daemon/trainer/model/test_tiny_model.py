@@ -16,10 +16,10 @@ def test_every_layer_stays_and_widths_become_small(kind: str) -> None:
     from transformers import CONFIG_MAPPING
 
     from zerotoolsd.trainer.model.meta_model import make_meta_model
-    from zerotoolsd.trainer.model.tiny_model import narrow, same_layers
+    from zerotoolsd.trainer.model.tiny_model import narrow_config, same_layers
 
     config = CONFIG_MAPPING[kind]()
-    full, small = make_meta_model(config), make_meta_model(narrow(config))
+    full, small = make_meta_model(config), make_meta_model(narrow_config(config))
     assert same_layers(full, small)
     assert len(small.blocks) == len(full.blocks)
     assert small.parameter_count()[0] < MOST < full.parameter_count()[0]
@@ -28,10 +28,10 @@ def test_every_layer_stays_and_widths_become_small(kind: str) -> None:
 def test_what_decides_who_sees_whom_stays() -> None:
     from transformers import CONFIG_MAPPING
 
-    from zerotoolsd.trainer.model.tiny_model import narrow
+    from zerotoolsd.trainer.model.tiny_model import narrow_config
 
     def narrowed(kind: str, **values: Any) -> Any:
-        return narrow(CONFIG_MAPPING[kind](**values))
+        return narrow_config(CONFIG_MAPPING[kind](**values))
 
     assert narrowed("bert", is_decoder=True).is_decoder
     assert not narrowed("jamba").use_mamba_kernels

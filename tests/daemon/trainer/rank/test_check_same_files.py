@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.rank.check_same_files import PLACES, check_same_files, sampled
+from zerotoolsd.trainer.rank.check_same_files import PLACES, check_same_files, sampled_digest
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
@@ -35,22 +35,22 @@ def test_a_change_of_size_or_in_a_sample_tells(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     data = bytearray(range(256)) * 4096
     path.write_bytes(data)
-    known = sampled(path)
+    known = sampled_digest(path)
     for at in (0, len(data) - 1, len(data) * 7 // PLACES):
         changed = bytearray(data)
         changed[at] ^= 1
         path.write_bytes(changed)
-        assert sampled(path) != known
+        assert sampled_digest(path) != known
     path.write_bytes(data[:-1])
-    assert sampled(path) != known
+    assert sampled_digest(path) != known
     path.write_bytes(data)
-    assert sampled(path) == known
+    assert sampled_digest(path) == known
 
 
 def test_which_node_has_another_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("text")
-    same = {"a.txt": sampled(path)}
+    same = {"a.txt": sampled_digest(path)}
     check({"a.txt": path}, [{}, same, {}])
     with pytest.raises(BadRequest, match=r"a\.txt differs between node 1 and node 0"):
         check({"a.txt": path}, [{}, {"a.txt": "0" * 16}, {}])

@@ -21,15 +21,15 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
 ) -> None:
     import torch.distributed as dist
 
-    from zerotoolsd.trainer.rank.process_group import joined
+    from zerotoolsd.trainer.rank.process_group import joined_group
 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
     alone = Rank(index=0, local=0, world_size=1)
-    with joined(alone, "cpu") as group:
+    with joined_group(alone, "cpu") as group:
         assert group.gathered("here") == ["here"]
     assert not dist.is_initialized()
-    with pytest.raises(ZeroDivisionError), joined(alone, "cpu"):
+    with pytest.raises(ZeroDivisionError), joined_group(alone, "cpu"):
         raise ZeroDivisionError
     try:
         assert dist.is_initialized()
@@ -74,7 +74,7 @@ def test_the_gpus_are_connected_in_a_phase_of_their_own(monkeypatch: pytest.Monk
     monkeypatch.setenv("MASTER_PORT", "0")
     monkeypatch.setattr(dist, "init_process_group", hang)
     alone = Rank(index=0, local=0, world_size=1)
-    with pytest.raises(TimeoutError), process_group.joined(alone, "cpu", Recorded()):
+    with pytest.raises(TimeoutError), process_group.joined_group(alone, "cpu", Recorded()):
         pass
     assert events == ["meeting the other ranks", CONNECTING, "init_process_group"]
 
@@ -99,13 +99,13 @@ def test_gloo_stays_on_this_machine_on_every_device(
     import torch.distributed as dist
 
     from zerotools.core.errors import BadRequest
-    from zerotoolsd.trainer.rank.process_group import join, stay_on_this_machine
+    from zerotoolsd.trainer.rank.process_group import join_group, stay_on_this_machine
 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     try:
-        join(Rank(index=0, local=64, world_size=1), device)
+        join_group(Rank(index=0, local=64, world_size=1), device)
         dist.destroy_process_group()
     except BadRequest:  # no machine has so many GPUs
         assert device == "cuda"
@@ -155,12 +155,12 @@ def test_a_start_may_take_longer_than_a_step(monkeypatch: pytest.MonkeyPatch) ->
         START_TIMEOUT,
         STEP_TIMEOUT,
         control_group,
-        joined,
+        joined_group,
     )
 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
-    with joined(Rank(index=0, local=0, world_size=1), "cpu") as group:
+    with joined_group(Rank(index=0, local=0, world_size=1), "cpu") as group:
         world = dist.group.WORLD
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
         groups = [world, *(mesh.get_group(number) for number in range(2))]
@@ -243,7 +243,7 @@ def test_timeouts_are_set_by_the_name_that_this_torch_has(
 ) -> None:
     from torch.distributed import distributed_c10d
 
-    from zerotoolsd.trainer.rank.process_group import joined, timeout_setter
+    from zerotoolsd.trainer.rank.process_group import joined_group, timeout_setter
 
     def newer(longest: timedelta, group: Any) -> None:
         """As torch 2.14 has it."""
@@ -252,5 +252,5 @@ def test_timeouts_are_set_by_the_name_that_this_torch_has(
     assert timeout_setter(SimpleNamespace()) is distributed_c10d._set_pg_timeout
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
-    with joined(Rank(index=0, local=0, world_size=1), "cpu") as group:
+    with joined_group(Rank(index=0, local=0, world_size=1), "cpu") as group:
         group.wait_at_most(timedelta(minutes=1))

@@ -24,7 +24,7 @@ from zerotoolsd.trainer.rank import rendezvous
 from zerotoolsd.trainer.rank.process_group import interface_to
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
 from zerotoolsd.trainer.rank.rank_settings import Rank
-from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet
+from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet_nodes
 
 pytestmark = pytest.mark.torch
 LONG = timedelta(seconds=60)
@@ -54,7 +54,7 @@ class Nodes:
 
         def run() -> None:
             try:
-                found.set_result(meet(place, rank, self.said[node].append, LONG)[0])
+                found.set_result(meet_nodes(place, rank, self.said[node].append, LONG)[0])
             except BaseException as error:
                 found.set_exception(error)
 

@@ -98,14 +98,14 @@ def test_what_never_fits_is_not_started_again() -> None:
 
 def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:
     from zerotoolsd.trainer.model.memory_estimate import Prediction
-    from zerotoolsd.trainer.reporting.out_of_memory import explain
+    from zerotoolsd.trainer.reporting.out_of_memory import explain_out_of_memory
 
-    much = explain(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))
+    much = explain_out_of_memory(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))
     assert "(state of a rank: 6,144.0 MiB on the GPU and 1,024.0 MiB of gathered weights;" in much
     assert much.endswith(
         'memory, try: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
     )
-    assert "micro_batch" in explain(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))
+    assert "micro_batch" in explain_out_of_memory(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))
 
 
 def test_16_bits_are_those_in_which_the_gpu_computes() -> None:

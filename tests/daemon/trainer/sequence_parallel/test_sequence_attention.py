@@ -83,7 +83,7 @@ def made(tree: dict[str, Any]) -> Any:
 
 def examples(*, packed: bool) -> list[Any]:
     from zerotoolsd.trainer.data.example_pools import Example
-    from zerotoolsd.trainer.data.packing import join
+    from zerotoolsd.trainer.data.packing import join_examples
 
     drawn = torch.Generator().manual_seed(1)
 
@@ -92,7 +92,7 @@ def examples(*, packed: bool) -> list[Any]:
         return Example([*ids[:-1], 7], ids)
 
     if packed:
-        return [join([example(size) for size in row]) for row in LENGTHS]
+        return [join_examples([example(size) for size in row]) for row in LENGTHS]
     return [example(sum(row)) for row in LENGTHS]
 
 

@@ -22,7 +22,7 @@ from zerotoolsd.http.api.openapi.request_paths import (
     result_paths,
 )
 from zerotoolsd.http.api.openapi.request_schemas import request_components
-from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.responses import json_response
 
 
 @cache
@@ -62,4 +62,4 @@ def query_keys(path: str, method: str) -> tuple[str, ...]:
 
 async def openapi(request: web.Request) -> web.Response:
     """GET /v1/openapi.json."""
-    return answer(document())
+    return json_response(document())

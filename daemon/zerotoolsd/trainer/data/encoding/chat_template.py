@@ -84,7 +84,7 @@ class ChatTemplate:
         shape = (roles, chat.learned)
         if shape not in self._outlines:
             last = max(number for number, learned in enumerate(chat.learned) if learned)
-            probes = [{"role": role, "content": probe(n)} for n, role in enumerate(roles)]
+            probes = [{"role": role, "content": probe_text(n)} for n, role in enumerate(roles)]
             empty = Conversation(chat.place, tuple(probes), None, chat.learned)
             try:
                 found = self.rendered(empty)
@@ -313,7 +313,7 @@ class ChatOutline:
         return "".join(parts)
 
 
-def probe(number: int) -> str:
+def probe_text(number: int) -> str:
     """Return the probe text for turn `number`: a text that no template changes."""
     return f"\u2042{number}\u2042"
 
@@ -326,7 +326,7 @@ def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOut
     around: list[str] = []
     rest = chat.text
     for number in range(len(roles)):
-        before, found, rest = rest.partition(probe(number))
+        before, found, rest = rest.partition(probe_text(number))
         if not found:
             return None
         around.append(before)
@@ -349,4 +349,4 @@ def _point(text: str, place: int) -> Point | None:
     if marks % 2:
         return None
     count = marks // 2
-    return count, place - sum(len(probe(number)) for number in range(count))
+    return count, place - sum(len(probe_text(number)) for number in range(count))

@@ -145,7 +145,7 @@ class Kept:
     keeps_first: bool = True
 
 
-def cut(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
+def cut_to_limits(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
     """Cut `source` and `target` to `limits`, and return both.
 
     If both together are too long, the source is cut first, to one token at least, and then the

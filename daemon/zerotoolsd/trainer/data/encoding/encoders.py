@@ -25,7 +25,7 @@ from zerotoolsd.trainer.data.encoding.encoded_example import (
     Limits,
     Marked,
     as_ids,
-    cut,
+    cut_to_limits,
     mark_learned,
 )
 from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
@@ -112,7 +112,7 @@ class ChatEncoder(Encoder):
         """Yield (the ids with marks, the index at which the last answer begins) for each chat."""
         if not self._tokenizer.is_fast:
             return map(self._in_pieces, chats)
-        return map(mark, self._texts.located([chat.text for chat in chats]), chats)
+        return map(mark_answers, self._texts.located([chat.text for chat in chats]), chats)
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
         """Return the result of `_marked` for a tokenizer that does not report the positions of its
@@ -135,7 +135,7 @@ class ChatEncoder(Encoder):
     def _cut(self, place: str, asked: Marked, answer: Marked) -> Encoded:
         head = int(len(asked) > 0 and asked[0] == self._tokenizer.bos_token_id)
         kept = Kept(head, self._end_of(answer), keeps_first=False)
-        source, target = cut(asked, answer, self._limits, kept)
+        source, target = cut_to_limits(asked, answer, self._limits, kept)
         lost = len(asked) - len(source), len(answer) - len(target)
         is_source_lost = lost[0] > 0 and len(source) <= max(1, head)
         is_target_lost = lost[1] > 0 and len(target) <= kept.end
@@ -183,7 +183,7 @@ class SeparateEncoder(Encoder):
             )
 
 
-def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
+def mark_answers(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
     """Mark the ids of a chat that overlap an answer as learned.
 
     Returns (the ids up to the end of the last answer, the index at which the last answer begins).
@@ -236,7 +236,7 @@ class PlainEncoder(WithoutTemplate):
             yield self._cut(record.place, source, np.concatenate([answer, self._last]))
 
     def _cut(self, place: str, asked: Marked, answer: Marked) -> Encoded:
-        source, target = cut(asked, answer, self._limits, Kept(end=1))
+        source, target = cut_to_limits(asked, answer, self._limits, Kept(end=1))
         return Encoded(
             place,
             np.concatenate([source, mark_learned(target)]),

@@ -243,13 +243,13 @@ def word_ids_of(backend: Any) -> WordIds | None:
     if normalizer is not None and normalizer != {"type": "NFC"}:
         return None
     pattern = _pattern_of(_state(backend.pre_tokenizer))
-    translated = None if pattern is None else translate(pattern)
+    translated = None if pattern is None else translate_pattern(pattern)
     if translated is None:
         return None
     return WordIds(backend, translated, only_nfc=normalizer is not None)
 
 
-def translate(pattern: str) -> str | None:
+def translate_pattern(pattern: str) -> str | None:
     """Translate a pattern of the tokenizers library into a pattern of Python's `re`.
 
     The result is valid for characters with Unicode properties that have not changed since Unicode

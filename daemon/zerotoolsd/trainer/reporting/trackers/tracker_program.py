@@ -81,13 +81,13 @@ class WandbRun:
             console="off", disable_git=True, save_code=False, init_timeout=_SERVER_SECONDS
         )
         if opening["offline"] is not None:
-            say("wandb", f"logs into {asked['dir']}/wandb alone: {opening['offline']}")
+            print_about("wandb", f"logs into {asked['dir']}/wandb alone: {opening['offline']}")
             self._run = wandb.init(**asked, settings=settings, mode="offline")
         else:
             try:
                 self._run = wandb.init(**asked, settings=settings, mode="online")
             except Exception as error:  # whatever it is, the files are better than nothing
-                say("wandb", f"logs into {asked['dir']}/wandb alone: {_of(error)}")
+                print_about("wandb", f"logs into {asked['dir']}/wandb alone: {_of(error)}")
                 self._run = wandb.init(**asked, settings=settings, mode="offline")
         self._run.config.update(opening["config"], allow_val_change=True)
         self._run.define_metric("step")
@@ -121,7 +121,7 @@ class MlflowRun:
         self._metric = Metric
         place = os.environ.get("MLFLOW_TRACKING_URI") or _local_store(Path(opening["directory"]))
         if opening["offline"] is not None:
-            say("mlflow", f"logs to {place}: {opening['offline']}")
+            print_about("mlflow", f"logs to {place}: {opening['offline']}")
         self._client = MlflowClient(tracking_uri=place)
         experiment = self._experiment(opening["project"])
         known = self._client.search_runs(
@@ -144,7 +144,7 @@ class MlflowRun:
         ]
         for some in _parts(params, _MOST_PARAMS):
             self._client.log_batch(self._id, params=some)
-        say("mlflow", f"logs to run {self._id} at {_masked(place)}")
+        print_about("mlflow", f"logs to run {self._id} at {_masked(place)}")
 
     def _experiment(self, name: str) -> str:
         for _ in range(2):  # two jobs that make it at once
@@ -180,18 +180,18 @@ def main(name: str, pipe: int = 0) -> int:
     """Read the lines of `pipe` and log them to the tracker `name`. Return the exit status."""
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, signal.SIG_IGN)  # ended by the end of the pipe, after its data
-    coming = batches(pipe)
+    coming = line_batches(pipe)
     opening = next(coming, None)
     if opening is None:
         return 0
     try:
         run: TrackedRun = TRACKERS[name](opening[0])
     except Exception as error:  # any error of the tracker's package; it is reported
-        say(name, f"is not logged to, training continues: {_of(error)}")
+        print_about(name, f"is not logged to, training continues: {_of(error)}")
         return SAID
     feeding = Feeding(name, run)
     if run.is_new:
-        feeding.take(list(history(Path(opening[0]["history"]), opening[0]["first"])))
+        feeding.take(list(earlier_steps(Path(opening[0]["history"]), opening[0]["first"])))
     feeding.take(opening[1:])
     for lines in coming:
         feeding.take(lines)
@@ -218,7 +218,9 @@ class Feeding:
         except Exception as error:  # any error of the tracker's package; it is reported
             if not self._failed:
                 first = steps[0]["step"]
-                say(self._name, f"lacks steps from {first} on, training continues: {_of(error)}")
+                print_about(
+                    self._name, f"lacks steps from {first} on, training continues: {_of(error)}"
+                )
             self._failed = True
 
     def finish(self) -> int:
@@ -226,12 +228,12 @@ class Feeding:
         try:
             self._run.finish(self._end)
         except Exception as error:  # any error of the tracker's package; it is reported
-            say(self._name, f"did not receive the end of the run: {_of(error)}")
+            print_about(self._name, f"did not receive the end of the run: {_of(error)}")
             return SAID
         return 0
 
 
-def batches(pipe: int) -> Iterator[list[Line]]:
+def line_batches(pipe: int) -> Iterator[list[Line]]:
     """Read the lines of `pipe`, and yield lists of all lines that are available at a time."""
     rest = b""
     while block := os.read(pipe, _BLOCK):
@@ -240,7 +242,7 @@ def batches(pipe: int) -> Iterator[list[Line]]:
             yield [json.loads(line) for line in whole]
 
 
-def history(path: Path, first: int) -> Iterator[Line]:
+def earlier_steps(path: Path, first: int) -> Iterator[Line]:
     """Yield the steps before step `first` in the file `path`, a `metrics.jsonl`.
 
     Yields nothing if the file does not exist.
@@ -272,7 +274,7 @@ def _line_of(tree: Mapping[str, Any]) -> Line:
     return {**line, "time": tree["time"]} if type(tree.get("time")) in kinds else line
 
 
-def say(name: str, what: str) -> None:
+def print_about(name: str, what: str) -> None:
     """Print the text `what` about the tracker `name` to the log of the rank."""
     print(f"{name}: {what}", flush=True)
 

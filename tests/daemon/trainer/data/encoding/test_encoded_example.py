@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotoolsd.trainer.data.encoding.encoded_example import Kept, Limits, as_ids
-from zerotoolsd.trainer.data.encoding.encoded_example import cut as cut_arrays
+from zerotoolsd.trainer.data.encoding.encoded_example import cut_to_limits as cut_arrays
 
 LIMITS = st.none() | st.integers(2, 30)
 

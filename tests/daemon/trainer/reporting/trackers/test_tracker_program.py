@@ -16,7 +16,7 @@ import pytest
 from harness.started import run
 from tests.daemon.trainer.reporting.trackers.tracker_stand_ins import TOLD, TROUBLE, install, told
 from zerotoolsd.trainer.reporting.trackers.start_trackers import PROGRAM
-from zerotoolsd.trainer.reporting.trackers.tracker_program import SAID, history
+from zerotoolsd.trainer.reporting.trackers.tracker_program import SAID, earlier_steps
 
 SECONDS = 60
 ID = "abcdefghij12"
@@ -147,7 +147,7 @@ def test_mlflow_finds_its_run_again(tmp_path: Path) -> None:
 
 
 def test_no_history_is_none(tmp_path: Path) -> None:
-    assert list(history(tmp_path / "metrics.jsonl", 10)) == []
+    assert list(earlier_steps(tmp_path / "metrics.jsonl", 10)) == []
 
 
 @pytest.mark.trackers
