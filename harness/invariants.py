@@ -255,7 +255,7 @@ def _dependencies(
 
 def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
     for job in jobs:
-        for directory in checkpoint_dirs.listing(Path(job["output_dir"])):
+        for directory in checkpoint_dirs.list_checkpoints(Path(job["output_dir"])):
             before = _inode(directory)
             for problem in verify_manifest(directory):
                 if before is None or _inode(directory) != before:

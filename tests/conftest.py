@@ -84,7 +84,7 @@ def _gpus() -> int:
 
 @cache
 def _without_async_io() -> str | None:
-    if (why := async_io.lacking()) is not None:
+    if (why := async_io.why_no_async_io()) is not None:
         return f"DeepSpeed's async_io cannot be compiled here: {why}"
     directory = Path(os.environ["TORCH_EXTENSIONS_DIR"])
     if (directory / "async_io" / "async_io.so").exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zerotools
-from zerotools.version import base_of, commit_of, order, version, version_of
+from zerotools.version import base_of, commit_of, version, version_of, version_order
 
 ROOT = Path(__file__).resolve().parents[1]
 BEFORE = "0.3.0.dev0"
@@ -85,10 +85,10 @@ def test_the_package_says_the_version() -> None:
 
 def test_versions_are_ordered_by_their_release() -> None:
     rising = ["0.0.9", "0.1.0", "0.2.0", "0.3.0.dev0+gfff", "0.3.0", "0.3.1", "0.10", "1.0rc1", "1"]
-    assert sorted(sorted(rising, key=len), key=order) == rising
-    assert order("0.3.0.dev0+g111111111") == order("0.3.0.dev0+g999999999.dirty")
-    assert order("0.3") == order("0.3.0")
-    assert order("unknown") < order("0.0.1")
+    assert sorted(sorted(rising, key=len), key=version_order) == rising
+    assert version_order("0.3.0.dev0+g111111111") == version_order("0.3.0.dev0+g999999999.dirty")
+    assert version_order("0.3") == version_order("0.3.0")
+    assert version_order("unknown") < version_order("0.0.1")
     assert base_of("0.3.0.dev0+g111111111.dirty") == "0.3.0.dev0"
 
 

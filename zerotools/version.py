@@ -88,7 +88,7 @@ def base_of(text: str) -> str:
     return text.partition("+")[0]
 
 
-def order(text: str) -> tuple[tuple[int, ...], bool]:
+def version_order(text: str) -> tuple[tuple[int, ...], bool]:
     """Return a key that sorts versions by release. Versions before a release sort before it.
     Versions that differ only in the commit are equal."""
     found = _PARTS.match(base_of(text))

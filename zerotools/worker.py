@@ -33,7 +33,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.step_timer import StepTimer
-from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
+from zerotools.io.telemetry.datagrams import (
+    LARGEST_DATAGRAM,
+    Sender,
+    encode_datagram,
+    resident_bytes,
+)
 from zerotools.io.telemetry.metrics import Metrics
 
 __all__ = [
@@ -204,7 +209,7 @@ class Worker:
         }
         self._sent = time.monotonic()
         tree = {**common, **fields}
-        if len(encode(tree)) > LARGEST_DATAGRAM:
+        if len(encode_datagram(tree)) > LARGEST_DATAGRAM:
             tree = {k: v for k, v in tree.items() if k in common or k in _KNOWN or k == "event"}
         self._sender.send(tree, wait=wait)
 

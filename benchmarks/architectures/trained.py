@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.architectures import peer
 from harness.launching import Attempt, start
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import read_record
@@ -99,8 +99,8 @@ class _Examined:
         self._row.decay = sorted(ours ^ peer.decayed(self._model))
 
     def export(self) -> None:
-        conversion = prepare(self._step, self._exported, Options(dtype="fp32"))
-        perform(conversion, budget=MemoryBudget(1 << 30), overwrite=False)
+        conversion = prepare_export(self._step, self._exported, Options(dtype="fp32"))
+        perform_conversion(conversion, budget=MemoryBudget(1 << 30), overwrite=False)
 
     def compare_names(self) -> None:
         found, wanted = _shapes(self._exported), _shapes(self._saved)

@@ -34,10 +34,10 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
+from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect, to_json
-from zerotools.ops.uploading.write_output import write
+from zerotools.ops.uploading.write_output import write_output
 
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 RANKED = frozenset(("deepspeed", "dcp"))
@@ -46,14 +46,14 @@ Prepare = Callable[[Path, Path], Conversion | Unchanged]
 
 
 def _conversions() -> Iterator[tuple[str, Prepare]]:
-    yield "consolidate", lambda a, b: consolidate.prepare(a, b, consolidate.Options())
-    yield "reshard", lambda a, b: reshard.prepare(a, b, world_size=3)
+    yield "consolidate", lambda a, b: consolidate.prepare_export(a, b, consolidate.Options())
+    yield "reshard", lambda a, b: reshard.prepare_reshard(a, b, world_size=3)
     for to in convert.written_formats():
         yield f"convert --to {to}", partial(_converted, to)
 
 
 def _converted(to: str, source: Path, out: Path) -> Conversion | Unchanged:
-    return convert.prepare(source, out, to, {"world_size": 2} if to in RANKED else {})
+    return convert.prepare_convert(source, out, to, {"world_size": 2} if to in RANKED else {})
 
 
 def _cases() -> list[Path]:
@@ -75,7 +75,7 @@ def _made(prepare: Prepare, source: Path, out: Path) -> str:
         conversion = prepare(source, out)
         if isinstance(conversion, Unchanged):
             return "unchanged"
-        done = write if isinstance(out, RemotePath) else perform
+        done = write_output if isinstance(out, RemotePath) else perform_conversion
         done(conversion, budget=MemoryBudget(2**28), overwrite=False, verify=True)
         return "written"
     except ZerotoolsError as error:

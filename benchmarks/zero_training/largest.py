@@ -22,8 +22,8 @@ from benchmarks.zero_training.sizes import LADDER, Size, largest
 from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MemoryLayout
 from zerotools.ops.estimate.state_memory import (
     bytes_at,
-    gathered,
-    textbook,
+    gathered_bytes,
+    textbook_state,
     torch_engine_state,
 )
 
@@ -63,13 +63,13 @@ def need(case: Case, size: Size) -> Mapping[str, int]:
     word, as jobs take it."""
     parameters, layout = list(size.parameters()), layout_of(case)
     if case.engine == "deepspeed":
-        paper = textbook(parameters, layout)
+        paper = textbook_state(parameters, layout)
         return {place: bytes_at(paper, place) for place in PLACES}
     state = torch_engine_state(parameters, layout)
     found = {place: bytes_at(state, place) for place in PLACES}
     # Weights are gathered most before the backward pass makes gradients, where these are made anew.
     early = 0 if layout.has_masters else state.get((DEVICE, GRADIENTS), 0)
-    found[DEVICE] = max(found[DEVICE], found[DEVICE] - early + gathered(parameters, layout))
+    found[DEVICE] = max(found[DEVICE], found[DEVICE] - early + gathered_bytes(parameters, layout))
     return found
 
 

@@ -31,8 +31,8 @@ from zerotools.core.training_memory import DEVICE, DISK, HOST  # noqa: E402
 from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
 from zerotools.ops.estimate.state_memory import (  # noqa: E402
     bytes_at,
-    gathered,
-    textbook,
+    gathered_bytes,
+    textbook_state,
     torch_engine_state,
 )
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
@@ -141,14 +141,14 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     ready.train()
     meta_model, layout = make_meta_model(read_config(spec.model), spec.lora), memory_layout_of(spec)
     parameters = parameters_of(meta_model)
-    ours, paper = torch_engine_state(parameters, layout), textbook(parameters, layout)
+    ours, paper = torch_engine_state(parameters, layout), textbook_state(parameters, layout)
     held = group.gathered(dict(found["held"]))
     return {
         "parameters": sum(each.numel for each in parameters),
         "textbook": {place: bytes_at(paper, place) for place in PLACES},
         "predicted": {place: bytes_at(ours, place) for place in PLACES},
         "held": {place: max(each.get(place, 0) for each in held) for place in PLACES},
-        "gathered": gathered(parameters, layout),
+        "gathered": gathered_bytes(parameters, layout),
         "held_gathered": max(group.gathered(largest[0])),
     }
 
@@ -173,7 +173,7 @@ def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
             engine.step()
     gc.collect()
     held = sum(tensor.untyped_storage().nbytes() for tensor in made_since(before))
-    paper = textbook(parameters, memory_layout_of(spec))
+    paper = textbook_state(parameters, memory_layout_of(spec))
     engine.destroy()
     return {
         "parameters": sum(each.numel for each in parameters),

@@ -222,15 +222,15 @@ class SaveStory:
     def _judge(self, path: Path, out: Path) -> list[str]:
         lines = (path / "lines").read_text().splitlines() if (path / "lines").exists() else []
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved")]
-        choice = checkpoint_dirs.choose(out, structure=check_structure)
+        choice = checkpoint_dirs.newest_valid(out, structure=check_structure)
         step = choice.record.step if choice.record is not None else 0
         wrong = [f"a checkpoint under its name does not verify: {s.why}" for s in choice.skipped]
         if step < max(saved, default=0):
             wrong.append(f"step {max(saved)} was saved, and step {step} is gone on from")
         wrong += [f"a checkpoint is in doubt: {line}" for line in lines if "doubt" in line]
-        for directory in checkpoint_dirs.listing(out):
+        for directory in checkpoint_dirs.list_checkpoints(out):
             try:
-                checkpoint_dirs.checked(directory, structure=check_structure)
+                checkpoint_dirs.check_and_explain(directory, structure=check_structure)
             except BadFile as error:
                 wrong.append(f"{directory} does not verify: {error}")
         return wrong

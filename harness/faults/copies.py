@@ -17,7 +17,7 @@ from harness.faults.points import Found, Story
 from harness.faults.stories import ONCE, DaemonStory, judge
 from harness.faults.tracing import Injection, counted
 from harness.faults.warm import Victim
-from zerotools.jobs.client.queue_backup import DATABASE, back_up, restore
+from zerotools.jobs.client.queue_backup import DATABASE, back_up_queue, restore_queue
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.queue.schema import MIGRATIONS, open_database
 from zerotoolsd.queue.store import Store
@@ -107,7 +107,7 @@ class BackupStory:
         victim.end()
         found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not out.exists():
-            back_up(place.state, out)
+            back_up_queue(place.state, out)
         copied, kept = jobs_in(out), jobs_in(place.state / DATABASE)
         if not copied == kept == jobs_in(self.template.place.state / DATABASE):
             found.wrong.append(f"the copy has {copied}, the queue {kept}")
@@ -143,7 +143,7 @@ class RestoreStory:
         found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         daemon = warm.start("daemon", place.options, path)
         if place.drive(self.jobs, daemon.is_running) == "":  # it refuses, and says why
-            restore(path / COPY, place.state, release=True)
+            restore_queue(path / COPY, place.state, release=True)
         daemon.end()
         found.wrong += judge(place, self.jobs)
         return found
@@ -159,10 +159,10 @@ def copy_stories(directory: Path, tensors: Path) -> list[Story]:
     older = Place(directory / "older", tensors)
     both = {name: older.script(name, ONCE) for name in ("a", "b")}
     queue_up(older, both)
-    back_up(older.state, older.path / COPY)
+    back_up_queue(older.state, older.path / COPY)
     run_all(older, both)
     restored = Template(older).copied(directory / "restored")
-    restore(restored.path / COPY, restored.state, release=True)
+    restore_queue(restored.path / COPY, restored.state, release=True)
     return [
         DaemonStory("prune", tensors, pruning, Template(trained).copied),
         DaemonStory("migrate", tensors, migrating, Template(first).copied),

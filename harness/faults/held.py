@@ -47,7 +47,7 @@ def back_up(arguments: list[str]) -> int:
     """Make a backup, as `zerotools backup` does."""
     from zerotools.jobs.client import queue_backup
 
-    queue_backup.back_up(Path(arguments[0]), Path(arguments[1]))
+    queue_backup.back_up_queue(Path(arguments[0]), Path(arguments[1]))
     return 0
 
 
@@ -55,7 +55,7 @@ def restore(arguments: list[str]) -> int:
     """Restore a backup, as `zerotools restore --release` does."""
     from zerotools.jobs.client import queue_backup
 
-    queue_backup.restore(Path(arguments[1]), Path(arguments[0]), release=True)
+    queue_backup.restore_queue(Path(arguments[1]), Path(arguments[0]), release=True)
     return 0
 
 

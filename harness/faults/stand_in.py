@@ -90,7 +90,7 @@ class StandIn:
         """Run all steps, and return the exit status."""
         if self.is_first:
             clear_leftovers(self.output)
-        start = checkpoint_dirs.choose(self.output, trusting=True, structure=check_structure)
+        start = checkpoint_dirs.newest_valid(self.output, trusting=True, structure=check_structure)
         if start.path is None and start.skipped:
             self.notifier.event("error", kind="bad_checkpoint", message=start.skipped[0].why)
             return EXIT_BAD_CHECKPOINT

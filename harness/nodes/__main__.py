@@ -120,7 +120,7 @@ class _Rounds:
         views = [machine.client.job(job_number) for machine, job_number in both]
         for view in views:
             assert view["state"] == "succeeded", f"job {view['id']}: {view['reason']}"
-        checkpoint_dirs.check(
+        checkpoint_dirs.verify_checkpoint_files(
             self._directory / f"out-{self._number}" / checkpoint_dirs.directory_name(self._steps)
         )
         for machine, job_number in both:

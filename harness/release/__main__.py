@@ -16,7 +16,7 @@ from harness.release.building import build_twice, git, run
 from harness.release.inspecting import Environment, check_files, try_installed
 from harness.release.signing import find_key, sign, write_sums
 from zerotools.core.errors import BadRequest
-from zerotools.version import order
+from zerotools.version import version_order
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,9 +111,9 @@ def check_start(root: Path, version: str, following: str) -> None:
         BadRequest: it cannot.
     """
     base = source_edits.base_in(root)
-    if ".dev" not in base or order(base) >= order(version):
+    if ".dev" not in base or version_order(base) >= version_order(version):
         raise BadRequest(f"the source is {base}, before which {version} cannot be released")
-    if order(following) <= order(version):
+    if version_order(following) <= version_order(version):
         raise BadRequest(f"--next {following} is not after {version}")
     if changed := git(root, "status", "--porcelain"):
         raise BadRequest(f"the tree is not clean: {changed.splitlines()[0].strip()}")

@@ -137,7 +137,9 @@ class Rounds:
             wait_for(lambda: self._is_at(step, directory, number), "the step")
             self._strike(target, directory, number)
         view = self.ended(directory, number)
-        checkpoint_dirs.check(output / checkpoint_dirs.directory_name(self._steps))
+        checkpoint_dirs.verify_checkpoint_files(
+            output / checkpoint_dirs.directory_name(self._steps)
+        )
         return len(view["attempts"]), _losses(output)
 
     def submitted(self, tree: dict[str, Any]) -> tuple[JobDirectory, str]:

@@ -55,7 +55,7 @@ class DemoRounds(Rounds):
             self._strike_at(target, step, directory, number)
         attempts = len(self.ended(directory, number)["attempts"])
         checkpoint = output / checkpoint_dirs.directory_name(STEPS)
-        checkpoint_dirs.check(checkpoint)
+        checkpoint_dirs.verify_checkpoint_files(checkpoint)
         worst = _worst(_losses(undisturbed), _losses(output))
         more = f'resume_from = "{checkpoint}"'
         second, number, further = self.named("second", (3, 3), STEPS + 20, more)

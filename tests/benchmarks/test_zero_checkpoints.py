@@ -14,8 +14,8 @@ from harness import forked
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
@@ -35,8 +35,8 @@ def expected(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[i
 
 
 def consolidated(path: Path, out: Path) -> Path:
-    conversion: Conversion = prepare(path, out, Options(dtype="bf16"))
-    perform(conversion, budget=MemoryBudget(workers=2), overwrite=False)
+    conversion: Conversion = prepare_export(path, out, Options(dtype="bf16"))
+    perform_conversion(conversion, budget=MemoryBudget(workers=2), overwrite=False)
     return out / "model.safetensors"
 
 

@@ -29,7 +29,7 @@ from tests.ops.gathering.nodes import split
 from tests.ops.thinning.made import copy_of
 from tests.ops.verification.damage import copy
 from zerotools.cli.main import build, run
-from zerotools.jobs.client.queue_backup import back_up
+from zerotools.jobs.client.queue_backup import back_up_queue
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 FOUR = DEEPSPEED / "z3-bf16-w4" / "checkpoint"
@@ -109,7 +109,7 @@ def _restore(shell: Shell) -> Done:
     state, out = shell.place / "queue", shell.place / "copy.db"
     state.mkdir()
     fill(state).close()
-    back_up(state, out)
+    back_up_queue(state, out)
     return shell.run("restore", out, "--state-dir", state)
 
 

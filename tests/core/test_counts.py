@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.counts import bytes_of, counted
+from zerotools.core.counts import bytes_of, count_text
 
 
 def test_one_is_not_many() -> None:
-    assert [counted(n, "tensor") for n in (0, 1, 2)] == ["0 tensors", "1 tensor", "2 tensors"]
-    assert counted(2, "copy", "copies") == "2 copies"
+    assert [count_text(n, "tensor") for n in (0, 1, 2)] == ["0 tensors", "1 tensor", "2 tensors"]
+    assert count_text(2, "copy", "copies") == "2 copies"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from zerotools.core.boxes import Box, prove_cover
-from zerotools.core.hub_layout import HubBlock, is_unchanged, pieces_of, renamed, simplified
+from zerotools.core.hub_layout import (
+    HubBlock,
+    is_unchanged,
+    pieces_of,
+    simplified_block,
+    whole_tensor_block,
+)
 
 Blocks = list[HubBlock]
 
@@ -27,9 +33,9 @@ def rows_of_halves() -> Blocks:
 
 
 LAYOUTS: dict[str, tuple[tuple[int, ...], Blocks]] = {
-    "renamed": ((3, 4), [renamed("x", (3, 4))]),
-    "of no dimension": ((), [renamed("x", ())]),
-    "empty": ((0, 4), [renamed("x", (0, 4))]),
+    "renamed": ((3, 4), [whole_tensor_block("x", (3, 4))]),
+    "of no dimension": ((), [whole_tensor_block("x", ())]),
+    "empty": ((0, 4), [whole_tensor_block("x", (0, 4))]),
     "stacked": (
         (3, 2, 4),
         [HubBlock(f"e{n}", (2, 4), Box((n, 0, 0), (1, 2, 4))) for n in range(3)],
@@ -110,8 +116,8 @@ def test_a_part_is_what_the_block_has_of_it() -> None:
 
 def test_strides_that_say_nothing_are_left_out() -> None:
     block = HubBlock("x", (3, 4), Box((0, 0, 0), (1, 3, 4)), strides=(1, 4, 1))
-    assert simplified(block).strides is None
-    assert simplified(LAYOUTS["transposed"][1][0]).strides == (1, 4)
-    assert is_unchanged("x", (3, 4), (renamed("x", (3, 4)),))
-    assert not is_unchanged("y", (3, 4), (renamed("x", (3, 4)),))
-    assert not is_unchanged("x", (3, 4), (renamed("x", (12,)),))
+    assert simplified_block(block).strides is None
+    assert simplified_block(LAYOUTS["transposed"][1][0]).strides == (1, 4)
+    assert is_unchanged("x", (3, 4), (whole_tensor_block("x", (3, 4)),))
+    assert not is_unchanged("y", (3, 4), (whole_tensor_block("x", (3, 4)),))
+    assert not is_unchanged("x", (3, 4), (whole_tensor_block("x", (12,)),))

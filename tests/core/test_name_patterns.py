@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.name_patterns import NamePatterns, exact_text, exclusions
+from zerotools.core.name_patterns import NamePatterns, exact_text, exclusion_patterns
 
 ONE = st.sampled_from((
     "a", "b", ".", r"\.", r"\d", r"\w", r"\S", "[ab]", "[^a]", "[a-c-]", r"[\d.]", "^", "$", "-",
@@ -138,7 +138,7 @@ NEEDED += ["model.norm.weight", "lm_head.weight"]
 def test_all_unwanted_names_and_no_needed_one_match(
     unwanted: list[str], patterns: list[str]
 ) -> None:
-    found = exclusions(unwanted, NEEDED)
+    found = exclusion_patterns(unwanted, NEEDED)
     assert found == patterns
     held = [*NEEDED, *unwanted]
     assert [n for n in held if not any(fnmatchcase(n, each) for each in found)] == NEEDED

@@ -18,7 +18,7 @@ from zerotools.core.tensor_parallel_rules import (
     ShardingRule,
     Split,
     place_chunk,
-    placements,
+    shard_placements,
     whole_shape,
 )
 from zerotools.io.numeric.dtype_casts import Array
@@ -40,7 +40,7 @@ def rebuilt(rule: ShardingRule, shards: list[Array]) -> Array:
         for first, count in ((0, half), (half, shard.shape[0] - half)):
             box = Box((first, *(0 for _ in shard.shape[1:])), (count, *shard.shape[1:]))
             offset = 8 * first * int(np.prod(shard.shape[1:]))
-            for placed in placements(rule, shapes, rank):
+            for placed in shard_placements(rule, shapes, rank):
                 chunk = place_chunk(Chunk(box, "f", offset), placed, dtypes.INT64)
                 if chunk is None or chunk.box.is_empty:
                     continue

@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.daemons import Daemon, daemon_in, make_job
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 
 HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -54,7 +54,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def send(path: Path, data: bytes) -> bytes:
     """What comes back until the daemon closes or has nothing more to say."""
-    link = connect(path, 10.0)
+    link = connect_socket(path, 10.0)
     try:
         link.sendall(data)
         link.shutdown(socket.SHUT_WR)
@@ -98,7 +98,7 @@ def test_p6_200_clients_at_once_are_all_answered(victim: Daemon) -> None:
 
 
 def test_p6_idle_and_half_open_connections_do_not_lock_others_out(victim: Daemon) -> None:
-    links = [connect(victim.client.socket, 10.0) for _ in range(150)]
+    links = [connect_socket(victim.client.socket, 10.0) for _ in range(150)]
     try:
         for link in links:
             link.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-")

@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.convert import prepare_convert
 
 ACCELERATE = FOREIGN / "accelerate-ddp" / "checkpoint"
 TRAINER = FOREIGN / "hf-trainer" / "checkpoint" / "checkpoint-3"
@@ -57,15 +57,15 @@ def test_weights_are_exported_whatever_the_optimizer_is(saved: Path, tmp_path: P
     assert {key.role for key in found.tensors} == {"param"}
     assert (
         len(
-            consolidate.prepare(
+            consolidate.prepare_export(
                 saved, tmp_path / "model", consolidate.Options()
             ).target.checkpoint.tensors
         )
         == 21
     )
     with pytest.raises(BadRequest, match=r"has optimizer.bin, which cannot be read"):
-        prepare(saved, tmp_path / "out", "torch", {})
-    prepare(saved, tmp_path / "out", "torch", {"weights_only": True})
+        prepare_convert(saved, tmp_path / "out", "torch", {})
+    prepare_convert(saved, tmp_path / "out", "torch", {"weights_only": True})
 
 
 def test_the_optimizer_beside_a_model_that_torch_saved(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_several_optimizers_are_named_and_not_read(saved: Path, tmp_path: Path) 
     found = formats.read(saved)
     assert "several optimizers, which zerotools does not read" in found.origin.notes[-1]
     with pytest.raises(BadRequest, match=r"has optimizer.bin, optimizer_1.bin, which cannot"):
-        prepare(saved, tmp_path / "out", "dcp", {"world_size": 1})
+        prepare_convert(saved, tmp_path / "out", "dcp", {"world_size": 1})
 
 
 def test_no_weight_takes_the_name_of_another() -> None:

@@ -144,15 +144,17 @@ def _consolidate(root: Path) -> None:
     """As it does before it writes."""
     with suppress(ZerotoolsError):
         out = root.with_name("out")
-        conversion.prove(consolidate.prepare(_place(root), out, consolidate.Options()))
+        conversion.prove_coverage(
+            consolidate.prepare_export(_place(root), out, consolidate.Options())
+        )
 
 
 def _convert(to: str, root: Path) -> None:
     """As it does before it writes."""
     with suppress(ZerotoolsError):
-        done = convert.prepare(_place(root), root.with_name("out"), to, {}, force=True)
+        done = convert.prepare_convert(_place(root), root.with_name("out"), to, {}, force=True)
         if isinstance(done, conversion.Conversion):
-            conversion.prove(done)
+            conversion.prove_coverage(done)
 
 
 _LOOKS: tuple[Callable[[Path], None], ...] = (

@@ -17,8 +17,8 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
 from zerotools.jobs.imports.combine import JobFile, import_configs
-from zerotools.jobs.imports.reading.import_report import render
-from zerotools.jobs.imports.reading.job_keys import put
+from zerotools.jobs.imports.reading.import_report import report_lines
+from zerotools.jobs.imports.reading.job_keys import set_key
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.text.document import Document
@@ -59,7 +59,7 @@ def _deepspeed_keys(data: bytes) -> None:
     """Pairs of a key and a value by their numbers, so that whole configurations come out."""
     tree: dict[str, Any] = {"train_batch_size": 4}
     for key, value in list(struct.iter_unpack("<BB", data[: len(data) // 2 * 2]))[:MOST_KEYS]:
-        put(tree, _NAMES[key % len(_NAMES)], copy.deepcopy(VALUES[value % len(VALUES)]))
+        set_key(tree, _NAMES[key % len(_NAMES)], copy.deepcopy(VALUES[value % len(VALUES)]))
     _deepspeed(json.dumps(tree).encode())
 
 
@@ -92,7 +92,9 @@ def _imported(data: bytes, parse: Callable[[str], Document], which: str) -> None
     except ZerotoolsError as error:
         assert isinstance(error, BadRequest), repr(error)
         return
-    assert all(line.startswith("#") and line.isprintable() for line in render(result.findings))
+    assert all(
+        line.startswith("#") and line.isprintable() for line in report_lines(result.findings)
+    )
     json.dumps(result.findings.to_json())
     if scratch.PEERS and which == "deepspeed" and document.mended is None:
         from tests.fuzzing.peers import deepspeed_config

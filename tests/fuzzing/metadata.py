@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.dcp.read import read
 from zerotools.formats.dcp.training_state import training_of
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
@@ -58,6 +58,6 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, bytes]:
             size = checkpoint.files[chunk.file]
             assert 0 <= chunk.offset <= chunk.offset + chunk.extent(tensor.dtype) <= size
         if tensor.nbytes <= LARGEST:
-            whole = load(checkpoint, {key: tensor.dtype}, BUDGET)[key]
+            whole = load_tensors(checkpoint, {key: tensor.dtype}, BUDGET)[key]
             found[native.flat_keys[key]] = whole.tobytes()
     return found

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
-from zerotools.jobs.imports.reading.import_report import render
-from zerotools.jobs.imports.reading.job_keys import job_keys, put
+from zerotools.jobs.imports.reading.import_report import report_lines
+from zerotools.jobs.imports.reading.job_keys import job_keys, set_key
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
@@ -42,7 +42,7 @@ def trees(keys: Any) -> st.SearchStrategy[dict[str, Any]]:
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in flat.items():
-        put(tree, name, value)
+        set_key(tree, name, value)
     return tree
 
 
@@ -58,7 +58,9 @@ def _with_batch(batch: int) -> dict[str, Any]:
 
 def judge(imported: Imported, given_to: JobFile | None) -> None:
     """It is refused with words, or is a job that is read again as itself."""
-    assert all(line.startswith("#") and line.isprintable() for line in render(imported.findings))
+    assert all(
+        line.startswith("#") and line.isprintable() for line in report_lines(imported.findings)
+    )
     json.dumps(imported.findings.to_json())
     if imported.problem is not None:
         assert isinstance(imported.problem, (BadRequest, Unsupported))

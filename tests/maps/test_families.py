@@ -17,10 +17,10 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.maps.hub_tensor_names import names_of_model
 from zerotools.maps.shipped_maps import map_of_model, shipped_maps
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
 
 pytest.importorskip("transformers")
@@ -36,7 +36,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     types = dict.fromkeys(checkpoint.tensors, dtypes.FLOAT32)
-    return {key.name: array for key, array in load(checkpoint, types).items()}
+    return {key.name: array for key, array in load_tensors(checkpoint, types).items()}
 
 
 def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
@@ -60,9 +60,9 @@ def test_the_map_is_there_and_back_again_in_every_byte(model: Any) -> None:
             config["model_type"] not in ("llama", "mistral") or config.get("attention_bias")
         ):
             continue
-        there = mapped(source, MapRequest(to=name))
+        there = mapped_checkpoint(source, MapRequest(to=name))
         assert there.is_changed, layout.about
-        back = mapped(there.checkpoint, MapRequest(to="hf"))
+        back = mapped_checkpoint(there.checkpoint, MapRequest(to="hf"))
         assert any(f"layout {layout.same_as or name}" in note for note in back.notes)
         assert same(arrays_of(back.checkpoint), before)
         tried += 1
@@ -72,7 +72,7 @@ def test_the_map_is_there_and_back_again_in_every_byte(model: Any) -> None:
 def test_megatron_has_what_the_formulas_of_megatron_give(model: Any) -> None:
     _, live, folder = model
     config, source = live.config, formats.read(folder)
-    made = arrays_of(mapped(source, MapRequest(to="megatron")).checkpoint)
+    made = arrays_of(mapped_checkpoint(source, MapRequest(to="megatron")).checkpoint)
     vocabulary = ("embedding.word_embeddings.weight", "output_layer.weight")
     for name in set(made) & set(vocabulary):
         assert made[name].shape[0] == 128
@@ -90,7 +90,7 @@ def test_fused_experts_are_those_of_the_live_model(model: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     if "hf-fused" not in map_of_model(config).layouts:
         return
-    made = arrays_of(mapped(source, MapRequest(to="hf-fused")).checkpoint)
+    made = arrays_of(mapped_checkpoint(source, MapRequest(to="hf-fused")).checkpoint)
     assert same(made, {name: value.numpy() for name, value in live.state_dict().items()})
 
 
@@ -99,14 +99,14 @@ def test_meta_and_torchtitan_have_rope_in_pairs(tmp_path: Path, name: str) -> No
     live = saved(name, tmp_path)
     source = formats.read(tmp_path)
     for layout in ("meta", "titan"):
-        made = arrays_of(mapped(source, MapRequest(to=layout)).checkpoint)
+        made = arrays_of(mapped_checkpoint(source, MapRequest(to=layout)).checkpoint)
         assert same(made, oracles.meta(arrays_of(source), live.config))
 
 
 def test_olmo_core_has_names_of_its_own(tmp_path: Path) -> None:
     saved("olmo2", tmp_path)
     source = formats.read(tmp_path)
-    made = arrays_of(mapped(source, MapRequest(to="olmo-core")).checkpoint)
+    made = arrays_of(mapped_checkpoint(source, MapRequest(to="olmo-core")).checkpoint)
     assert same(made, oracles.olmo_core(arrays_of(source)))
 
 
@@ -127,8 +127,8 @@ def test_a_model_that_came_back_computes_the_same(tmp_path: Path, name: str, lay
     live = saved(name, tmp_path / "hf")
     for source, out, to in (("hf", "there", layout), ("there", "back", "hf")):
         options = consolidate.Options(dtype="fp32", mapping=MapRequest(to=to))
-        conversion = consolidate.prepare(tmp_path / source, tmp_path / out, options)
-        perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+        conversion = consolidate.prepare_export(tmp_path / source, tmp_path / out, options)
+        perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "back")
     tokens = torch.arange(10)[None]
     with torch.no_grad():

@@ -16,9 +16,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.maps.detect_layout import check_complete, detect_layout
 from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
@@ -36,10 +36,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_megatron_has_it_as_its_bridge_makes_it_and_back(model: Any, tmp_path: Path) -> None:
     live, folder, tensors = model
-    there = mapped(formats.read(folder), MapRequest(to="megatron", arguments=NO_PADDING))
+    there = mapped_checkpoint(formats.read(folder), MapRequest(to="megatron", arguments=NO_PADDING))
     assert same(arrays_of(there.checkpoint), oracles.megatron(tensors, live.config))
     assert sum("the second copy of" in note for note in there.notes) == 2
-    back = mapped(there.checkpoint, MapRequest(to="hf"))
+    back = mapped_checkpoint(there.checkpoint, MapRequest(to="hf"))
     plain = {name: value for name, value in tensors.items() if name not in COPIES}
     assert same(arrays_of(back.checkpoint), plain)
     assert back.checkpoint.aliases == {
@@ -58,8 +58,8 @@ def test_transformers_leaves_it_out_and_computes_the_same(model: Any, tmp_path: 
         options = consolidate.Options(
             dtype="fp32", mapping=MapRequest(to=name), keep_aliases=name == "hf"
         )
-        conversion = consolidate.prepare(source, tmp_path / name, options)
-        perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+        conversion = consolidate.prepare_export(source, tmp_path / name, options)
+        perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
         source = tmp_path / name
     assert same(arrays_of(formats.read(source)), tensors), "the copies are not written out"
     again, report = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True)
@@ -94,6 +94,6 @@ def test_a_model_without_it_is_whole_and_one_with_a_part_of_it_is_not(model: Any
 
 def test_a_model_that_lacks_it_says_so(tmp_path: Path) -> None:
     saved("glm4-moe", tmp_path)
-    there = mapped(formats.read(tmp_path), MapRequest(to="megatron"))
+    there = mapped_checkpoint(formats.read(tmp_path), MapRequest(to="megatron"))
     assert any("1 layer of mtp, but the checkpoint does not" in note for note in there.notes)
     assert not any(key.name.startswith("mtp.") for key in there.checkpoint.tensors)

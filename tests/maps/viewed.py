@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from zerotools.maps.views import (
     View,
     ViewPiece,
-    joined,
-    narrowed,
-    stacked,
-    transposed,
-    whole,
+    concatenated,
+    narrowed_view,
+    stacked_view,
+    transposed_view,
+    whole_view,
 )
 
 
@@ -56,10 +56,10 @@ def made_views(draw: st.DrawFn) -> tuple[View, list[tuple[int, ...]], np.ndarray
     shapes = [(2 * rows, 2 * draw(st.integers(1, 3))) for _ in range(draw(st.integers(1, 3)))]
     arrays = numbered(*shapes)
     if len(shapes) > 1 and len(set(shapes)) == 1 and draw(st.booleans()):
-        view = stacked([whole(n, shape) for n, shape in enumerate(shapes)])
+        view = stacked_view([whole_view(n, shape) for n, shape in enumerate(shapes)])
         array = np.stack(arrays)
     else:
-        view = joined([whole(n, shape) for n, shape in enumerate(shapes)], 1)
+        view = concatenated([whole_view(n, shape) for n, shape in enumerate(shapes)], 1)
         array = np.concatenate(arrays, 1)
     for _ in range(draw(st.integers(0, 4))):
         view, array = draw(st.sampled_from([_swapped, _halved, _paired]))(draw, view, array)
@@ -68,21 +68,21 @@ def made_views(draw: st.DrawFn) -> tuple[View, list[tuple[int, ...]], np.ndarray
 
 def _swapped(draw: st.DrawFn, view: View, array: np.ndarray) -> tuple[View, np.ndarray]:
     first, second = (draw(st.integers(0, array.ndim - 1)) for _ in range(2))
-    return transposed(view, first, second), array.swapaxes(first, second)
+    return transposed_view(view, first, second), array.swapaxes(first, second)
 
 
 def _halved(draw: st.DrawFn, view: View, array: np.ndarray) -> tuple[View, np.ndarray]:
     """Cut in two at any place, and joined the other way round."""
     dim = draw(st.integers(0, array.ndim - 1))
     at = draw(st.integers(0, array.shape[dim]))
-    parts = [narrowed(view, dim, at, array.shape[dim] - at), narrowed(view, dim, 0, at)]
-    return joined(parts, dim), np.roll(array, -at, dim)
+    parts = [narrowed_view(view, dim, at, array.shape[dim] - at), narrowed_view(view, dim, 0, at)]
+    return concatenated(parts, dim), np.roll(array, -at, dim)
 
 
 def _paired(draw: st.DrawFn, view: View, array: np.ndarray) -> tuple[View, np.ndarray]:
     """Every second index first."""
     dim = draw(st.integers(0, array.ndim - 1))
     size = array.shape[dim]
-    parts = [narrowed(view, dim, n, len(range(n, size, 2)), 2) for n in range(min(2, size))]
+    parts = [narrowed_view(view, dim, n, len(range(n, size, 2)), 2) for n in range(min(2, size))]
     index = [*range(0, size, 2), *range(1, size, 2)]
-    return joined(parts, dim), array.take(index, dim)
+    return concatenated(parts, dim), array.take(index, dim)

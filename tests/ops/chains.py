@@ -18,10 +18,10 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import json_value
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"  # tensors of the client's own
@@ -93,9 +93,9 @@ def convert(
     path: Path, out: Path, hop: Hop, table: FormatTable = FORMATS, *, verify: bool = False
 ) -> tuple[Held, set[str]]:
     """Convert and read back; also the words that were said to be dropped, each said once."""
-    conversion = prepare(path, out, hop.to, hop.options, force=True, table=table)
+    conversion = prepare_convert(path, out, hop.to, hop.options, force=True, table=table)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=verify)
+    perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=verify)
     words = [dropped.what for dropped in conversion.target.dropped]
     assert len(set(words)) == len(words), words
     return Held.of(out, table), set(words)
@@ -293,7 +293,7 @@ def _compare_runs(found: Held, wanted: Held) -> None:
         assert getattr(run, name) == getattr(before, name), name
     for name in ("steps", "skipped", "samples"):  # DeepSpeed has a number where none is known
         assert getattr(before, name) in (None, getattr(run, name)), name
-    assert plain(dict(run.client)) == plain(dict(before.client))
+    assert json_value(dict(run.client)) == json_value(dict(before.client))
     if before.ds_config is not None:
         assert run.ds_config is not None
     parameters = {key.name for key in found.tensors if key.role == "param"}

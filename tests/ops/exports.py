@@ -12,15 +12,15 @@ from tests.layouts import load
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:
     """The weights of an export with these options."""
-    conversion = prepare(source, destination, Options(**options))  # type: ignore[arg-type]
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    conversion = prepare_export(source, destination, Options(**options))  # type: ignore[arg-type]
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     return weights_of(destination)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from harness.patience import Deadline
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SHARD_BYTES = 2**18
@@ -21,7 +21,7 @@ SMALLEST = MemoryBudget(max_memory=3 * 2**16, workers=1)
 def main() -> None:
     source, out, complete = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     journal = partial_of(out) / NAME
-    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
+    conversion = prepare_export(source, out, Options(max_shard_bytes=SHARD_BYTES))
     files = conversion.target.files.values()
     written = SHARD_BYTES * sum(file.size < SHARD_BYTES for file in files)
 
@@ -35,7 +35,7 @@ def main() -> None:
         if noted >= complete:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    perform(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
+    perform_conversion(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
 
 
 if __name__ == "__main__":

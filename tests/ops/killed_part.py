@@ -12,7 +12,7 @@ from harness.patience import Deadline
 from tests.ops.killed_export import SHARD_BYTES, SMALLEST
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_part, prove_part
 from zerotools.ops.execution.part_share import OutputPart
 
@@ -32,7 +32,7 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             assert not deadline.has_passed()
 
-    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
+    conversion = prepare_export(source, out, Options(max_shard_bytes=SHARD_BYTES))
     perform_part(
         conversion,
         prove_part(conversion, part, alignment=64)[1],

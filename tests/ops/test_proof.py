@@ -31,7 +31,7 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.execute import ReadBack, WriteReport, execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
@@ -41,7 +41,7 @@ from zerotools.ops.verification.digest_manifest import (
     sidecar_of_path,
 )
 from zerotools.ops.verification.findings import Soundness, Verification
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
@@ -131,24 +131,24 @@ def test_a_jobs_checkpoint_has_the_digests_of_its_manifest(
     tmp_path: Path, damage: Callable[[Path], str]
 ) -> None:
     copy = shutil.copytree(JOB, tmp_path / JOB.name)
-    perform(
-        consolidate.prepare(copy, tmp_path / "whole", Options()),
+    perform_conversion(
+        consolidate.prepare_export(copy, tmp_path / "whole", Options()),
         budget=BUDGET,
         overwrite=False,
         verify=True,
     )
     file = damage(copy)
-    conversion = consolidate.prepare(copy, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(copy, tmp_path / "out", Options())
     with pytest.raises(BadFile, match=f"{file}.* has SHA-256 .*changed since it was saved; take"):
-        perform(conversion, budget=BUDGET, overwrite=False, verify=True)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=True)
     assert not (tmp_path / "out").exists()
 
 
 def test_what_no_output_needs_is_nobodys_concern(tmp_path: Path) -> None:
     copy = shutil.copytree(JOB, tmp_path / JOB.name)
     flip(copy / "rank_00001.json", 3)
-    conversion = consolidate.prepare(copy, tmp_path / "out", Options())
-    perform(conversion, budget=BUDGET, overwrite=False, verify=True)
+    conversion = consolidate.prepare_export(copy, tmp_path / "out", Options())
+    perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=True)
 
 
 GOLDENS = sorted(GOLDEN.glob("*/*/checkpoint"))[1::6]
@@ -166,7 +166,7 @@ def test_only_the_tensors_that_are_asked_for_are_read(copies: Checkpoint) -> Non
 
 def export(tmp_path: Path, **options: object) -> Conversion:
     source = model(tmp_path / "in", {"a": noise(300, 400), "b": noise(300, 400, seed=1)})
-    return consolidate.prepare(source, tmp_path / "out", Options(**options))  # type: ignore[arg-type]
+    return consolidate.prepare_export(source, tmp_path / "out", Options(**options))  # type: ignore[arg-type]
 
 
 def damage_once_written(file: Path, offset: int) -> Callable[[int], None]:
@@ -187,7 +187,9 @@ def damage_once_written(file: Path, offset: int) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("form", ["safetensors", "torch"])
 def test_what_is_right_passes_and_is_counted(tmp_path: Path, form: str) -> None:
-    report = perform(export(tmp_path, format=form), budget=BUDGET, overwrite=False, verify=True)
+    report = perform_conversion(
+        export(tmp_path, format=form), budget=BUDGET, overwrite=False, verify=True
+    )
     assert report.bytes_verified == report.bytes_written == 2 * 300 * 400 * 2
     assert (tmp_path / "out").exists()
 
@@ -201,13 +203,13 @@ def test_a_flipped_bit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(
         BadFile, match=rf"out/model.safetensors differs from .*: byte {at}, in b, is 0x\w\w, but"
     ):
-        perform(conversion, budget=BUDGET, overwrite=False, verify=True, on_bytes=damage)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=True, on_bytes=damage)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 def test_without_verify_it_is_not_noticed(tmp_path: Path) -> None:
     damage = damage_once_written(partial_of(tmp_path / "out") / "model.safetensors", 5000)
-    perform(export(tmp_path), budget=BUDGET, overwrite=False, on_bytes=damage)
+    perform_conversion(export(tmp_path), budget=BUDGET, overwrite=False, on_bytes=damage)
     assert (tmp_path / "out").exists()
 
 
@@ -222,14 +224,16 @@ def test_headers_are_read_back_too(tmp_path: Path) -> None:
             file.write(header.replace(b'"a"', b'"c"'))
 
     with pytest.raises(BadFile, match=r"reads back with another layout: .* differs"):
-        perform(conversion, budget=BUDGET, overwrite=False, verify=True, check=swap_names)
+        perform_conversion(
+            conversion, budget=BUDGET, overwrite=False, verify=True, check=swap_names
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 def test_a_reshard_is_verified(tmp_path: Path) -> None:
-    conversion = reshard.prepare(JOB, tmp_path / "out", world_size=3)
+    conversion = reshard.prepare_reshard(JOB, tmp_path / "out", world_size=3)
     assert isinstance(conversion, Conversion)
-    report = perform(conversion, budget=BUDGET, overwrite=False, verify=True)
+    report = perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=True)
     assert report.bytes_verified == conversion.bytes_of_tensors
 
 
@@ -267,18 +271,18 @@ def prepared(source: Path, out: Path, how: str) -> Conversion:
     done: Any
     if command == "consolidate":
         options = consolidate.Options(dtype="bf16", format=rest, max_shard_bytes=2**14)
-        done = consolidate.prepare(source, out, options)
+        done = consolidate.prepare_export(source, out, options)
     elif command == "reshard":
-        done = reshard.prepare(source, out, world_size=int(rest))
+        done = reshard.prepare_reshard(source, out, world_size=int(rest))
     else:
-        done = convert.prepare(source, out, rest, {})
+        done = convert.prepare_convert(source, out, rest, {})
     assert isinstance(done, Conversion)
     return done
 
 
 def made(source: Path, out: Path, how: str, **options: Any) -> Path:
     options = {"overwrite": False, "verify": True, **options}
-    perform(prepared(source, out, how), budget=SMALL, **options)
+    perform_conversion(prepared(source, out, how), budget=SMALL, **options)
     return out
 
 
@@ -287,7 +291,7 @@ def messages(found: Verification) -> list[str]:
 
 
 def verified(path: Path) -> Verification:
-    return verify(prepare(path), budget=SMALL)
+    return carry_out_verify(prepare_verify(path), budget=SMALL)
 
 
 COMMANDS = [
@@ -309,7 +313,7 @@ def test_an_output_is_whole_by_its_record_wherever_it_is(
 ) -> None:
     out = made(source, tmp_path / "out", how)
     manifest = read_digest_manifest(sidecar_of_path(out))
-    found = verify(prepare(out), digests=True, budget=SMALL)
+    found = carry_out_verify(prepare_verify(out), digests=True, budget=SMALL)
     assert (messages(found), found.verdict) == ([], Soundness.WHOLE)
     assert found.manifest == manifest
     assert found.comparison is not None

@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.sidecars import requested_sidecars, undeclared_losses
 
@@ -34,7 +34,7 @@ def base(directory: Path, name: str) -> None:
 
 def written(conversion: Conversion) -> dict[str, str]:
     """Whose config and tokenizer the output has."""
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     out = conversion.destination
     found = {name: out / name for name in ("config.json", "tokenizer.json")}
     text = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
@@ -47,12 +47,14 @@ def written(conversion: Conversion) -> dict[str, str]:
 @pytest.mark.parametrize("source", [DCP, DEEPSPEED / "z2-bf16-w2" / "checkpoint"])
 def test_weights_that_nothing_loads_are_warned_of(tmp_path: Path, source: Path) -> None:
     copy = shutil.copytree(source, tmp_path / "saved")
-    conversion = consolidate.prepare(copy, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(copy, tmp_path / "out", Options())
     assert conversion.lacking is not None
     assert "pass --config-dir DIR" in conversion.lacking
     assert written(conversion) == {}
     base(tmp_path / "base", "mine")
-    again = consolidate.prepare(copy, tmp_path / "whole", Options(), config_dir=tmp_path / "base")
+    again = consolidate.prepare_export(
+        copy, tmp_path / "whole", Options(), config_dir=tmp_path / "base"
+    )
     assert again.lacking is None
     assert written(again) == {"config.json": "mine", "tokenizer.json": "mine"}
 
@@ -73,7 +75,7 @@ def test_they_are_taken_from_where_trainers_leave_them(
 ) -> None:
     copy = shutil.copytree(DCP, tmp_path / checkpoint)
     base(tmp_path / beside, "theirs")
-    conversion = consolidate.prepare(copy, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(copy, tmp_path / "out", Options())
     assert f"took config.json, tokenizer.json, tokenizer_config.json from {tmp_path / beside}" in (
         *conversion.notes,
         *(
@@ -87,7 +89,7 @@ def test_they_are_taken_from_where_trainers_leave_them(
 def test_a_directory_that_is_not_a_runs_is_not_searched(tmp_path: Path) -> None:
     copy = shutil.copytree(DCP, tmp_path / "models" / "mine")
     base(tmp_path / "models", "another")
-    conversion = consolidate.prepare(copy, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(copy, tmp_path / "out", Options())
     assert conversion.lacking is not None
     assert conversion.source.model_sidecars == {}
 
@@ -98,19 +100,23 @@ def test_the_checkpoints_own_come_before_others_and_after_what_was_asked_for(
     job = shutil.copytree(JOB, tmp_path / "run" / JOB.name)
     base(tmp_path / "run", "around")
     own = json.loads((job / "config.json").read_text())["model_type"]
-    found = written(consolidate.prepare(job, tmp_path / "out", Options()))
+    found = written(consolidate.prepare_export(job, tmp_path / "out", Options()))
     assert found == {"config.json": own, "tokenizer.json": "around"}
     base(tmp_path / "base", "asked")
-    asked = consolidate.prepare(job, tmp_path / "two", Options(), config_dir=tmp_path / "base")
+    asked = consolidate.prepare_export(
+        job, tmp_path / "two", Options(), config_dir=tmp_path / "base"
+    )
     assert written(asked) == {"config.json": "asked", "tokenizer.json": "asked"}
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadRequest, match=r"empty has no config\.json and no tokenizer"):
-        consolidate.prepare(job, tmp_path / "three", Options(), config_dir=tmp_path / "empty")
+        consolidate.prepare_export(
+            job, tmp_path / "three", Options(), config_dir=tmp_path / "empty"
+        )
 
 
 def test_convert_to_safetensors_does_the_same(tmp_path: Path) -> None:
     weights = model(tmp_path / "in", {"w": noise(4, 5)})
-    done = convert.prepare(weights, tmp_path / "out", "safetensors", {})
+    done = convert.prepare_convert(weights, tmp_path / "out", "safetensors", {})
     assert isinstance(done, Conversion)
     assert done.lacking is not None
 
@@ -129,10 +135,10 @@ def test_the_config_itself_names_its_directory_and_what_is_none_is_said(tmp_path
 def test_a_checkpoint_that_is_a_file_has_what_lies_beside_it(tmp_path: Path) -> None:
     path = model(tmp_path / "run" / "checkpoint-5", {"w": noise(2, 3)}) / "model.safetensors"
     base(tmp_path / "run", "above")
-    above = consolidate.prepare(path, tmp_path / "above", Options(check_names=False))
+    above = consolidate.prepare_export(path, tmp_path / "above", Options(check_names=False))
     assert written(above) == {"config.json": "above", "tokenizer.json": "above"}
     base(path.parent, "beside")
-    beside = consolidate.prepare(path, tmp_path / "beside", Options(check_names=False))
+    beside = consolidate.prepare_export(path, tmp_path / "beside", Options(check_names=False))
     assert written(beside) == {"config.json": "beside", "tokenizer.json": "beside"}
     assert f"took {', '.join(TAKEN)} from {path.parent}" in beside.notes
 
@@ -149,7 +155,9 @@ def test_a_reshard_holds_or_names_every_tensor(
     tmp_path: Path, case: Path, stage: int | None
 ) -> None:
     options = WriteOptions(stage=stage)
-    done = reshard.prepare(case, tmp_path / "out", world_size=3, options=options, force=True)
+    done = reshard.prepare_reshard(
+        case, tmp_path / "out", world_size=3, options=options, force=True
+    )
     assert isinstance(done, Conversion)
     target = done.target
     there = {*target.checkpoint.tensors, *target.carried}
@@ -160,7 +168,7 @@ def test_a_reshard_holds_or_names_every_tensor(
 def test_what_a_writer_leaves_out_is_named_and_a_weight_is_refused(tmp_path: Path) -> None:
     case = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
     source = formats.read(case)
-    done = reshard.prepare(case, tmp_path / "out", world_size=3)
+    done = reshard.prepare_reshard(case, tmp_path / "out", world_size=3)
     assert isinstance(done, Conversion)
     assert undeclared_losses(source, (), done.target) == []
     tensor = next(iter(source.tensors.values()))

@@ -153,12 +153,14 @@ def test_listing_is_newest_first_and_ignores_everything_else(tmp_path: Path) -> 
     for name in ("step-00000009", "step-100000000", "step-00000010", ".tmp-11-ab", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000099").write_text("a file")
-    assert [checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path)] == [
+    assert [
+        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(tmp_path)
+    ] == [
         100000000,
         10,
         9,
     ]
-    assert checkpoint_dirs.listing(tmp_path / "nowhere") == []
+    assert checkpoint_dirs.list_checkpoints(tmp_path / "nowhere") == []
 
 
 def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path)
     flipped, unfinished = make(tmp_path, 20), make(tmp_path, 30)
     (flipped / checkpoint_dirs.DCP / "__0_0.distcp").write_bytes(b"tensorZ")
     (unfinished / "MANIFEST.json").unlink()
-    choice = checkpoint_dirs.choose(tmp_path)
+    choice = checkpoint_dirs.newest_valid(tmp_path)
     assert choice.path == good
     assert choice.record == record(10)
     assert [skipped.path for skipped in choice.skipped] == [unfinished, flipped]
@@ -176,12 +178,14 @@ def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path)
 
 def test_only_checkpoints_above_a_step_are_looked_at(tmp_path: Path) -> None:
     make(tmp_path, 10)
-    assert checkpoint_dirs.choose(tmp_path, above=10) == checkpoint_dirs.ResumeChoice(None, None)
+    assert checkpoint_dirs.newest_valid(tmp_path, above=10) == checkpoint_dirs.ResumeChoice(
+        None, None
+    )
 
 
 def test_a_renamed_checkpoint_is_passed_over(tmp_path: Path) -> None:
     make(tmp_path, 10).rename(tmp_path / checkpoint_dirs.directory_name(11))
-    choice = checkpoint_dirs.choose(tmp_path)
+    choice = checkpoint_dirs.newest_valid(tmp_path)
     assert choice.path is None
     assert "is of step 10, not of step 11" in choice.skipped[0].why
 
@@ -191,38 +195,38 @@ def test_promised_random_number_states_must_be_there(tmp_path: Path) -> None:
     (directory / checkpoint_dirs.rng_name(1)).unlink()
     write_manifest(directory)
     with pytest.raises(BadFile, match=r"rank_00001\.json is missing, .* of 2 ranks"):
-        checkpoint_dirs.check(directory)
+        checkpoint_dirs.verify_checkpoint_files(directory)
 
 
 def test_resuming_takes_a_checkpoint_or_a_directory_of_them(tmp_path: Path) -> None:
     make(tmp_path, 10)
     newest = make(tmp_path, 20)
-    assert checkpoint_dirs.resolve(tmp_path).path == newest
+    assert checkpoint_dirs.resolve_resume_from(tmp_path).path == newest
     elsewhere = newest.rename(tmp_path / "resharded")
-    assert checkpoint_dirs.resolve(elsewhere).path == elsewhere
+    assert checkpoint_dirs.resolve_resume_from(elsewhere).path == elsewhere
 
 
 def test_resuming_from_nothing_is_a_bad_request(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is not a directory"):
-        checkpoint_dirs.resolve(tmp_path / "nowhere")
+        checkpoint_dirs.resolve_resume_from(tmp_path / "nowhere")
     with pytest.raises(BadRequest, match="is not a job's checkpoint"):
-        checkpoint_dirs.resolve(tmp_path)
+        checkpoint_dirs.resolve_resume_from(tmp_path)
 
 
 def test_resuming_from_damage_is_a_bad_file(tmp_path: Path) -> None:
     (make(tmp_path, 10) / checkpoint_dirs.RECORD).write_text("{}")
     with pytest.raises(BadFile, match=r"no checkpoint in .* is complete; the newest: .*job\.json"):
-        checkpoint_dirs.resolve(tmp_path)
+        checkpoint_dirs.resolve_resume_from(tmp_path)
 
 
 def test_latest_is_a_hint_that_is_followed_only_to_what_exists(tmp_path: Path) -> None:
-    assert checkpoint_dirs.latest(tmp_path) is None
+    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
     checkpoint_dirs.write_latest(tmp_path, checkpoint_dirs.directory_name(10))
-    assert checkpoint_dirs.latest(tmp_path) is None
+    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
     directory = make(tmp_path, 10)
-    assert checkpoint_dirs.latest(tmp_path) == directory
+    assert checkpoint_dirs.latest_by_hint(tmp_path) == directory
     (tmp_path / checkpoint_dirs.LATEST).write_text("../elsewhere\n")
-    assert checkpoint_dirs.latest(tmp_path) is None
+    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
 
 
 def test_every_field_is_in_the_reference() -> None:

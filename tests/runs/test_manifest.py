@@ -11,7 +11,7 @@ from zerotools.core.errors import BadFile
 from zerotools.runs.manifest import (
     MANIFEST,
     read_manifest,
-    unchanged,
+    stamps_prove_unchanged,
     verify_manifest,
     write_manifest,
 )
@@ -113,19 +113,19 @@ def test_the_file_is_plain_json(sealed: Path) -> None:
 
 
 def test_files_that_nobody_wrote_since_need_not_be_read_again(sealed: Path, tmp_path: Path) -> None:
-    assert not unchanged(sealed)
+    assert not stamps_prove_unchanged(sealed)
     write_manifest(sealed, stamps=True)
-    assert unchanged(sealed)
+    assert stamps_prove_unchanged(sealed)
     moved = sealed.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
-    assert unchanged(moved)
+    assert stamps_prove_unchanged(moved)
     copy = shutil.copytree(moved, tmp_path / "copy")
-    assert not unchanged(copy)
+    assert not stamps_prove_unchanged(copy)
     assert verify_manifest(copy) == verify_manifest(moved) == []
     job = moved / "job.json"
     before = job.stat()
     job.write_text("[]")
     os.utime(job, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not unchanged(moved)
+    assert not stamps_prove_unchanged(moved)
     assert [problem.file for problem in verify_manifest(moved)] == ["job.json"]
 
 
@@ -133,5 +133,5 @@ def test_after_a_reboot_all_is_read(sealed: Path) -> None:
     write_manifest(sealed, stamps=True)
     tree = json.loads((sealed / MANIFEST).read_text())
     (sealed / MANIFEST).write_text(json.dumps({**tree, "boot": "another"}))
-    assert not unchanged(sealed)
+    assert not stamps_prove_unchanged(sealed)
     assert verify_manifest(sealed) == []

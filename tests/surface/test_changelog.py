@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from zerotools.version import BASE, order
+from zerotools.version import BASE, version_order
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
@@ -46,7 +46,7 @@ def begun_version() -> str | None:
 
 def test_the_newest_release_is_first_and_is_that_of_the_source() -> None:
     versions = list(releases())
-    assert versions == sorted(versions, key=order, reverse=True)
+    assert versions == sorted(versions, key=version_order, reverse=True)
     assert versions[0] == BASE.removesuffix(".dev0")
 
 

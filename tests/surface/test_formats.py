@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from zerotools.formats import FORMATS
-from zerotools.formats.format import spelling
+from zerotools.formats.format import format_option
 
 ROOT = Path(__file__).parents[2]
 FORMATS_ROOT = ROOT / "zerotools" / "formats"
-NAMES = {*FORMATS} | {spelling(form) for form in FORMATS.values()}
+NAMES = {*FORMATS} | {format_option(form) for form in FORMATS.values()}
 ASKED = re.compile(r"FORMATS|\.format\b")
 KEPT = re.compile(r"\.(?:native|details)\b")
 """A file without such words is not parsed, which takes seconds for all."""

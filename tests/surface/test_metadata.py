@@ -15,7 +15,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from zerotools.version import BASE, order
+from zerotools.version import BASE, version_order
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -68,7 +68,7 @@ def test_the_citation_is_valid_and_names_no_later_release() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= citation.keys()
-    assert order(str(citation.get("version", "0"))) <= order(BASE)
+    assert version_order(str(citation.get("version", "0"))) <= version_order(BASE)
     assert citation["license"] == PROJECT["license"]
     assert " ".join(citation["abstract"].split()) == PROJECT["description"]
     assert sorted(citation["keywords"]) == sorted(PROJECT["keywords"])

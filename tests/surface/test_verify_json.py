@@ -16,14 +16,14 @@ from zerotools.ops.verification.findings import (
     Verification,
     to_json,
 )
-from zerotools.ops.verification.verify import prepare
+from zerotools.ops.verification.verify import prepare_verify
 
 OF_THE_COMMAND = ("dry_run", "next", "manifest", "seconds", "bytes_to_read", "files")
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/verify-json.md"
 
 
 def test_the_page_has_the_keys_that_are_printed() -> None:
-    given = prepare(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint")
+    given = prepare_verify(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint")
     key = Key("w", "param")
     found = Verification(
         given.checkpoint,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 
 PREFIX = "base_model.model."
@@ -100,7 +100,8 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
     chosen = adapter or (DEFAULT if DEFAULT in lora else next(iter(lora)))
     if chosen not in lora or (adapter is None and len(lora) > 1 and DEFAULT not in lora):
         raise BadRequest(
-            f"{path} has {counted(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose one of "
+            f"{path} has {count_text(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose one "
+            "of "
             "them by --adapter-name"
         )
     return found[chosen]
@@ -244,7 +245,9 @@ def is_replaced(name: str, saved: Collection[str]) -> bool:
     return bool(found) and stem in saved
 
 
-def biases(keys: Iterable[Key], which: str, modules: Iterable[str]) -> Iterator[AdapterTensor]:
+def trained_biases(
+    keys: Iterable[Key], which: str, modules: Iterable[str]
+) -> Iterator[AdapterTensor]:
     """Yield the biases that were trained with an adapter, as `bias` of its config selects them
     (`none`, `all`, or `lora_only`: those of `modules`)."""
     adapted = set(modules)

@@ -13,7 +13,7 @@ _UNITS = {
 MOST_BYTES = 2**62
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, such as `2 tensors`. The plural of the noun is formed with an
     s, unless `plural` is set.
     """

@@ -68,7 +68,7 @@ _BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in DTYPES if dtype.safeten
 _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.torch_storage}
 
 
-def named(name: str) -> DType:
+def dtype_named(name: str) -> DType:
     """Return the type that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
     return _look_up(_BY_NAME, name)
 

@@ -58,12 +58,12 @@ HubLayout = Mapping[str, tuple[HubBlock, ...]]
 """For each tensor of the model, by name, the blocks that it consists of."""
 
 
-def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
+def whole_tensor_block(name: str, shape: tuple[int, ...]) -> HubBlock:
     """Return the block that makes a whole tensor of the model equal to the Hub's tensor `name`."""
     return HubBlock(name, shape, Box.whole(shape))
 
 
-def simplified(block: HubBlock) -> HubBlock:
+def simplified_block(block: HubBlock) -> HubBlock:
     """Return the block, with `strides` set to None if they are row-major and contiguous."""
     dense = row_major_strides(block.box.shape)
     sizes = zip(block.box.shape, block.steps, dense, strict=True)
@@ -75,7 +75,7 @@ def simplified(block: HubBlock) -> HubBlock:
 def is_unchanged(name: str, shape: tuple[int, ...], blocks: tuple[HubBlock, ...]) -> bool:
     """Return whether the model's tensor `name` has the same name, shape and element order on the
     Hub."""
-    return blocks == (renamed(name, shape),)
+    return blocks == (whole_tensor_block(name, shape),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class _Automaton:
             )
 
 
-def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
+def exclusion_patterns(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
     """Return a small set of patterns that match all names in `unwanted` and no name in `needed`.
 
     A pattern with a star matches at least two names.

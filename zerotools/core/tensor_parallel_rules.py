@@ -95,7 +95,7 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
         )
 
 
-def placements(
+def shard_placements(
     rule: ShardingRule, shards: Sequence[tuple[int, ...]], rank: int
 ) -> list[PlacedBlock]:
     """Return the blocks of `rank`'s shard with their positions in the full tensor. `shards` are

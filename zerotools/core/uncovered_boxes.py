@@ -22,7 +22,7 @@ from itertools import pairwise
 from zerotools.core.boxes import Box, BoxIndex
 
 
-def uncovered(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
+def uncovered_boxes(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
     """Return the elements of a tensor of `shape` that are in none of `boxes`, as disjoint boxes in
     order.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerotools.core.adapter_names import state_without_weights
 from zerotools.core.checkpoint import Checkpoint, Problem, Stamp
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
@@ -25,14 +25,14 @@ from zerotools.formats.format import (
     FormatTable,
     ReadOptions,
     UnfinishedCheckpoint,
-    flag,
+    option_flag,
 )
 from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.optimizer_file import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
-from zerotools.io.files.source_stamps import recording, written_apart
+from zerotools.io.files.source_stamps import recording_sources, written_apart
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
 from zerotools.runs.optimizer_names import named_order_of
 from zerotools.runs.thinning_record import read_thinned
@@ -131,13 +131,13 @@ def read_any(
 def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     found = detect_in(path, table, options)
     form = table[found.format]
-    useless = [flag(name) for name in options.given() if name not in form.read_options]
+    useless = [option_flag(name) for name in options.given() if name not in form.read_options]
     if useless:
         raise BadRequest(
             f"{found.path} is {form.title}, which does not take {' or '.join(useless)}; leave it "
             "out"
         )
-    with recording() as sources:
+    with recording_sources() as sources:
         checkpoint = with_optimizer(form.read(found.path, options), table)
         records = (read_thinned(checkpoint.root), named_order_of(checkpoint))
     said = [record.sentence() for record in records if record is not None]
@@ -158,7 +158,7 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
     if not lost:
         return checkpoint
     problem = Problem(
-        f"{checkpoint.origin.path} has optimizer state of {counted(len(lost), 'LoRA tensor')} "
+        f"{checkpoint.origin.path} has optimizer state of {count_text(len(lost), 'LoRA tensor')} "
         f"({lost[0]}, ...) but not their weights: the program that saved it left them out, as "
         "PEFT 0.21 does with FSDP1. Save it again with another release of PEFT or with FSDP2",
         blocks=True,

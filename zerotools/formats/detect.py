@@ -20,7 +20,7 @@ from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.output.unfinished_output import WRITING, advice_to_continue
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
@@ -144,7 +144,7 @@ class Detection:
                 f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
                 "finished; take an older checkpoint"
             )
-            tolerate(path / MANIFEST, error)
+            raise_or_record(path / MANIFEST, error)
         every = self.every(path, names)
         if not every:
             return None

@@ -433,12 +433,12 @@ FormatTable = Mapping[str, Format]
 """Formats by name. If a directory holds several formats, the first one in the table is read."""
 
 
-def spelling(form: Format) -> str:
+def format_option(form: Format) -> str:
     """Return the name by which the user selects a format on the command line."""
     return form.word or form.name
 
 
-def flag(option: str) -> str:
+def option_flag(option: str) -> str:
     """Return the command line option (such as `--world-size`) for a field of `ReadOptions` or
     `WriteOptions`.
     """

@@ -17,7 +17,7 @@ from typing import Any
 from zerotools.core.adapter_names import names_in_model
 from zerotools.core.checkpoint import Checkpoint, Key, Problem
 from zerotools.core.checkpoint_parts import optimizer_roles
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
@@ -87,7 +87,7 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
-    states = f"; it also has {counted(len(random), 'file')} of random state" if random else ""
+    states = f"; it also has {count_text(len(random), 'file')} of random state" if random else ""
     yield f"took {', '.join(taken)}, next to the model, as its optimizer{states}"
 
 

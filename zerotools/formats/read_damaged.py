@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.formats import FORMATS, FormatTable, detect, read_any, require_model
-from zerotools.io.files.tolerated_damage import Damage, tolerating
+from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_damaged(
         Unsupported: its format is not read.
     """
     other = None if stand_in is None else detect(stand_in, table=table).path
-    with tolerating(other) as damage:
+    with tolerating_damage(other) as damage:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
     require_model(checkpoint)
     lost = [

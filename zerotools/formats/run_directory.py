@@ -65,7 +65,7 @@ class ProgramRun:
     def tracker_file(self) -> str | None:
         """The file that names the checkpoint to continue from, relative to the run's directory."""
         tracker = self.layout.tracker
-        return None if tracker is None else below(self.place, tracker.file)
+        return None if tracker is None else relative_entry(self.place, tracker.file)
 
     def tracked(self) -> str | None:
         """Return the entry that the program's tracker file names as the checkpoint to continue
@@ -79,7 +79,7 @@ class ProgramRun:
         tracker = self.layout.tracker
         if tracker is None or tracker.file not in self.listing.names(self.place):
             return None
-        file = self.listing.at(below(self.place, tracker.file))
+        file = self.listing.at(relative_entry(self.place, tracker.file))
         try:
             data = read_regular(file, _LARGEST_TRACKER, is_source=False)
             text = data.decode().strip()
@@ -87,7 +87,7 @@ class ProgramRun:
             raise BadFile(f"{file} cannot be read: {error!s:.200}") from None
         if not re.fullmatch(r"[\w.-]{1,200}", text):
             raise BadFile(f"{file} has {text!r:.80}, which is not the name of a checkpoint")
-        return below(self.place, tracker.name.format(text))
+        return relative_entry(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
         """Return the directory, inside an entry, of the model to read (`HERE`: the entry itself),
@@ -103,11 +103,11 @@ class ProgramRun:
     def paths_of(self, entry: RunEntry) -> list[Path]:
         """Return the paths that may hold the model of an entry, the most likely first."""
         model, _ = self.model_of(entry)
-        root = below(entry.name, model)
+        root = relative_entry(entry.name, model)
         return [
-            self.listing.at(below(root, inside))
+            self.listing.at(relative_entry(root, inside))
             for inside in self.layout.inside
-            if not inside or self.listing.names(below(root, inside))
+            if not inside or self.listing.names(relative_entry(root, inside))
         ]
 
     def fault_of(self, entry: RunEntry) -> str | None:
@@ -122,7 +122,7 @@ class ProgramRun:
         return None
 
 
-def below(place: str, name: str) -> str:
+def relative_entry(place: str, name: str) -> str:
     """Return the relative path of the entry `name` in the directory `place`, as text."""
     return "/".join(filter(None, (place, name)))
 
@@ -193,7 +193,7 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
     found = [HERE]
     for part in filter(None, pattern.split("/")):
         found = [
-            below(place, name)
+            relative_entry(place, name)
             for place in found
             for name in sorted(listing.names(place), key=_by_numbers)
             if re.fullmatch(part, name)
@@ -208,9 +208,9 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
     kept = [
-        RunEntry(below(place, name), step if step >= 0 else None)
+        RunEntry(relative_entry(place, name), step if step >= 0 else None)
         for (_, step, *_), name in found
-        if layout.files or listing.at(below(place, name)).is_dir()
+        if layout.files or listing.at(relative_entry(place, name)).is_dir()
     ]
     holds = layout.holds
     is_marked = holds is None or any(

@@ -130,14 +130,14 @@ def names_by_shape(
     for number in numbers:
         shapes = state.get(number, {})
         near = {name for shape in shapes.values() for name in by_shape.get(shape, ())}
-        fitting = [name for name in near if fits(shapes, weights[name])]
+        fitting = [name for name in near if state_fits(shapes, weights[name])]
         if len(fitting) != 1:
             return {}
         names[number] = fitting[0]
     return names if len(set(names.values())) == len(names) else {}
 
 
-def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
+def state_fits(state: Mapping[str, Shape], weight: Shape) -> bool:
     """Return whether a weight of shape `weight` can have state tensors of these shapes, which are
     by role.
 

@@ -120,7 +120,7 @@ class Curves:
         for name, value in scores_in(record).items():
             if name in self.scores or len(self.scores) < MOST_SCORES:
                 self.scores.setdefault(name, {})[step] = value
-                if (time := finite(record.get("time"))) is not None:
+                if (time := finite_number(record.get("time"))) is not None:
                     self.score_time[step] = time
 
     def _add(self, record: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Curves:
         if step is None:
             return
         for name, key in (OF_STEPS if record["event"] == "step" else OF_EVALUATIONS).items():
-            if (value := finite(record.get(key))) is not None:
+            if (value := finite_number(record.get(key))) is not None:
                 getattr(self, name)[step] = value
         if record["event"] == "eval":
             self._add_scores(step, record)
@@ -139,7 +139,9 @@ class Curves:
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the scores in an evaluation report that are not a field of `Curves`, by name."""
-    numbers = ((name, finite(value)) for name, value in record.items() if name not in NO_SCORES)
+    numbers = (
+        (name, finite_number(value)) for name, value in record.items() if name not in NO_SCORES
+    )
     return {name: value for name, value in numbers if value is not None}
 
 
@@ -149,7 +151,7 @@ def step_of(record: Mapping[str, Any]) -> int | None:
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
-def finite(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Return `value` as a number if it is finite, else None.
 
     The reports of a job may contain values of any type.

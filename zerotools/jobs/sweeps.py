@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import dotted_keys, show
+from zerotools.jobs.binding.bind import dotted_keys, format_value
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 MOST_MEMBERS = 1000
@@ -72,7 +72,7 @@ def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
     for key, values in sweep.items():
         if not values:
             raise BadRequest(f"sweep: {key} has no values")
-        if len({show(value) for value in values}) < len(values):
+        if len({format_value(value) for value in values}) < len(values):
             raise BadRequest(f"sweep: {key} has a value twice")
     members = math.prod(len(values) for values in sweep.values()) * (1 if count is None else count)
     if not 1 <= members <= MOST_MEMBERS:
@@ -122,7 +122,9 @@ def each_member(
         saving = member.get("checkpoint")
         if isinstance(saving, dict) and isinstance(saving.get("upload_to"), str):
             saving["upload_to"] = f"{saving['upload_to'].rstrip('/')}/{index}"
-        label = ", ".join(f"{k}={show(v, bare=True)}" for k, v in zip(keys, chosen, strict=True))
+        label = ", ".join(
+            f"{k}={format_value(v, bare=True)}" for k, v in zip(keys, chosen, strict=True)
+        )
         yield ArrayMember(index=index, tree=member, label=label)
 
 
@@ -143,7 +145,7 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
     if key not in known:
         near = difflib.get_close_matches(key[:80], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise BadRequest(f"{what}: {show(key, bare=True)}: unknown key{hint}")
+        raise BadRequest(f"{what}: {format_value(key, bare=True)}: unknown key{hint}")
 
 
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:

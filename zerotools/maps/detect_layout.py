@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.core.nearest_word import nearest_of
 from zerotools.maps.expression_views import Shape
@@ -154,11 +154,13 @@ def check_complete(found: FoundLayout, family: FamilyMap) -> None:
         )
     said = []
     if stored.missing:
-        said.append(f"{counted(len(stored.missing), 'tensor')} missing ({_some(stored.missing)})")
+        said.append(
+            f"{count_text(len(stored.missing), 'tensor')} missing ({_some(stored.missing)})"
+        )
     if stored.unknown:
         near = nearest_of(stored.unknown[0], layout.tensors)
         said.append(
-            f"{counted(len(stored.unknown), 'tensor')} unknown ({_some(stored.unknown)}; the "
+            f"{count_text(len(stored.unknown), 'tensor')} unknown ({_some(stored.unknown)}; the "
             f"nearest to the first is {near})"
         )
     if said:

@@ -15,14 +15,14 @@ from zerotools.core.errors import BadRequest
 from zerotools.maps.views import (
     View,
     ViewPiece,
-    inverses,
-    item,
-    joined,
-    narrowed,
-    padded,
-    stacked,
-    transposed,
-    whole,
+    concatenated,
+    indexed_view,
+    inverse_pieces,
+    narrowed_view,
+    padded_view,
+    stacked_view,
+    transposed_view,
+    whole_view,
 )
 
 Shape = tuple[int, ...]
@@ -58,7 +58,7 @@ def view_of(bound: BoundExpression) -> View:
         BadRequest: the shapes and sizes in the expression do not fit together.
     """
     if isinstance(bound, BoundTensor):
-        return whole(bound.number, bound.shape)
+        return whole_view(bound.number, bound.shape)
     return _MADE[bound.word]([view_of(part) for part in bound.parts], bound.sizes)
 
 
@@ -69,7 +69,7 @@ def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
     """
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]
-    return tuple(inverses(view_of(bound), ranks))
+    return tuple(inverse_pieces(view_of(bound), ranks))
 
 
 def _shapes(bound: BoundExpression) -> list[tuple[int, Shape]]:
@@ -87,7 +87,7 @@ def _dim(view: View, dim: int, word: str) -> int:
 def _concat(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim = _dim(views[0], sizes[0], "concat")
     _check_alike("concat", views, dim)
-    return joined(views, dim)
+    return concatenated(views, dim)
 
 
 def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
@@ -111,7 +111,7 @@ def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
         raise BadRequest(
             f"part takes [{begin}, {end}) of dimension {dim}, but it has {views[0].shape[dim]}"
         )
-    return narrowed(views[0], dim, begin, end - begin)
+    return narrowed_view(views[0], dim, begin, end - begin)
 
 
 def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
@@ -120,24 +120,24 @@ def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
         raise BadRequest(
             f"every begins at {first} with a step of {step}: it must begin below the step"
         )
-    return narrowed(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
+    return narrowed_view(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
 
 
 def _stack(views: Sequence[View], sizes: Sequence[int]) -> View:
     _check_alike("stack", views, -1)
-    return stacked(views)
+    return stacked_view(views)
 
 
 def _item(views: Sequence[View], sizes: Sequence[int]) -> View:
     count = views[0].shape[_dim(views[0], 0, "item")]
     if sizes[0] >= count:
         raise BadRequest(f"item takes number {sizes[0]}, but there are {count}")
-    return item(views[0], sizes[0])
+    return indexed_view(views[0], sizes[0])
 
 
 def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
     first, second = (_dim(views[0], size, "transpose") for size in sizes)
-    return transposed(views[0], first, second)
+    return transposed_view(views[0], first, second)
 
 
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
@@ -162,33 +162,33 @@ def _pairs(views: Sequence[View], sizes: Sequence[int]) -> View:
     view, heads = views[0], sizes[0]
     rows = _blocks(view, "pairs", heads, 2)
     both = [
-        narrowed(view, 0, head * rows + number, 2, rows // 2)
+        narrowed_view(view, 0, head * rows + number, 2, rows // 2)
         for head in range(heads)
         for number in range(rows // 2)
     ]
-    return joined(both, 0)
+    return concatenated(both, 0)
 
 
 def _halves(views: Sequence[View], sizes: Sequence[int]) -> View:
     view, heads = views[0], sizes[0]
     rows = _blocks(view, "halves", heads, 2)
     both = [
-        narrowed(view, 0, head * rows + half, rows // 2, 2)
+        narrowed_view(view, 0, head * rows + half, rows // 2, 2)
         for head in range(heads)
         for half in range(2)
     ]
-    return joined(both, 0)
+    return concatenated(both, 0)
 
 
 def _interleave(views: Sequence[View], sizes: Sequence[int]) -> View:
     _check_alike("interleave", views, 0)
     each = [_blocks(view, "interleave", sizes[0], 1) for view in views]
     blocks = [
-        narrowed(view, 0, group * rows, rows)
+        narrowed_view(view, 0, group * rows, rows)
         for group in range(sizes[0])
         for view, rows in zip(views, each, strict=True)
     ]
-    return joined(blocks, 0)
+    return concatenated(blocks, 0)
 
 
 def padded_rows(rows: int, multiple: int) -> int:
@@ -198,7 +198,7 @@ def padded_rows(rows: int, multiple: int) -> int:
 
 def _pad(views: Sequence[View], sizes: Sequence[int]) -> View:
     """Pad the first view to the given number of rows."""
-    return padded(views[0], sizes[0])
+    return padded_view(views[0], sizes[0])
 
 
 _MADE: Mapping[str, Callable[[Sequence[View], Sequence[int]], View]] = {

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from zerotools.core.boxes import Hole, Overlap, prove_cover
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.maps.expression_views import (
     BoundExpression,
@@ -34,7 +34,7 @@ from zerotools.maps.expressions import (
 )
 from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
 from zerotools.maps.model_sizes import MOST_TENSORS, MULTIPLE, MapSizes
-from zerotools.maps.views import TensorView, View, ViewPiece, whole
+from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
@@ -104,7 +104,7 @@ def layout_of_model(
 def _plain(
     family: FamilyMap, hub: Mapping[str, Shape], optional: frozenset[str], sizes: MapSizes
 ) -> ModelLayout:
-    views = {name: TensorView(whole(0, shape), (name,)) for name, shape in hub.items()}
+    views = {name: TensorView(whole_view(0, shape), (name,)) for name, shape in hub.items()}
     about = "in the form of the Hub and of save_pretrained"
     ignored = ("*.rotary_emb.inv_freq",)
     layout = MapLayout(HUB, about, ignored=ignored)
@@ -357,12 +357,12 @@ def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSi
         if there < rows:
             raise BadRequest(
                 f"{name} has {there} rows, but config.json has a vocabulary of {rows}: "
-                f"{counted(rows - there, 'row is', 'rows are')} missing; correct vocab_size, or "
+                f"{count_text(rows - there, 'row is', 'rows are')} missing; correct vocab_size, or "
                 "give the config.json of this model"
             )
         raise BadRequest(
             f"{name} has {there} rows, but config.json has a vocabulary of {rows}: padding to a "
             f"multiple of {multiple} gives {padded_rows(rows, multiple)}, so "
-            f"{counted(there - rows, 'row is', 'rows are')} not padding; correct vocab_size, or "
+            f"{count_text(there - rows, 'row is', 'rows are')} not padding; correct vocab_size, or "
             f"give --map-arg {MULTIPLE}=NUMBER"
         )

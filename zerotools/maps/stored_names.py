@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.expressions import indices_of, with_indices
 from zerotools.maps.model_layout import ModelLayout
-from zerotools.maps.views import TensorView, item, stacked, whole
+from zerotools.maps.views import TensorView, indexed_view, stacked_view, whole_view
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
             if all(stored != each for each, _, _ in wrong):
                 wrong.append((stored, shape, expected))
             continue
-        view = whole(0, shape)
-        views[name] = TensorView(view if number is None else item(view, number), (stored,))
+        view = whole_view(0, shape)
+        views[name] = TensorView(view if number is None else indexed_view(view, number), (stored,))
     for name, parts in apart.items():
         own = layout.tensors[name][1:]
         wrong += [(part, held[part], own) for part in parts if held.get(part, own) != own]
         if all(held.get(part) == own for part in parts):
-            pieces = [whole(number, own) for number in range(len(parts))]
-            views[name] = TensorView(stacked(pieces), parts)
+            pieces = [whole_view(number, own) for number in range(len(parts))]
+            views[name] = TensorView(stacked_view(pieces), parts)
     wrong += [
         (name, held[name], layout.hub[layout.copies[name]])
         for name in copies
@@ -147,7 +147,8 @@ def written_views(layout: ModelLayout) -> dict[str, TensorView]:
     index = layout.layout.stacked
     if index is None or not _is_uniform(layout, index):
         return {
-            name: TensorView(whole(0, shape), (name,)) for name, shape in layout.tensors.items()
+            name: TensorView(whole_view(0, shape), (name,))
+            for name, shape in layout.tensors.items()
         }
     found: dict[str, list[str]] = {}
     for name, (pattern, indices) in layout.places.items():
@@ -156,10 +157,10 @@ def written_views(layout: ModelLayout) -> dict[str, TensorView]:
     for new, names in found.items():
         shape = layout.tensors[names[0]]
         if len(names) == 1 and new == names[0]:
-            views[new] = TensorView(whole(0, shape), (new,))
+            views[new] = TensorView(whole_view(0, shape), (new,))
         else:
-            parts = [whole(number, shape) for number in range(len(names))]
-            views[new] = TensorView(stacked(parts), tuple(names))
+            parts = [whole_view(number, shape) for number in range(len(names))]
+            views[new] = TensorView(stacked_view(parts), tuple(names))
     return views
 
 

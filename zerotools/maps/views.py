@@ -60,14 +60,14 @@ class TensorView:
     names: tuple[str, ...]
 
 
-def whole(source: int, shape: tuple[int, ...]) -> View:
+def whole_view(source: int, shape: tuple[int, ...]) -> View:
     """Return the view that is the whole of source number `source`."""
     dims = tuple(range(len(shape)))
     start, steps = (0,) * len(shape), (1,) * len(shape)
     return View(shape, (ViewPiece(Box.whole(shape), source, start, dims, steps),))
 
 
-def narrowed(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
+def narrowed_view(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
     """Return a view of `count` indices along `dim`. The first index is `first`, and neighbours are
     `step` apart.
     """
@@ -104,7 +104,7 @@ def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
     return (*values[:dim], value, *values[dim + 1 :])
 
 
-def joined(views: Sequence[View], dim: int) -> View:
+def concatenated(views: Sequence[View], dim: int) -> View:
     """Return the views concatenated along `dim`."""
     pieces, at = [], 0
     for view in views:
@@ -115,7 +115,7 @@ def joined(views: Sequence[View], dim: int) -> View:
     return View(_with(views[0].shape, dim, at), tuple(pieces))
 
 
-def stacked(views: Sequence[View]) -> View:
+def stacked_view(views: Sequence[View]) -> View:
     """Return the views stacked along a new first dimension."""
     pieces = [
         replace(
@@ -130,7 +130,7 @@ def stacked(views: Sequence[View]) -> View:
     return View((len(views), *views[0].shape), tuple(pieces))
 
 
-def item(view: View, index: int) -> View:
+def indexed_view(view: View, index: int) -> View:
     """Return the part of the view with one `index` of its first dimension, without this
     dimension.
     """
@@ -141,12 +141,12 @@ def item(view: View, index: int) -> View:
             dims=piece.dims[1:],
             steps=piece.steps[1:],
         )
-        for piece in narrowed(view, 0, index, 1).pieces
+        for piece in narrowed_view(view, 0, index, 1).pieces
     ]
     return View(view.shape[1:], tuple(pieces))
 
 
-def transposed(view: View, first: int, second: int) -> View:
+def transposed_view(view: View, first: int, second: int) -> View:
     """Return the view with two dimensions exchanged."""
     order = list(range(len(view.shape)))
     order[first], order[second] = second, first
@@ -166,12 +166,12 @@ def transposed(view: View, first: int, second: int) -> View:
     return View(moved(view.shape), tuple(pieces))
 
 
-def padded(view: View, rows: int) -> View:
+def padded_view(view: View, rows: int) -> View:
     """Return the view padded to `rows` in its first dimension, by repeating its last row."""
     more = rows - view.shape[0]
     if more <= 0:
         return view
-    last = narrowed(view, 0, view.shape[0] - 1, 1)
+    last = narrowed_view(view, 0, view.shape[0] - 1, 1)
     pieces = [
         replace(
             piece,
@@ -184,7 +184,7 @@ def padded(view: View, rows: int) -> View:
     return View((rows, *view.shape[1:]), (*view.pieces, *pieces))
 
 
-def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
+def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
     """Return, for each source, the pieces of the source that `view` contains. `ranks` are the
     numbers of dimensions of the sources.
 

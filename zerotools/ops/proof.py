@@ -30,12 +30,12 @@ from zerotools.io.files.directory_entries import is_there
 from zerotools.io.files.metadata_memory_limit import data_in
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file
-from zerotools.io.files.source_stamps import Sources, recording
+from zerotools.io.files.source_stamps import Sources, recording_sources
 from zerotools.io.numeric.compare_values import are_equal
 from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.execute import ReadBack
-from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
@@ -45,12 +45,12 @@ from zerotools.ops.verification.checkpoint_files import (
     files_to_scan,
     subject_of,
 )
-from zerotools.ops.verification.compare_manifest import beside, compare_files
+from zerotools.ops.verification.compare_manifest import adjacent_manifest, compare_files
 from zerotools.ops.verification.copy_checks import differing_replicas
 from zerotools.ops.verification.digest_manifest import (
     DigestManifest,
     FileDigest,
-    digested,
+    digested_tensors,
     manifest_of,
     put_digest_manifest,
     read_digest_manifest,
@@ -59,7 +59,13 @@ from zerotools.ops.verification.digest_manifest import (
     written_record,
 )
 from zerotools.ops.verification.digests import ALGORITHM, digests_of
-from zerotools.ops.verification.file_scan import ClaimedBytes, FileScan, Record, ScannedFile, scan
+from zerotools.ops.verification.file_scan import (
+    ClaimedBytes,
+    FileScan,
+    Record,
+    ScannedFile,
+    scan_files,
+)
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 from zerotools.runs.thinning_record import is_thinned
 
@@ -118,7 +124,7 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
         named = {name: digest for name, digest in known.items() if name in read}
         wanted = [ScannedFile(name, read[name]) for name in named]
         sources = Sources(source.stamps)
-        found, _ = scan(base, wanted, ClaimedBytes(), budget, digests=True, sources=sources)
+        found, _ = scan_files(base, wanted, ClaimedBytes(), budget, digests=True, sources=sources)
         _refuse_unreadable(found)
         digests = {each.file.name: FileDigest(each.file.size, str(each.digest)) for each in found}
         for name, fault in compare_files(named, digests, what):
@@ -139,7 +145,7 @@ def _known_digests(
         yield str(record.path), record.files
     # One file may have all tensors of a directory: the manifest is of the one or of the other.
     for subject in dict.fromkeys((files.subject, files.base)):
-        sidecar = beside(replace(files, subject=subject))
+        sidecar = adjacent_manifest(replace(files, subject=subject))
         if sidecar is not None and sidecar.manifest.files:
             yield str(sidecar.path), sidecar.manifest.files
 
@@ -159,7 +165,7 @@ def _check_records(source: Checkpoint, tensors: Iterable[Tensor], budget: Memory
         replace(file, records=[*_holding(file.records, sorted(offsets[file.name]))])
         for file in to_scan.files
     ]
-    found, _ = scan(
+    found, _ = scan_files(
         source.root,
         files,
         ClaimedBytes(),
@@ -223,7 +229,7 @@ def compare_bytes(
     """
 
     def compare(tile: Tile, scratch: Scratch) -> int:
-        data, _ = fill(reads, tile, scratch, cast=cast)
+        data, _ = fill_tile(reads, tile, scratch, cast=cast)
         found = scratch.read[: len(data)]
         outputs.read_into(tile.file, tile.offset, found.data)
         expected = np.frombuffer(data, np.uint8)
@@ -281,7 +287,7 @@ def read_written_back(
     Raises:
         BadFile: the format's reader finds another layout.
     """
-    with recording() as read:
+    with recording_sources() as read:
         found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
     tensors = found.tensors if target.compared is None else target.compared(found)
     expected = {**target.checkpoint.tensors, **target.carried}
@@ -371,7 +377,7 @@ def manifest_of_output(
     found = read_written_back(target, directory, table)
     training = training_of(found, table)
     files = _file_digests(found, directory, target.checkpoint.root, budget, table)
-    tensors = digests_of(found, digested(found, training), budget, cast=cast)
+    tensors = digests_of(found, digested_tensors(found, training), budget, cast=cast)
     return manifest_of(found, training, tensors, files, target.checkpoint.root.absolute().name)
 
 
@@ -384,7 +390,7 @@ def _file_digests(
 ) -> Mapping[str, FileDigest]:
     files = files_of(found, table, directory)
     to_scan = files_to_scan(found, files)
-    scans, _ = scan(files.base, to_scan.files, ClaimedBytes(), budget, digests=True)
+    scans, _ = scan_files(files.base, to_scan.files, ClaimedBytes(), budget, digests=True)
     faults = [sentence for _, sentence in to_scan.faults]
     faults += [each.error for each in scans if each.error is not None]
     faults += [

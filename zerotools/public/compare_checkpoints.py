@@ -117,7 +117,7 @@ def diff(
     """
     given = bind_options(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)
-    with recording(), metering(progress) as meter:
+    with recording_sources(), metering(progress) as meter:
         prepared = checkpoint_diff.prepare_diff(path_of(a), path_of(b), asked)
         with meter(prepared.bytes, "diff") as on_bytes:
             return DiffResult(**vars(checkpoint_diff.carry_out_diff(prepared, on_bytes=on_bytes)))

@@ -94,7 +94,7 @@ def consolidate(
         Unsupported: the format cannot be read.
     """
     given = bind_options(ConsolidateKeywords, options)
-    prepared = consolidation.prepare(
+    prepared = consolidation.prepare_export(
         path_of(path),
         output_of(out),
         export_options(given, map_request(given)),
@@ -143,7 +143,7 @@ def reshard(
         Unsupported: the format has no ranks, or zerotools cannot write it.
     """
     given = bind_options(ReshardKeywords, options)
-    prepared = resharding.prepare(
+    prepared = resharding.prepare_reshard(
         path_of(path),
         output_of(out),
         world_size=given["world_size"],
@@ -304,7 +304,7 @@ def convert(
             )
         prepared = prepare_job(path_of(path), output_of(out), asked, **reading)
     else:
-        prepared = converting.prepare(
+        prepared = converting.prepare_convert(
             path_of(path),
             output_of(out),
             given["to"],

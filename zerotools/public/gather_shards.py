@@ -14,11 +14,11 @@ from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.stores.addresses import output_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering import gather_files
-from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
+from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
 from zerotools.ops.gathering.gather_files import Gathered, check_room, plan_json, result_json
-from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
+from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
 from zerotools.ops.gathering.node_source import parse_source
-from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.node_survey import survey_sources
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
 from zerotools.public.command_options.conversion_options import CheckNamesOption
 from zerotools.public.command_options.option import (
@@ -163,17 +163,17 @@ def gathered(
     began, shells = time.monotonic(), OpenShells()
     destination, at_once, fast = output_of(out), given["workers"], given["fast"]
     asked = [parse_source(each) for each in as_list(sources)]
-    seen = survey(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
+    seen = survey_sources(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
     with_names = not given["no_check_names"]
     with metering(progress) as meter:
         with meter(seen.bytes_to_compare, "compare") as on_bytes:
-            plan = prepare(seen, shells=shells, at_once=at_once, on_bytes=on_bytes)
+            plan = prepare_gather(seen, shells=shells, at_once=at_once, on_bytes=on_bytes)
         on_plan(plan)
         if given["dry_run"]:
             check_room(plan, partial_of(destination))
             return _result(plan, None, fast, began)
         with meter(plan.bytes_to_fetch, "gather") as on_bytes:
-            done = gather_files.gather(
+            done = gather_files.fetch_and_finish(
                 plan,
                 lambda directory: _checked(directory, meter, fast=fast, with_names=with_names),
                 shells=shells,
@@ -186,11 +186,11 @@ def gathered(
 
 
 def _checked(directory: Path, meter: Meter, *, fast: bool, with_names: bool) -> StagedCheck:
-    found, errors = look(directory)
+    found, errors = find_gathered(directory)
     to_read = 0 if fast else sum(each.bytes_to_read for each in found)
     with meter(to_read, "verify") as on_bytes:
         budget = MemoryBudget(DEFAULT_MEMORY)
-        return check(
+        return verify_gathered(
             directory,
             found,
             errors,

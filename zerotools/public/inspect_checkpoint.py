@@ -12,9 +12,9 @@ from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.addresses import path_of
-from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
+from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
@@ -245,7 +245,7 @@ def _result(
         ParamGroupFacts(
             tuple(training.unnamed.get(name, name) for name in group.params),
             elements,
-            plain(group.options),
+            json_value(group.options),
         )
         for group, elements in zip(training.groups, summary.group_elements, strict=True)
     )
@@ -266,7 +266,7 @@ def _result(
         masters_dtype=summary.masters_dtype,
         optimizer=optimizer if summary.has_optimizer else None,
         param_groups=groups or None,
-        lr_scheduler=plain(training.lr_scheduler),
+        lr_scheduler=json_value(training.lr_scheduler),
         loss_scaler=scaler_to_json(training.loss_scaler),
         skipped_steps=training.skipped,
         roles=found.roles,

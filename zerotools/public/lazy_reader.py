@@ -62,7 +62,7 @@ class Entry:
                 tensor is a payload or a scale that no weight can be computed from.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
-        from zerotools.ops.execution.load_arrays import load
+        from zerotools.ops.execution.load_arrays import load_tensors
         from zerotools.ops.quantised.dequantise import with_values_of
 
         source = self._reader.checkpoint
@@ -70,7 +70,7 @@ class Entry:
         chosen = _named(dtype) or self.dtype
         if chosen != self.dtype:
             source = with_values_of(source, self._reader.quantisation, self.key, chosen)
-        return load(source, {self.key: chosen})[self.key]
+        return load_tensors(source, {self.key: chosen})[self.key]
 
     def torch(self, dtype: object = None) -> Any:
         """Return the values as a torch.Tensor on the CPU; raises like `numpy`."""
@@ -117,9 +117,9 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
     @cached_property
     def quantisation(self) -> Quantisation:
         """The quantised weights of the checkpoint, each with the kind of its quantisation."""
-        from zerotools.ops.quantised.find_quantised import recognise
+        from zerotools.ops.quantised.find_quantised import find_quantised
 
-        return recognise(self.checkpoint)
+        return find_quantised(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
         """Return the roles of the tensors with this name. A role is the kind of tensor, such as
@@ -182,8 +182,8 @@ def load_state_dict(
             to the weights next to them.
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
-    from zerotools.ops.execution.load_arrays import load
-    from zerotools.ops.quantised.dequantise import dequantised
+    from zerotools.ops.execution.load_arrays import load_tensors
+    from zerotools.ops.quantised.dequantise import dequantise_checkpoint
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
@@ -191,7 +191,9 @@ def load_state_dict(
     chosen = _named(dtype)
     if chosen is not None and role == "param":
         found = reader.quantisation
-        reader = Reader(dequantised(reader.checkpoint, found)) if found.is_there else reader
+        reader = (
+            Reader(dequantise_checkpoint(reader.checkpoint, found)) if found.is_there else reader
+        )
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")
@@ -202,7 +204,7 @@ def load_state_dict(
     refuse_damaged_files(reader.checkpoint, dtypes)
     if role == "param":
         formats.format_of(reader.checkpoint).check_weights(reader.checkpoint)
-    values: Mapping[Key, Any] = load(reader.checkpoint, dtypes)
+    values: Mapping[Key, Any] = load_tensors(reader.checkpoint, dtypes)
     if framework == "torch":
         values = {key: _as_torch(array, dtypes[key]) for key, array in values.items()}
     return {name: values[entry.key] for name, entry in names.items()}
@@ -225,7 +227,7 @@ def _named(dtype: object) -> DType | None:
         return dtype
     name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)
     text = str(name).removeprefix("torch.")
-    return dtypes.named(_SHORT.get(text, text))
+    return dtypes.dtype_named(_SHORT.get(text, text))
 
 
 def _as_torch(array: Array, dtype: DType) -> Any:

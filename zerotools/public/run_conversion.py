@@ -19,12 +19,12 @@ from zerotools.ops.conversions.conversion import (
     Unchanged,
     check_part,
     perform_part,
-    prove,
+    prove_coverage,
     prove_part,
 )
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.part_share import OutputPart, PartPlan
-from zerotools.ops.uploading.write_output import check_write, write
+from zerotools.ops.uploading.write_output import check_write, write_output
 from zerotools.public.command_options.write_options import budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering
 
@@ -270,7 +270,9 @@ def carry_out(
     if given["dry_run"]:
         check_write(prepared, overwrite=given["overwrite"], resume=given["resume"])
         memory = budget_of(given).max_total_bytes
-        return result_of(prepared, dry_run=True, copies=prove(prepared), buffer_bytes=memory)
+        return result_of(
+            prepared, dry_run=True, copies=prove_coverage(prepared), buffer_bytes=memory
+        )
     began = time.monotonic()
     report = write_reporting(prepared, given, stage, progress, check)
     return result_of(
@@ -294,7 +296,7 @@ def write_reporting(
     """Write a whole conversion with the options `given`, and report its progress."""
     to_handle = conversion.bytes_of_tensors * (2 if given["verify"] else 1)
     with metering(progress) as meter, meter(to_handle, stage) as on_bytes:
-        return write(
+        return write_output(
             conversion,
             budget=budget_of(given),
             overwrite=given["overwrite"],

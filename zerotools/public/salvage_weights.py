@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key, Problem
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.addresses import output_of, path_of
-from zerotools.ops.conversions.conversion import prove
-from zerotools.ops.salvage.examine import prepare
+from zerotools.ops.conversions.conversion import prove_coverage
+from zerotools.ops.salvage.examine import read_remaining
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import Holes
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
@@ -147,8 +147,8 @@ def salvage(
     )
     began = time.monotonic()
     reading = {name: given[name] for name in ("tag", "layout", "section")}
-    with recording():
-        to_examine = prepare(path_of(path), **reading, stand_in=other)
+    with recording_sources():
+        to_examine = read_remaining(path_of(path), **reading, stand_in=other)
         with metering(progress) as meter, meter(to_examine.bytes_to_read, "examine") as on_bytes:
             found = prepare_salvage(
                 to_examine,
@@ -172,7 +172,7 @@ def _write(found: Salvage, given: Mapping[str, Any], progress: ProgressWanted) -
         return False
     check_write(conversion, overwrite=given["overwrite"], resume=given["resume"])
     if given["dry_run"]:
-        prove(conversion)
+        prove_coverage(conversion)
         return False
     write_reporting(conversion, given, "salvage", progress, overflow_check(given))
     return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import path_of
-from zerotools.ops.conversions.consolidate import prepare
+from zerotools.ops.conversions.consolidate import prepare_export
 from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import served_model
@@ -198,7 +198,7 @@ def serving(
     address, budget = _address(listen), budget_of(given)
     # Values that are computed in advance (adapters that are added to their weights) lie here.
     with TemporaryDirectory(prefix="zerotools-serve-") as scratch:
-        conversion = prepare(
+        conversion = prepare_export(
             path,
             Path(scratch, name),
             export_options(given),

@@ -14,9 +14,9 @@ from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning import thin_checkpoint
-from zerotools.ops.thinning.select_checkpoints import paths_of, select
+from zerotools.ops.thinning.select_checkpoints import paths_of, select_for_thinning
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
-from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
+from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare_thinning
 from zerotools.public.command_options.option import (
     OUTPUT,
     WHAT,
@@ -238,7 +238,7 @@ class ThinSteps:
         chosen, given = _Chosen(), self._given
         for path in self._paths:
             try:
-                found = select(
+                found = select_for_thinning(
                     path,
                     keep_last=given["keep_last"],
                     keep_every=given["keep_every"],
@@ -254,7 +254,7 @@ class ThinSteps:
 
     def _look(self, path: Path) -> Outcome:
         try:
-            plan = prepare(path, self._keep, self._options)
+            plan = prepare_thinning(path, self._keep, self._options)
             need = next((each for each in self._needed or () if each.concerns(plan.subject)), None)
             if plan.has_work and need is not None:
                 raise BadRequest(need.sentence(plan.subject))
@@ -271,7 +271,7 @@ class ThinSteps:
         total = plan.bytes_to_write + plan.bytes_after
         try:
             with meter(total, f"thin {plan.subject.name}") as on_bytes:
-                done = thin_checkpoint.thin(
+                done = thin_checkpoint.carry_out_thinning(
                     plan,
                     force=self._given["force"],
                     budget=self._budget,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.part_share import OutputPart
@@ -27,8 +27,8 @@ from zerotools.ops.verification.digest_manifest import (
 )
 from zerotools.ops.verification.findings import Finding, Soundness, Verification, to_json
 from zerotools.ops.verification.verify import ToVerify
-from zerotools.ops.verification.verify import prepare as prepare_verification
-from zerotools.ops.verification.verify import verify as carry_out
+from zerotools.ops.verification.verify import carry_out_verify as carry_out
+from zerotools.ops.verification.verify import prepare_verify as prepare_verification
 from zerotools.public.command_options.option import (
     OUTPUT,
     WHAT,
@@ -187,7 +187,7 @@ def verify(
             "a manifest describes a whole checkpoint, but a part reads only some of it; leave out "
             "--part or --write-manifest"
         )
-    with recording(), metering(progress) as meter:
+    with recording_sources(), metering(progress) as meter:
         reading = {name: given[name] for name in ("tag", "layout", "section")}
         prepared = prepare_verification(path_of(path), **reading, part=part)
         target = wanted or sidecar_of(prepared.files)

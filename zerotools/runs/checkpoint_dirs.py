@@ -21,13 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.regular_files import read_regular
 from zerotools.runs.file_names import DCP
 from zerotools.runs.job_record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
-from zerotools.runs.manifest import unchanged, verify_manifest
+from zerotools.runs.manifest import stamps_prove_unchanged, verify_manifest
 from zerotools.runs.thinning_record import is_thinned
 
 LATEST = "latest"
@@ -57,19 +57,19 @@ __all__ = [
     "JobRecord",
     "ResumeChoice",
     "SkippedCheckpoint",
-    "check",
-    "checked",
-    "choose",
+    "check_and_explain",
     "directory_name",
-    "hinted",
-    "latest",
-    "listing",
+    "hinted_checkpoint",
+    "latest_by_hint",
+    "list_checkpoints",
+    "newest_valid",
     "read_record",
-    "resolve",
     "resolve_hint",
+    "resolve_resume_from",
     "rng_name",
     "step_of",
     "sync_directory",
+    "verify_checkpoint_files",
     "write_hint",
     "write_latest",
     "write_record",
@@ -116,7 +116,7 @@ def rng_name(rank: int) -> str:
     return f"rank_{rank:05d}.json"
 
 
-def listing(output_dir: Path) -> list[Path]:
+def list_checkpoints(output_dir: Path) -> list[Path]:
     """Return the paths of the checkpoint directories in `output_dir`, newest first. No directory
     is opened.
 
@@ -130,7 +130,7 @@ def listing(output_dir: Path) -> list[Path]:
     return [path for _, path in sorted(steps, reverse=True)]
 
 
-def check(directory: Path, *, digests: bool = True) -> JobRecord:
+def verify_checkpoint_files(directory: Path, *, digests: bool = True) -> JobRecord:
     """Check that every file of a checkpoint agrees with its manifest, and return the checkpoint's
     job record.
 
@@ -151,7 +151,7 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
         if missing:
             raise BadFile(
                 f"{directory / missing[0]} is missing, but {RECORD} lists the random number state "
-                f"of {counted(record.world_size, 'rank')}"
+                f"of {count_text(record.world_size, 'rank')}"
             )
     return record
 
@@ -160,29 +160,29 @@ def _nothing(_: Path) -> None:
     return None
 
 
-def checked(
+def check_and_explain(
     directory: Path,
     *,
     digests: bool = True,
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> tuple[JobRecord, str]:
-    """Check every file of a checkpoint like `check`. Return its job record, and how the files were
-    checked (`SIZES`, `DIGESTS` or `UNCHANGED`).
+    """Check every file of a checkpoint like `verify_checkpoint_files`. Return its job record, and
+    how the files were checked (`SIZES`, `DIGESTS` or `UNCHANGED`).
 
     With `trusting`, files that were not written since their digests were computed are not read
     again. `structure` is a function that raises an error if tensors in the files are incomplete.
 
     Raises:
-        BadFile: for the reasons of `check`, or raised by `structure`.
+        BadFile: for the reasons of `verify_checkpoint_files`, or raised by `structure`.
     """
-    trusted = digests and trusting and unchanged(directory)
-    record = check(directory, digests=digests and not trusted)
+    trusted = digests and trusting and stamps_prove_unchanged(directory)
+    record = verify_checkpoint_files(directory, digests=digests and not trusted)
     structure(directory)
     return record, UNCHANGED if trusted else DIGESTS if digests else SIZES
 
 
-def choose(
+def newest_valid(
     output_dir: Path,
     *,
     above: int = -1,
@@ -196,15 +196,17 @@ def choose(
 
     A thinned checkpoint is skipped unless `thinned` is True. With `digests=False` only file sizes
     are compared, and no tensor is read. `trusting` and `structure` have the same meaning as in
-    `checked`.
+    `check_and_explain`.
     """
     skipped: list[SkippedCheckpoint] = []
-    for path in listing(output_dir):
+    for path in list_checkpoints(output_dir):
         step = step_of(path.name)
         if step is None or step <= above:
             break
         try:
-            record, how = checked(path, digests=digests, trusting=trusting, structure=structure)
+            record, how = check_and_explain(
+                path, digests=digests, trusting=trusting, structure=structure
+            )
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
             if is_thinned(path) and not thinned:
@@ -220,11 +222,11 @@ def resolve_hint(path: Path) -> Path:
     `latest`); else return `path`.
     """
     if path.name in (LATEST, BEST) and path.is_file():
-        return hinted(path.parent, path.name) or path
+        return hinted_checkpoint(path.parent, path.name) or path
     return path
 
 
-def resolve(
+def resolve_resume_from(
     path: Path,
     *,
     digests: bool = True,
@@ -246,20 +248,22 @@ def resolve(
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():
-        record, how = checked(path, digests=digests, trusting=trusting, structure=structure)
+        record, how = check_and_explain(
+            path, digests=digests, trusting=trusting, structure=structure
+        )
         return ResumeChoice(path, record, how=how)
-    if not listing(path):
+    if not list_checkpoints(path):
         raise BadRequest(
             f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}), not a directory "
             "of them (it has no step-…), and not a checkpoint of another program"
         )
-    choice = choose(path, digests=digests, trusting=trusting, structure=structure)
+    choice = newest_valid(path, digests=digests, trusting=trusting, structure=structure)
     if choice.path is None:
         raise BadFile(f"no checkpoint in {path} is complete; the newest: {choice.skipped[0].why}")
     return choice
 
 
-def hinted(output_dir: Path, hint: str) -> Path | None:
+def hinted_checkpoint(output_dir: Path, hint: str) -> Path | None:
     """Return the checkpoint directory that a hint file (`latest` or `best`) names, or None if this
     directory does not exist.
     """
@@ -272,11 +276,11 @@ def hinted(output_dir: Path, hint: str) -> Path | None:
     return output_dir / name
 
 
-def latest(output_dir: Path) -> Path | None:
+def latest_by_hint(output_dir: Path) -> Path | None:
     """Return the checkpoint directory that the file `latest` names, or None if this directory does
     not exist.
     """
-    return hinted(output_dir, LATEST)
+    return hinted_checkpoint(output_dir, LATEST)
 
 
 def write_hint(output_dir: Path, hint: str, name: str) -> None:

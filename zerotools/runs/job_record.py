@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.hub_layout import HubBlock, HubLayout, renamed
+from zerotools.core.hub_layout import HubBlock, HubLayout, whole_tensor_block
 from zerotools.io.files.json_file import read_json
 from zerotools.runs.base_model_record import BaseRecord, base_from_tree
 from zerotools.runs.file_names import RECORD as RECORD
@@ -488,7 +488,7 @@ def _blocks(name: str, value: Any) -> tuple[HubBlock, ...]:
 def _block(name: str, tree: Any) -> HubBlock:
     if not isinstance(tree, dict) or not isinstance(tree.get("tensor"), str):
         raise ValueError(f"{name} has a block without the name of a tensor")
-    whole = renamed(tree["tensor"], _counts(name, tree, "shape"))
+    whole = whole_tensor_block(tree["tensor"], _counts(name, tree, "shape"))
     box = Box(
         _counts(name, tree, "start") if "start" in tree else whole.box.start,
         _counts(name, tree, "size") if "size" in tree else whole.box.shape,

@@ -150,7 +150,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     return {name: _entry(path, name, value, is_here) for name, value in files.items()}
 
 
-def unchanged(directory: Path) -> bool:
+def stamps_prove_unchanged(directory: Path) -> bool:
     """Return whether the stamps prove that no file was written since its digest was computed.
     Stamps are valid until the next boot of the machine.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
@@ -66,14 +66,17 @@ def why_refused(
         own = getattr(spec, name)
         if value is not None and own is not None and bytes_of(own) > bytes_of(value):
             return (
-                f"limits.{name} = {show(own)}: limits.job_{name} = {show(value)} of this daemon is "
+                f"limits.{name} = {format_value(own)}: limits.job_{name} = {format_value(value)} "
+                "of this daemon is "
                 "the most that a job may have"
             )
     try:
         _refuse_unlimited(wanted, way, find, mount)
     except NotDelegated as error:
         given = [name for name in wanted if getattr(spec, name) is not None]
-        own_names = ", ".join(f"limits.{name} = {show(getattr(spec, name))}" for name in given)
+        own_names = ", ".join(
+            f"limits.{name} = {format_value(getattr(spec, name))}" for name in given
+        )
         its_names = ", ".join(f"limits.job_{name}" for name in wanted if name not in given)
         what = own_names or f"{its_names} of the daemon's configuration"
         do = "leave it out" if own_names else "take it out"

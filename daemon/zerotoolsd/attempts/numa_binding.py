@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs.jobfile_tables.spec import NUMA_CORES, NUMA_OFF, SLURM, JobSpec
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.numa import NumaTopology, ReadTopology, near_gpus, read_topology
@@ -135,7 +135,7 @@ def _of_cpus(world_size: int, topology: NumaTopology, *, own_cores: bool) -> lis
 
 
 def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
-    ranks, nodes = counted(world_size, "rank"), len(sizes)
+    ranks, nodes = count_text(world_size, "rank"), len(sizes)
     if world_size % nodes:
         return f"{ranks} cannot be spread evenly over {nodes} memory nodes"
     if min(sizes) * _UNEVEN < max(sizes):
@@ -194,7 +194,7 @@ def _where(part: _Part) -> str:
         return f"not bound: {part.why}" if part.why else "not bound"
     nodes = "memory node" if len(part.homes) == 1 else "memory nodes"
     memory = "" if part.memory else ", without memory that may be used"
-    return f"on {nodes} {cpu_list(part.homes)} ({counted(len(part.cpus), 'processor')}{memory})"
+    return f"on {nodes} {cpu_list(part.homes)} ({count_text(len(part.cpus), 'processor')}{memory})"
 
 
 def core_share(

@@ -32,7 +32,7 @@ def export_newest(output_dir: Path, dtype: str) -> Path:
     from zerotools.ops.conversions.consolidate import Options
     from zerotools.runs import checkpoint_dirs
 
-    newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
+    newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
     if newest is None:
         raise BadFile(f"{output_dir} holds no checkpoint to export")
     options = Options(adapter_only=True) if dtype == ADAPTER else Options(dtype=dtype)
@@ -57,9 +57,11 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
 
     path = checkpoint_dirs.resolve_hint(checkpoint)
     if checkpoint_dirs.step_of(path.name) is not None:
-        step = checkpoint_dirs.check(path).step
+        step = checkpoint_dirs.verify_checkpoint_files(path).step
     else:
-        found = checkpoint_dirs.choose(path, thinned=True)  # the weights are all that it needs
+        found = checkpoint_dirs.newest_valid(
+            path, thinned=True
+        )  # the weights are all that it needs
         if found.path is None or found.record is None:
             newest = f"; the newest: {found.skipped[0].why}" if found.skipped else ""
             raise BadFile(f"{checkpoint} holds no whole checkpoint to evaluate{newest}")
@@ -74,16 +76,16 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
 def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:
     """Write the model directory. If weights do not fit in fp16, the error names the alternative
     `instead`."""
-    from zerotools.ops.conversions.consolidate import prepare, refuse_overflow
-    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.conversions.consolidate import prepare_export, refuse_overflow
+    from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.execute import WriteReport
     from zerotools.ops.execution.tile_workers import MemoryBudget
 
     def check(report: WriteReport) -> None:
         refuse_overflow(report, instead)
 
-    conversion = prepare(checkpoint, destination, options)
-    perform(conversion, budget=MemoryBudget(1 << 30), overwrite=True, check=check)
+    conversion = prepare_export(checkpoint, destination, options)
+    perform_conversion(conversion, budget=MemoryBudget(1 << 30), overwrite=True, check=check)
     return conversion.destination
 
 

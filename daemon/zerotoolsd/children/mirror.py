@@ -39,7 +39,7 @@ def upload_missing(settings: dict[str, Any]) -> int:
     Raises:
         ZerotoolsError: no more checkpoints can be sent.
     """
-    from zerotools.core.counts import counted
+    from zerotools.core.counts import count_text
     from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotools.ops.mirroring.send_copy import SentCopy
 
@@ -59,7 +59,7 @@ def upload_missing(settings: dict[str, Any]) -> int:
     if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed):
         return 0
     # Last, because others may have been sent since: the log's last line is shown.
-    print(f"{counted(len(left), 'checkpoint')} not uploaded: {left[0]}", file=sys.stderr)
+    print(f"{count_text(len(left), 'checkpoint')} not uploaded: {left[0]}", file=sys.stderr)
     return 1
 
 

@@ -27,20 +27,22 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.thinning import Keep
     from zerotools.jobs.client.daemon_client import DaemonClient
-    from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
+    from zerotools.jobs.client.needed_checkpoints import Need, needed_paths, refuse_needed
     from zerotools.ops.thinning.swap_directories import clear_left
-    from zerotools.ops.thinning.thin_checkpoint import thin
-    from zerotools.ops.thinning.thin_plan import prepare
-    from zerotools.runs.checkpoint_dirs import BEST, hinted
+    from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
+    from zerotools.ops.thinning.thin_plan import prepare_thinning
+    from zerotools.runs.checkpoint_dirs import BEST, hinted_checkpoint
 
     def needed() -> list[Need]:
-        return [need for need in needs(DaemonClient(socket)) if need.job != job]
+        return [need for need in needed_paths(DaemonClient(socket)) if need.job != job]
 
     if cleared := clear_left(output_dir):
         print(f"removed files of a killed run: {cleared} bytes")
     status, others = 0, needed()
     for path in older_checkpoints(output_dir, keep):
-        pinned = {p.resolve() for p in (named, hinted(output_dir, BEST)) if p is not None}
+        pinned = {
+            p.resolve() for p in (named, hinted_checkpoint(output_dir, BEST)) if p is not None
+        }
         if path.resolve() in pinned or not path.is_dir():  # the ranks delete old ones meanwhile
             continue
         need = next((each for each in others if each.concerns(path)), None)
@@ -48,8 +50,8 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
             print(need.sentence(path))
             continue
         try:
-            plan = prepare(path, Keep.MASTERS)
-            done = thin(plan, permit=lambda subject: refuse_needed(subject, needed()))
+            plan = prepare_thinning(path, Keep.MASTERS)
+            done = carry_out_thinning(plan, permit=lambda subject: refuse_needed(subject, needed()))
             if done.checked is not None:
                 print(f"thinned {path}: {done.plan.freed} bytes are free")
         except (ZerotoolsError, OSError) as error:
@@ -71,14 +73,14 @@ def older_checkpoints(output_dir: Path, keep: int) -> Iterator[Path]:
     from zerotools.runs.thinning_record import is_thinned
 
     whole = 0
-    for path in checkpoint_dirs.listing(output_dir):
+    for path in checkpoint_dirs.list_checkpoints(output_dir):
         if is_thinned(path):
             continue
         if whole >= keep:
             yield path
             continue
         try:
-            checkpoint_dirs.check(path, digests=False)
+            checkpoint_dirs.verify_checkpoint_files(path, digests=False)
         except ZerotoolsError:
             continue
         whole += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
@@ -68,7 +68,7 @@ class HistoryConfig:
 
 def wrong_history(config: HistoryConfig) -> Iterator[str]:
     """Yield a sentence for each error in `[history]`."""
-    where = f"history.most_bytes = {show(config.most_bytes)}"
+    where = f"history.most_bytes = {format_value(config.most_bytes)}"
     try:
         if bytes_of(config.most_bytes) < LEAST_BYTES:
             yield f"{where}: must be at least 1MiB"
@@ -155,7 +155,7 @@ def wrong_warm_start(config: WarmStartConfig) -> Iterator[str]:
         try:
             read(value)
         except ValueError as error:
-            yield f"warm_start.{name} = {show(value)}: {error}"
+            yield f"warm_start.{name} = {format_value(value)}: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class WebConfig:
 
 def wrong_web(config: WebConfig) -> Iterator[str]:
     """Yield a sentence for each error in `[web]`."""
-    where = f"web.session = {show(config.session)}"
+    where = f"web.session = {format_value(config.session)}"
     try:
         if seconds_of(config.session) < 60:
             yield f"{where}: must be at least 60 s"

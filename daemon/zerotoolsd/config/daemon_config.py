@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.core.counts import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import build, show
+from zerotools.jobs.binding.bind import build_dataclass, format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import why_not_priority
@@ -88,7 +88,7 @@ def load_config(path: Path | None) -> Config:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not valid TOML: {error}") from None
     problems: list[str] = []
-    config: Config | None = build(Config, tree, "", problems)
+    config: Config | None = build_dataclass(Config, tree, "", problems)
     if config is not None:
         problems += [*_wrong_spans(config.retention), *_wrong_sizes(config)]
         problems += wrong_notify(config.notify)
@@ -110,7 +110,8 @@ def _wrong_gpus(gpus: GpusConfig) -> Iterator[str]:
             is_index = isinstance(entry, int) and entry >= 0
             if not is_index and not (isinstance(entry, str) and entry.strip()):
                 yield (
-                    f"gpus.{name}: {show(entry)} names no GPU; give an index, a UUID or the name "
+                    f"gpus.{name}: {format_value(entry)} names no GPU; give an index, a UUID or "
+                    "the name "
                     "of a model, as nvidia-smi -L shows them"
                 )
 
@@ -118,12 +119,12 @@ def _wrong_gpus(gpus: GpusConfig) -> Iterator[str]:
 def _wrong_shares(shares: SharesConfig) -> Iterator[str]:
     try:
         if seconds_of(shares.half_life) < SHORTEST_HALF_LIFE:
-            yield f"shares.half_life = {show(shares.half_life)}: must be at least 1h"
+            yield f"shares.half_life = {format_value(shares.half_life)}: must be at least 1h"
     except ValueError as error:
-        yield f"shares.half_life = {show(shares.half_life)}: {error}"
+        yield f"shares.half_life = {format_value(shares.half_life)}: {error}"
     for name, weight in shares.weights.items():
         if not 0 < weight < math.inf:
-            yield f"shares.weights.{show(name, bare=True)} = {weight}: must be above 0"
+            yield f"shares.weights.{format_value(name, bare=True)} = {weight}: must be above 0"
 
 
 SHORTEST_HALF_LIFE = 3600.0
@@ -132,7 +133,7 @@ SHORTEST_HALF_LIFE = 3600.0
 
 def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:
     for name, bounds in priority.classes.items():
-        where = f"priority.classes.{show(name, bare=True)} = {show(bounds)}"
+        where = f"priority.classes.{format_value(name, bare=True)} = {format_value(bounds)}"
         if len(bounds) != 2 or bounds[0] > bounds[1]:
             yield f"{where}: must be the least and the most, such as [-10, 5]"
         elif why := next(filter(None, map(why_not_priority, bounds)), None):
@@ -150,7 +151,7 @@ def _wrong_sizes(config: Config) -> Iterator[str]:
             if value is not None:
                 bytes_of(value)
         except ValueError as error:
-            yield f"{name} = {show(value)}: {error}"
+            yield f"{name} = {format_value(value)}: {error}"
 
 
 def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:
@@ -160,4 +161,4 @@ def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:
             if value is not None:
                 seconds_of(value)
         except ValueError as error:
-            yield f"retention.{item.name} = {show(value)}: {error}"
+            yield f"retention.{item.name} = {format_value(value)}: {error}"

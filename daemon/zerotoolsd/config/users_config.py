@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotoolsd.users.user_limits import NAMES, limits_in
 
@@ -74,8 +74,8 @@ class UsersConfig:
 def wrong_users(users: UsersConfig) -> Iterator[str]:
     """Yield a sentence for each error in the table `[users]`."""
     if isinstance(users.allow, str) and users.allow != "all":
-        one = show([users.allow])
-        yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
+        one = format_value([users.allow])
+        yield f'users.allow = {format_value(users.allow)}: must be "all" or a list, such as {one}'
     tables = {
         "": limits_of_all(users),
         **{f"limits.{name}.": each for name, each in users.limits.items()},
@@ -102,6 +102,6 @@ def _wrong_entries(name: str, entries: str | tuple[str | int, ...] | None) -> It
                 yield f"users.{name}: {entry} is not a uid"
         elif entry in ("", "@"):
             yield (
-                f"users.{name}: {show(entry)} is not a user or a group; name a user, or a "
+                f"users.{name}: {format_value(entry)} is not a user or a group; name a user, or a "
                 "group as @group"
             )

@@ -39,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 SIGN_OF_LIFE = "sign of life"
 """Name of a request that every process answers, in addition to its own functions:
-`mounts.answers`.
+`mounts.mount_responds`.
 """
 Look = Callable[..., Any]
 """A function that reads files and returns JSON values. It raises ZerotoolsError and OSError."""
@@ -54,7 +54,9 @@ def start_check_server(looks: Mapping[str, Look], modules: Sequence[str] = ()) -
     daemon, pid = os.getpid(), os.fork()
     if pid == 0:
         ours.close()
-        _run(lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.answers}, modules), daemon)
+        _run(
+            lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.mount_responds}, modules), daemon
+        )
     theirs.close()
     return ours
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.states import (
     CANCELLED,
@@ -400,7 +400,7 @@ def _closing_reason(job: JobStatus, end: Ended, name: str, state: str) -> str | 
     if state == states.CANCELLED:
         return f"{job.reason or 'cancelled'}; {end.cause}"
     if state == states.PAUSED or (job.state == states.YIELDING and state == states.QUEUED):
-        lost = "" if end.steps_lost is None else f", {counted(end.steps_lost, 'step')} lost"
+        lost = "" if end.steps_lost is None else f", {count_text(end.steps_lost, 'step')} lost"
         return f"{job.reason}; {end.cause}{lost}"
     if state == states.HALTED:
         return f"its time limit of {end.time_limit} is over; {end.cause}"

@@ -121,11 +121,11 @@ def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]
     `unfinished` are the names of incomplete saves. Raises OSError.
     """
     root, until = Path(output_dir), time.monotonic() + seconds
-    listed = checkpoint_dirs.listing(root)
+    listed = checkpoint_dirs.list_checkpoints(root)
     hints = {
         hint: found
         for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
-        if (found := checkpoint_dirs.hinted(root, hint)) is not None
+        if (found := checkpoint_dirs.hinted_checkpoint(root, hint)) is not None
     }
     saved = [
         asdict(_look(path, tuple(hint for hint in hints if hints[hint] == path), until))

@@ -28,7 +28,7 @@ from zerotools.jobs.step_curves import (
     OF_STEPS,
     CurvePoints,
     Curves,
-    finite,
+    finite_number,
     step_of,
 )
 from zerotoolsd.supervisor.durable_files import open_regular
@@ -131,9 +131,9 @@ def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
     return CheckpointStatement(
         step=step,
         path=path[:_LONGEST],
-        time=finite(record.get("time")),
+        time=finite_number(record.get("time")),
         size_bytes=size if type(size) is int and 0 <= size < 2**63 else None,
-        seconds=finite(record.get("seconds")),
+        seconds=finite_number(record.get("seconds")),
         verified=_text(record.get("verified")),
         not_verified=_text(record.get("not_verified")),
     )

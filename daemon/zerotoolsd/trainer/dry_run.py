@@ -158,7 +158,7 @@ def main(path: Path, show: int) -> None:
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
     from zerotools.jobs.jobfile.stored_job import read_stored
-    from zerotools.jobs.jobfile_tables.elastic import largest
+    from zerotools.jobs.jobfile_tables.elastic import largest_spec
     from zerotoolsd.trainer.rank.rank_errors import one_line
 
     # The rules were checked already, for a job that resumes one of an older version.
@@ -166,7 +166,7 @@ def main(path: Path, show: int) -> None:
     answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
     try:
         if spec is not None and not unread:
-            found = check_job(largest(spec), show)  # report problems of several ranks, too
+            found = check_job(largest_spec(spec), show)  # report problems of several ranks, too
             answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
         answer["problem"] = one_line(error)

@@ -72,7 +72,7 @@ class TrainingRun:
                 raise Diverged(f"{error}; {self._how_to_go_on()}") from error
 
     def _how_to_go_on(self) -> str:
-        saved = checkpoint_dirs.listing(Path(self.spec.output_dir or ""))
+        saved = checkpoint_dirs.list_checkpoints(Path(self.spec.output_dir or ""))
         if not saved:
             return "no checkpoint was saved; submit the changed job again, from the start"
         return f"then resume from {saved[0].name}"

@@ -57,8 +57,12 @@ def is_finished(spec: JobSpec) -> bool:
     A node that starts after that would wait for nodes that have already ended.
     """
     try:
-        newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
-        record = None if newest is None else checkpoint_dirs.check(newest, digests=False)
+        newest = next(iter(checkpoint_dirs.list_checkpoints(Path(spec.output_dir or ""))), None)
+        record = (
+            None
+            if newest is None
+            else checkpoint_dirs.verify_checkpoint_files(newest, digests=False)
+        )
     except (BadFile, OSError):
         return False
     if record is None:

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Done
 from tests.jobs.client.test_queue_backup import fill
 from zerotools.cli.main import build, run
-from zerotools.jobs.client.queue_backup import RESTORED, back_up
+from zerotools.jobs.client.queue_backup import RESTORED, back_up_queue
 
 
 def test_what_was_restored_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_what_was_restored_is_said(capsys: pytest.CaptureFixture[str], tmp_path:
     state, copy = tmp_path / "state", tmp_path / "copy.db"
     state.mkdir()
     fill(state).close()
-    back_up(state, copy)
+    back_up_queue(state, copy)
     done = zerotools("restore", str(copy), "--state-dir", str(state))
     first, kept = done.out.splitlines()
     assert (done.status, first) == (0, "the queue has 2 jobs, 1 of them unfinished")

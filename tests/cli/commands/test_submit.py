@@ -14,7 +14,7 @@ from tests.io.stores.far import served
 from tests.ops.mirroring.made import place
 from zerotools.cli.main import build, run
 from zerotools.core.errors import BadRequest
-from zerotools.ops.mirroring.prefix_owner import claim
+from zerotools.ops.mirroring.prefix_owner import claim_prefix
 
 JOB = """
 device = "cpu"
@@ -165,10 +165,10 @@ def test_of_an_array_the_first_job_s_place_is_asked_for(
         )
         single = ("submit", "--dry-run", *names, str(job_file))
         array = (*single, "--array", "2")
-        claim(place(), tmp_path / "alone", "job 1", None)
+        claim_prefix(place(), tmp_path / "alone", "job 1", None)
         assert f"{place()}: holds checkpoints of another run" in zerotools(*single).err
         assert "holds checkpoints" not in zerotools(*array).err
-        claim(place("run/0"), tmp_path / "0", "job 2", None)
+        claim_prefix(place("run/0"), tmp_path / "0", "job 2", None)
         assert f"{place('run/0')}: holds checkpoints of another run" in zerotools(*array).err
 
 

@@ -23,7 +23,7 @@ from zerotools.core.errors import (
     DaemonUnreachable,
 )
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.submission_conflicts import Submission, conflicts
+from zerotools.jobs.client.submission_conflicts import Submission, submission_conflicts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 
@@ -205,7 +205,7 @@ def test_jobs_of_one_command_do_not_disturb_one_another(
         Submission(name, a_job(**{key: str(tmp_path / value) for key, value in changes.items()}))
         for name, changes in (("a", first), ("b", second))
     ]
-    found = [str(clash) for clash in conflicts(jobs)]
+    found = [str(clash) for clash in submission_conflicts(jobs)]
     if said is None:
         assert found == []
     else:

@@ -102,7 +102,7 @@ def test_an_older_queue_takes_in_what_came_of_its_jobs_and_of_later_ones(tmp_pat
         for _ in range(2):
             wide = make_job("steps=2 exit=0", ranks=2)
             await it.service.submit(wide, uid=UID, idempotency_key=None)
-        queue_backup.back_up(state, copy)
+        queue_backup.back_up_queue(state, copy)
         it.release(1)
         await it.reach(3, "succeeded")
         await it.reach(await submit(it, "steps=5 exit=0"), "succeeded")
@@ -132,13 +132,13 @@ def test_a_restored_backup_runs_nothing_by_itself(tmp_path: Path) -> None:
             wide = make_job("exit=0", ranks=2, name=name)
             await it.service.submit(wide, uid=UID, idempotency_key=None)
         await it.reach(1, "running")
-        queue_backup.back_up(state, copy)
+        queue_backup.back_up_queue(state, copy)
         await it.service.cancel(2, uid=UID)
         it.release(1)
         await it.reach(3, "succeeded")
 
     run(state, before)
-    held, kept = queue_backup.restore(copy, state)
+    held, kept = queue_backup.restore_queue(copy, state)
     assert (held.jobs, held.unfinished) == (3, 3)
     assert [Path(path).name[:20] for path in kept] == ["zerotools.db.before-"] * len(kept)
 
@@ -162,13 +162,13 @@ def test_released_jobs_run_though_others_began_since_the_backup(tmp_path: Path) 
         await submit(it, "release exit=0")
         await it.service.submit(make_job("exit=0", ranks=2), uid=UID, idempotency_key=None)
         await it.reach(1, "running")
-        queue_backup.back_up(state, copy)
+        queue_backup.back_up_queue(state, copy)
         await it.service.cancel(2, uid=UID)
         it.release(1)
         await it.reach(await submit(it, "exit=9", max_restarts=0), "failed")
 
     run(state, before)
-    queue_backup.restore(copy, state, release=True)
+    queue_backup.restore_queue(copy, state, release=True)
 
     async def after(it: Running) -> None:
         await it.reach(2, "succeeded")
@@ -211,7 +211,7 @@ def of_a_queue_with_two_waiting(state: Path, backup: Path) -> None:
 
     async def before(it: Running) -> None:
         await it.reach(await submit(it, "release exit=0"), "running")
-        queue_backup.back_up(state, backup)
+        queue_backup.back_up_queue(state, backup)
         for _ in range(2):
             await it.service.submit(make_job("exit=0", ranks=2), uid=UID, idempotency_key=None)
 
@@ -225,7 +225,7 @@ def test_numbers_of_jobs_that_never_began_are_not_given_again(tmp_path: Path, lo
     if lost.startswith("restored"):
         if lost != "restored":
             (state / queue_backup.LAST_CHANGE).unlink()
-        queue_backup.restore(backup, state)
+        queue_backup.restore_queue(backup, state)
     elif lost == "older":
         shutil.copyfile(backup, state / DATABASE)
     elif lost == "gone":
@@ -277,11 +277,11 @@ def test_what_ran_is_not_run_by_the_resume_of_a_job_that_could_not_be_read_at_th
 
     async def before(it: Running) -> None:
         await submit(it)
-        queue_backup.back_up(state, backup)
+        queue_backup.back_up_queue(state, backup)
         await it.reach(1, "succeeded")
 
     run(state, before)
-    queue_backup.restore(backup, state, release=True)
+    queue_backup.restore_queue(backup, state, release=True)
     with closing(sqlite3.connect(state / DATABASE)) as db, db:  # as if it had not been begun
         db.execute("DELETE FROM attempt")
         db.execute("DELETE FROM lease")

@@ -65,7 +65,7 @@ def next_job(resume_from: Path) -> JobView:
 
 
 def thinned(output: Path) -> list[int]:
-    listed = checkpoint_dirs.listing(output)
+    listed = checkpoint_dirs.list_checkpoints(output)
     return [checkpoint_dirs.step_of(path.name) or 0 for path in listed if is_thinned(path)]
 
 
@@ -76,7 +76,7 @@ def test_the_newest_that_are_whole_stay(output: Path, daemon: Daemon) -> None:
     )
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
     assert thinned(output) == [6, 3]
-    assert checkpoint_dirs.choose(output).path == output / "step-00000009"
+    assert checkpoint_dirs.newest_valid(output).path == output / "step-00000009"
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
 
 
@@ -130,4 +130,4 @@ def test_a_job_that_comes_meanwhile_keeps_what_it_needs(
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 1
     assert thinned(output) == [3]
     assert "step-00000006 is needed by job 8 (next), which is queued" in capsys.readouterr().err
-    checkpoint_dirs.check(output / "step-00000006")
+    checkpoint_dirs.verify_checkpoint_files(output / "step-00000006")

@@ -23,7 +23,7 @@ def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path,
     state, copy = tmp_path / "state", tmp_path / "copy.db"
 
     async def before(it: Running) -> None:
-        queue_backup.back_up(state, copy)
+        queue_backup.back_up_queue(state, copy)
         number = await submit(it, "steps=1 save=1 exit=9", max_restarts=1)
         await it.reach(number, "failed")
         assert len((await it.service.job(number)).attempts) == 2

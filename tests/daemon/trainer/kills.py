@@ -48,7 +48,7 @@ def survive(directory: Path, tree: Mapping[str, Any], kills: int, seed: int) -> 
         mercy = len(attempts) >= kills
         attempts.append(_attempt(directory / "run", tree, losses, saved, None if mercy else chance))
     final = directory / "run" / "out" / checkpoint_dirs.directory_name(steps)
-    checkpoint_dirs.check(final)
+    checkpoint_dirs.verify_checkpoint_files(final)
     assert digest(final) == wanted
     return attempts
 

@@ -130,9 +130,9 @@ class Round(KilledJob):
         """The copies that readers take for whole."""
         self.far.forget()
         found = []
-        for path in checkpoint_dirs.listing(self.far):
+        for path in checkpoint_dirs.list_checkpoints(self.far):
             with suppress(BadFile):
-                checkpoint_dirs.checked(path, digests=False, structure=refuse_part)
+                checkpoint_dirs.check_and_explain(path, digests=False, structure=refuse_part)
                 found.append(path)
         return [path for path in found if isinstance(path, StorePath)]
 
@@ -145,15 +145,15 @@ class Round(KilledJob):
                 except (ZerotoolsError, FileNotFoundError):
                     assert path not in self._whole(), f"{path} is damaged"  # it is removed now
                     continue
-                checkpoint_dirs.check(Path(here) / path.name)
+                checkpoint_dirs.verify_checkpoint_files(Path(here) / path.name)
 
     def finish(self) -> None:
         """The end of the job, and what is left."""
         assert self.end()["reason"] is None
         self.check()
-        copies, listed = self._whole(), checkpoint_dirs.listing(self.output)
+        copies, listed = self._whole(), checkpoint_dirs.list_checkpoints(self.output)
         steps = [checkpoint_dirs.step_of(path.name) or 0 for path in copies]
-        best = checkpoint_dirs.hinted(self.far, checkpoint_dirs.BEST)
+        best = checkpoint_dirs.hinted_checkpoint(self.far, checkpoint_dirs.BEST)
         assert copies[0].name == listed[0].name
         extra = [s for s in steps[KEPT:] if s % PINNED]
         assert extra in ([], [checkpoint_dirs.step_of(best.name) if best else None])

@@ -290,7 +290,7 @@ def test_a_checkpoint_brings_them_where_the_directory_is_lost(
     by_ranks: dict[int, Runs], tmp_path: Path
 ) -> None:
     saved = by_ranks[1].checkpoint("stage-0", 3)
-    checkpoint_dirs.check(saved)
+    checkpoint_dirs.verify_checkpoint_files(saved)
     out = tmp_path / "out"
     copied = shutil.copytree(saved, out / saved.name)
     lines = (GOLDEN / "preferences.jsonl").read_text().splitlines()

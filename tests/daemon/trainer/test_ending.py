@@ -17,7 +17,7 @@ def test_a_stop_saves_at_the_next_step_and_ends_all_ranks_alike(tmp_path: Path, 
     attempt.mailbox.wait_for("step")
     (tmp_path / "stop").write_text("cancel")
     assert attempt.finish() == [EXIT_STOPPED] * 2
-    newest = checkpoint_dirs.choose(tmp_path / "out")
+    newest = checkpoint_dirs.newest_valid(tmp_path / "out")
     assert newest.record is not None
     assert newest.record.step == max(attempt.losses())
     assert attempt.datagrams[-1]["phase"] == "stopped"
@@ -28,7 +28,7 @@ def test_a_stop_before_the_first_step_is_a_clean_stop(tmp_path: Path, text: Path
     (tmp_path / "stop").write_text("cancel")
     attempt = run(tmp_path, job(text), expect=EXIT_STOPPED)
     assert attempt.losses() == {}
-    assert checkpoint_dirs.listing(tmp_path / "out") == []
+    assert checkpoint_dirs.list_checkpoints(tmp_path / "out") == []
 
 
 def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path)
     assert error["kind"] == "bad_job"
     assert f"{path}, line 1: is not UTF-8: byte 300 of the file is 0xe9" in error["message"]
     assert "Traceback" not in attempt.log()
-    assert checkpoint_dirs.listing(tmp_path / "out") == []
+    assert checkpoint_dirs.list_checkpoints(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_thinned_checkpoint_is_evaluated(tmp_path: Path) -> None:
     run_dir, made = tmp_path / "run", tmp_path / "evaluation"
     shutil.copytree(JOB, run_dir / JOB.name)
     zerotools.thin(run_dir / JOB.name, yes=True)
-    assert checkpoint_dirs.choose(run_dir).path is None  # to resume from
+    assert checkpoint_dirs.newest_valid(run_dir).path is None  # to resume from
     assert export_evaluated(run_dir, made) == made / "model"
 
 

@@ -29,7 +29,7 @@ from tests.golden.foreign_runs.setting import (
 )
 from tests.golden_files import FOREIGN
 from tests.matrices import FULL
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.conversions.convert_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import read_run
@@ -123,7 +123,7 @@ def converted(case: str, place: Path) -> Path:
         options["order"] = order
     place.parent.mkdir(parents=True, exist_ok=True)
     done = prepare_job(path, place, options)
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     return place
 
 

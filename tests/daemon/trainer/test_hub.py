@@ -18,7 +18,7 @@ from tests.daemon.trainer.engine_deepspeed.test_deepspeed import config
 from tests.daemon.trainer.model.test_pretrained import MIXTRAL, saved, unprefixed
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft]
@@ -77,13 +77,13 @@ def by_deepspeed(
 
 def written(conversion: Any, directory: Path) -> Tensors:
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     return load_file(directory / "model.safetensors")
 
 
 def exported(step: Path, directory: Path, **options: Any) -> Tensors:
     options.setdefault("dtype", "fp32")
-    done = consolidate.prepare(step, directory, consolidate.Options(**options))
+    done = consolidate.prepare_export(step, directory, consolidate.Options(**options))
     return written(done, directory)
 
 
@@ -116,9 +116,11 @@ def test_so_is_one_of_deepspeed(
 def test_so_is_one_of_a_resharded_checkpoint(
     runs: Runs, directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    done = reshard.prepare(runs.checkpoint("experts", STEPS), tmp_path / "three", world_size=3)
+    done = reshard.prepare_reshard(
+        runs.checkpoint("experts", STEPS), tmp_path / "three", world_size=3
+    )
     assert isinstance(done, Conversion)
-    perform(done, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False)
     assert_same(exported(tmp_path / "three", tmp_path / "out"), directories["experts"])
 
 
@@ -126,7 +128,7 @@ def test_convert_writes_models_as_the_hub_has_them(
     runs: Runs, directories: dict[str, Path], tmp_path: Path
 ) -> None:
     step = runs.checkpoint("experts", STEPS)
-    done = convert.prepare(step, tmp_path / "out", "safetensors", {})
+    done = convert.prepare_convert(step, tmp_path / "out", "safetensors", {})
     assert_same(written(done, tmp_path / "out"), directories["experts"])
 
 

@@ -193,14 +193,16 @@ def test_the_tools_know_what_was_saved(
     from transformers import AutoModelForCausalLM
 
     from zerotools import load_state_dict
-    from zerotools.ops.conversions.consolidate import Options, prepare
-    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.conversions.consolidate import Options, prepare_export
+    from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.tile_workers import MemoryBudget
 
     source, out = by_ranks[3].checkpoint("3", STEPS), tmp_path / "exported"
     raw, before = load_state_dict(source), load_file(base / "model.safetensors")
     assert all(".lora_" in name for name in raw)
-    perform(prepare(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False)
+    perform_conversion(
+        prepare_export(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False
+    )
     exported = load_file(out / "model.safetensors")
     assert exported.keys() == before.keys()
     for name, weight in exported.items():
@@ -210,7 +212,7 @@ def test_the_tools_know_what_was_saved(
             wanted = wanted + ALPHA / RANK * (up @ down)
         torch.testing.assert_close(weight, wanted, rtol=1e-6, atol=1e-7)
     AutoModelForCausalLM.from_pretrained(out)
-    record = checkpoint_dirs.check(source)
+    record = checkpoint_dirs.verify_checkpoint_files(source)
     assert record.lora is not None
     assert record.lora.base is not None
     assert record.lora.base.path == str(base)

@@ -34,7 +34,7 @@ def test_two_nodes_train_what_one_machine_does(tmp_path: Path, text: Path) -> No
     assert "2 nodes have met" in nodes[1].log()
     lines = (tmp_path / "two" / "out" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
-    last = checkpoint_dirs.check(tmp_path / "two" / "out" / "step-00000006")
+    last = checkpoint_dirs.verify_checkpoint_files(tmp_path / "two" / "out" / "step-00000006")
     assert (last.world_size, last.step) == (4, STEPS)
     # A node that went before it had told its end has nobody to wait for.
     late = both.start(1)

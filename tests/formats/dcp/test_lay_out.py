@@ -19,7 +19,7 @@ from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.output.marker import MARKER
-from zerotools.runs.checkpoint_dirs import check, rng_name
+from zerotools.runs.checkpoint_dirs import rng_name, verify_checkpoint_files
 from zerotools.runs.job_record import RNG_PER_RANK, RNG_RESEED, JobRecord, ModelRecord, write_record
 from zerotools.runs.manifest import read_manifest, write_manifest
 
@@ -71,7 +71,7 @@ def test_a_reshard_is_one_that_the_trainer_would_have_committed(
     source = read_dcp(job)
     target = lay_out_dcp(source, tmp_path / "out" / "step-00000040", world_size=ranks)
     out = write(source, target)
-    assert check(out) == replace(RECORD, world_size=ranks, rng=RNG_RESEED)
+    assert verify_checkpoint_files(out) == replace(RECORD, world_size=ranks, rng=RNG_RESEED)
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert names - {"MANIFEST.json", MARKER} == set(read_manifest(out)) == set(target.files)
     assert not [name for name in names if name.startswith("rank_")]

@@ -19,7 +19,7 @@ from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.formats.dcp.training_state import training_of as training_of_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "torch-2.13.0-sections"
@@ -96,9 +96,9 @@ def test_the_one_model_is_found_whole_and_no_state_is_a_weight(saved: Path, name
 def test_of_several_models_none_is_guessed(saved: Path, tmp_path: Path, name: str) -> None:
     wanted, other = SEVERAL[name]
     with pytest.raises(BadRequest, match=f"several models.*{other} .*; name one with --section"):
-        consolidate.prepare(saved / name, tmp_path / "out", consolidate.Options())
+        consolidate.prepare_export(saved / name, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadRequest, match="several models"):
-        convert.prepare(saved / name, tmp_path / "out", "safetensors", {})
+        convert.prepare_convert(saved / name, tmp_path / "out", "safetensors", {})
     with pytest.raises(BadRequest, match="several models"):
         zerotools.load_state_dict(saved / name, framework="numpy")
     assert f"{other}.net.0.weight" in zerotools.open(saved / name)
@@ -157,15 +157,15 @@ def test_odd_keys_and_runs_without_a_model(saved: Path, tmp_path: Path) -> None:
     assert set(weights(read_dcp(saved / "keys that are not text"))) == {"2", "(3, 4)"}
     assert roles(read_dcp(saved / "run alone")) == {"state"}
     with pytest.raises(BadRequest, match="nothing to export"):
-        consolidate.prepare(saved / "run alone", tmp_path / "out", consolidate.Options())
+        consolidate.prepare_export(saved / "run alone", tmp_path / "out", consolidate.Options())
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["gan", "ema", "three deep", "flat beside state", "numbered"])
 def test_resharding_keeps_every_section(saved: Path, tmp_path: Path, name: str) -> None:
-    prepared = reshard.prepare(saved / name, tmp_path / "out", world_size=2)
+    prepared = reshard.prepare_reshard(saved / name, tmp_path / "out", world_size=2)
     assert isinstance(prepared, Conversion)
-    perform(prepared, budget=MemoryBudget(2**20, 1), overwrite=False, verify=True)
+    perform_conversion(prepared, budget=MemoryBudget(2**20, 1), overwrite=False, verify=True)
     old, new = read_dcp(saved / name), read_dcp(tmp_path / "out")
     assert new.tensors.keys() == old.tensors.keys()
     assert all(tensor_bytes(new, key) == tensor_bytes(old, key) for key in old.tensors)

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
-from zerotools.io.files.tolerated_damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
@@ -163,7 +163,7 @@ def _one_item(tmp_path: Path, tensor: Any, data: bytes, dtype: str, shape: tuple
     item = archive_bytes(tensor, [data])
     (tmp_path / "__0_0.distcp").write_bytes(item)
     written = WrittenItem(
-        "w", Item("__0_0.distcp", 0, len(item)), dtypes.named(dtype), shape, Box.whole(shape)
+        "w", Item("__0_0.distcp", 0, len(item)), dtypes.dtype_named(dtype), shape, Box.whole(shape)
     )
     (tmp_path / ".metadata").write_bytes(metadata_bytes([written], None))
     return tmp_path
@@ -226,7 +226,7 @@ def test_a_job_without_its_record_is_not_another_programs(tmp_path: Path) -> Non
     (path / "job.json").unlink()
     with pytest.raises(BadFile, match=r"job\.json is missing, but MANIFEST\.json lists it"):
         read_dcp(path)
-    with tolerating() as damage:
+    with tolerating_damage() as damage:
         assert read_dcp(path).tensors
     assert [*damage.unnamed] == [path / "job.json"]
     (path / "MANIFEST.json").unlink()  # then nothing tells that a job saved it

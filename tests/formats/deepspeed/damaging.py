@@ -9,7 +9,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import read
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, prove
+from zerotools.ops.conversions.conversion import Conversion, prove_coverage
 from zerotools.ops.inspection.inspect import inspect
 
 
@@ -32,15 +32,15 @@ def refusals(tag: Path, out: Path, ranks: int = 4) -> dict[str, str]:
     """What each command that writes says in refusing; one that would write is not listed."""
     said = {}
     commands = {
-        "consolidate": lambda: consolidate.prepare(tag, out, consolidate.Options()),
-        "reshard": lambda: reshard.prepare(tag, out, world_size=ranks),
-        "convert": lambda: convert.prepare(tag, out, "dcp", {"world_size": 1}),
+        "consolidate": lambda: consolidate.prepare_export(tag, out, consolidate.Options()),
+        "reshard": lambda: reshard.prepare_reshard(tag, out, world_size=ranks),
+        "convert": lambda: convert.prepare_convert(tag, out, "dcp", {"world_size": 1}),
     }
     for name, prepare in commands.items():
         try:
             conversion = prepare()
             if isinstance(conversion, Conversion):
-                prove(conversion)
+                prove_coverage(conversion)
         except ZerotoolsError as error:
             said[name] = str(error)
     return said

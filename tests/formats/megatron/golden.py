@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.golden_files import GOLDEN, digests
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 
 Digest = tuple[str, tuple[int, ...], str]
 _LOCAL = re.compile(
@@ -59,7 +59,7 @@ def truth_of(case: str) -> dict[Key, Digest]:
 def read_digests(checkpoint: Checkpoint) -> dict[Key, Digest]:
     """The same of what is read, but for what names no parameter."""
     keys = {k: t for k, t in checkpoint.tensors.items() if k.role != "state"}
-    arrays = load(checkpoint, {key: tensor.dtype for key, tensor in keys.items()})
+    arrays = load_tensors(checkpoint, {key: tensor.dtype for key, tensor in keys.items()})
     return {
         key: (
             tensor.dtype.safetensors or "",

@@ -17,9 +17,9 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats import training_of
-from zerotools.io.files.tolerated_damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.ops.conversions import consolidate, convert
-from zerotools.ops.conversions.conversion import Conversion, perform, prove
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion, prove_coverage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
@@ -64,9 +64,9 @@ def test_groups_and_steps_are_of_whole_parameters(case: str) -> None:
 
 
 def test_its_optimizer_is_converted(tmp_path: Path) -> None:
-    done = convert.prepare(run_of(GROUPED), tmp_path / "out", "dcp", {})
+    done = convert.prepare_convert(run_of(GROUPED), tmp_path / "out", "dcp", {})
     assert isinstance(done, Conversion)
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     there = formats.read(tmp_path / "out")
     of_source = read_case(GROUPED)
     assert read_digests(there) == read_digests(of_source)
@@ -106,8 +106,8 @@ def _saved(tmp_path: Path, values: dict[str, object], options: dict[str, object]
 
 
 def _consolidate(run: Path, out: Path) -> None:
-    done = consolidate.prepare(run, out, consolidate.Options())
-    perform(done, budget=MemoryBudget(), overwrite=False)
+    done = consolidate.prepare_export(run, out, consolidate.Options())
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False)
 
 
 def _with_weights(tmp_path: Path, args: dict[str, object], names: Sequence[str]) -> Path:
@@ -128,7 +128,7 @@ def test_what_is_in_other_files_is_read_where_values_of_the_run_are_lost(
     lost.unlink()
     problems = [problem for problem in formats.read(run).problems if problem.file == lost.name]
     assert {problem.blocks for problem in problems} == {what == "args"}
-    with tolerating() as damage:
+    with tolerating_damage() as damage:
         left = formats.read(run)
     assert left.tensors.keys() == whole.tensors.keys()
     assert list(damage.faults) == [lost]
@@ -194,7 +194,7 @@ def test_a_file_that_is_missing_is_named_whatever_values_it_has(
     assert found.incomplete
     assert problem in found.problems
     with pytest.raises(BadFile, match=rf"{re.escape(str(file))} is missing"):
-        prove(consolidate.prepare(run, tmp_path / "out", consolidate.Options()))
+        prove_coverage(consolidate.prepare_export(run, tmp_path / "out", consolidate.Options()))
 
 
 def test_arguments_behind_the_end_of_a_file_are_lost(tmp_path: Path) -> None:

@@ -146,10 +146,10 @@ def test_attributes_that_a_dcp_has_beside_torchs_own_are_listed(made: Path, tmp_
     as_mcore(plain, "my_data", "Metadata")
     with pytest.raises(Unsupported, match=r"Megatron torch_dist checkpoint without its common.pt"):
         formats.read(lost)
-    resharded = reshard.prepare(plain, tmp_path / "out", world_size=2)
+    resharded = reshard.prepare_reshard(plain, tmp_path / "out", world_size=2)
     assert isinstance(resharded, Conversion)
     assert [dropped.what for dropped in resharded.target.dropped] == ["my_data"]
     for to in ("safetensors", "torch"):
-        converted = convert.prepare(plain, tmp_path / "out", to, {})
+        converted = convert.prepare_convert(plain, tmp_path / "out", to, {})
         assert isinstance(converted, Conversion)
         assert "my_data" in [dropped.what for dropped in converted.target.dropped]

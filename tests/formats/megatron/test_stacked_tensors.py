@@ -14,7 +14,11 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.megatron.stacked_tensors import join_halves, reorder_gated_lora, unstack
+from zerotools.formats.megatron.stacked_tensors import (
+    join_halves,
+    reorder_gated_lora,
+    unstack_tensors,
+)
 from zerotools.io.distcp.items import ItemChunks
 
 STACK = Key("decoder.layers.mlp.experts.experts.linear_fc1.weight", "exp_avg")
@@ -83,7 +87,7 @@ def test_each_expert_of_each_layer_is_its_slice(
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     boxes = _cut(shape, counts)
     tensor = Tensor(FLOAT32, shape, InMemory(boxes))
-    found = unstack(Path("x"), {STACK: tensor}, {})
+    found = unstack_tensors(Path("x"), {STACK: tensor}, {})
     assert len(found) == shape[0] * shape[1]
     for layer, expert in product(range(shape[0]), range(shape[1])):
         name = f"decoder.layers.{layer}.mlp.experts.local_experts.{expert}.linear_fc1.weight"
@@ -109,7 +113,7 @@ def test_flat_pieces_are_put_back(
             if begin < end:
                 boxes.append(Box((*at, begin), (1, 1, 1, 1, end - begin)))
     tensor = Tensor(FLOAT32, rows.shape, InMemory(boxes))
-    found = unstack(Path("x"), {STACK: tensor}, {STACK: shape})
+    found = unstack_tensors(Path("x"), {STACK: tensor}, {STACK: shape})
     memory = _stored(rows, boxes)
     for layer, expert in product(range(shape[0]), range(shape[1])):
         name = f"decoder.layers.{layer}.mlp.experts.local_experts.{expert}.linear_fc1.weight"
@@ -149,7 +153,7 @@ def test_shapes_that_contradict_each_other_are_refused(
     key = Key("decoder.layers.mlp.linear_fc2.weight", "param")
     tensor = Tensor(FLOAT32, stored, InMemory([]))
     with pytest.raises(BadFile, match=said):
-        unstack(Path("x"), {key: tensor}, {key: shape})
+        unstack_tensors(Path("x"), {key: tensor}, {key: shape})
 
 
 @pytest.mark.parametrize(("ranks", "said"), [(1, None), (2, None), (3, 3), (2, 4)])

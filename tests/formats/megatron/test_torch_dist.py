@@ -17,7 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.ops.conversions import consolidate, convert
-from zerotools.ops.conversions.conversion import Conversion, prove
+from zerotools.ops.conversions.conversion import Conversion, prove_coverage
 from zerotools.ops.inspection.inspect import inspect
 
 BUCKETS = "megatron-core-0.16.1/dense-tp2-dp2-buckets"
@@ -45,7 +45,7 @@ def test_of_flat_buckets_that_nothing_proves_the_weights_are_read_alone(tmp_path
     truth = truth_of(BUCKETS)
     weights = {Key(k.name, "param"): d for k, d in truth.items() if k.role == "param16"}
     assert read_digests(checkpoint) == weights
-    done = convert.prepare(run, tmp_path / "out", "dcp", {"world_size": 2})
+    done = convert.prepare_convert(run, tmp_path / "out", "dcp", {"world_size": 2})
     assert isinstance(done, Conversion)
     dropped = {each.what: each.why for each in done.target.dropped}
     assert "flat buffers in the order" in dropped["optimizer state"]
@@ -93,9 +93,9 @@ def test_a_lost_file_is_named_and_its_layers_are_holes(tmp_path: Path) -> None:
     lost_names = {key.name for key in found.incomplete}
     assert "decoder.layers.1.mlp.linear_fc1.weight" in lost_names
     assert not any(".layers.0." in name for name in lost_names)
-    export = consolidate.prepare(run, tmp_path / "out", consolidate.Options())
+    export = consolidate.prepare_export(run, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadFile, match=r"__2_0\.distcp is missing"):
-        prove(export)
+        prove_coverage(export)
 
 
 def test_unfinished_saves(tmp_path: Path) -> None:

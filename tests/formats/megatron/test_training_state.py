@@ -10,7 +10,7 @@ from tests.formats.megatron.golden import read_case, run_of
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.errors import BadRequest
 from zerotools.formats import training_of
-from zerotools.formats.megatron.training_metadata import fitting
+from zerotools.formats.megatron.training_metadata import fitting_groups
 from zerotools.io.files.regular_files import read_regular
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion
@@ -53,10 +53,10 @@ def test_the_arguments_are_plain_and_classes_are_never_imported() -> None:
 
 def test_a_parameter_that_fits_several_groups_has_none() -> None:
     groups = [{"wd_mult": 1.0}, {"wd_mult": 1.0}, {"wd_mult": 0.0}]
-    assert list(fitting("a.weight", (2, 2), groups, {})) == [0, 1]
-    assert list(fitting("a.weight", (2,), groups, {})) == [2]
+    assert list(fitting_groups("a.weight", (2, 2), groups, {})) == [0, 1]
+    assert list(fitting_groups("a.weight", (2,), groups, {})) == [2]
     apart = {"apply_wd_to_qk_layernorm": True}
-    assert list(fitting("a.q_layernorm.weight", (2,), groups, apart)) == [0, 1]
+    assert list(fitting_groups("a.q_layernorm.weight", (2,), groups, apart)) == [0, 1]
 
 
 def test_convert_asks_for_what_is_not_known(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_convert_asks_for_what_is_not_known(tmp_path: Path) -> None:
     common = run / "iter_0000010" / "common.pt"
     common.write_bytes(read_regular(common, 2**20)[:100])
     with pytest.raises(BadRequest, match=r"give lr, betas, eps, weight_decay"):
-        convert.prepare(run, tmp_path / "out", "dcp", {})
+        convert.prepare_convert(run, tmp_path / "out", "dcp", {})
     given = {"lr": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
-    done = convert.prepare(run, tmp_path / "out", "dcp", given)
+    done = convert.prepare_convert(run, tmp_path / "out", "dcp", given)
     assert isinstance(done, Conversion)

@@ -82,7 +82,7 @@ def _with_config(source: Checkpoint, tmp_path: Path, config: object, dtype: str)
     path = tmp_path / "config.json"
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     tensors = {
-        Key("w", "param"): Tensor(dtypes.named(dtype), (4,), ()),
+        Key("w", "param"): Tensor(dtypes.dtype_named(dtype), (4,), ()),
         Key("ids", "buffer"): Tensor(dtypes.INT64, (100,), ()),
         Key("scale", "buffer"): Tensor(dtypes.FLOAT32, (1,), ()),
     }

@@ -38,7 +38,7 @@ class Saved:
 
     def tensor(self, values: Any) -> StoredTensor:
         array: Any = np.ascontiguousarray(values)
-        dtype = dtypes.named(array.dtype.name)
+        dtype = dtypes.dtype_named(array.dtype.name)
         storage = Storage(str(len(self._storages)), dtype, array.size)
         self._storages.append(array.tobytes())
         shape = np.shape(values)

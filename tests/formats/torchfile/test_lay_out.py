@@ -9,8 +9,8 @@ import pytest
 
 from tests.ops.exports import model, noise
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 TENSORS: dict[str, Array] = {
@@ -26,8 +26,8 @@ TENSORS: dict[str, Array] = {
 def export(tmp_path: Path, **options: object) -> Path:
     source = model(tmp_path / "in", TENSORS, config__json="{}")
     asked = Options(format="torch", dtype="fp32", **options)  # type: ignore[arg-type]
-    conversion = prepare(source, tmp_path / "out", asked)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    conversion = prepare_export(source, tmp_path / "out", asked)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     return tmp_path / "out"
 
 

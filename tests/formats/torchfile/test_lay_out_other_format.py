@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.lay_out_other_format import lay_out_training_file
-from zerotools.ops.conversions.conversion import Conversion, perform, with_target_sources
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion, with_target_sources
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2"
@@ -32,7 +32,7 @@ def laid_out(case: Path, out: Path, **changes: Any) -> tuple[Checkpoint, Target]
 def convert(case: Path, out: Path, **changes: Any) -> Target:
     source, target = laid_out(case, out, **changes)
     conversion = Conversion(with_target_sources(source, target), target)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return target
 
 
@@ -126,7 +126,7 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
     case = TORCH / "training-file"
     source = formats.read(case / "checkpoint" / "checkpoint.pt")
     target = lay_out_training_file(source, formats.training_of(source), tmp_path / "out")
-    perform(Conversion(source, target), budget=MemoryBudget(), overwrite=False)
+    perform_conversion(Conversion(source, target), budget=MemoryBudget(), overwrite=False)
     back = formats.read(tmp_path / "out")
     assert back.tensors.keys() == source.tensors.keys()
     assert formats.training_of(back).groups == formats.training_of(source).groups
@@ -139,7 +139,7 @@ def test_numbers_of_another_format_are_read_back_as_they_were_written(tmp_path: 
     source = formats.read(case)
     target = lay_out_training_file(source, formats.training_of(source), tmp_path / "out")
     conversion = Conversion(with_target_sources(source, target), target)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     back = formats.read(tmp_path / "out")
     ours, theirs = (
         Key(f"{name}.state.1", "exp_avg") for name in ("optimizer", "optimizer_state_dict")

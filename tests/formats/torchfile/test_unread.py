@@ -171,7 +171,7 @@ def test_a_file_of_state_is_refused_by_what_it_is(tmp_path: Path, name: str) -> 
 
 def test_an_optimizer_alone_is_no_model_to_export(tmp_path: Path) -> None:
     from zerotools.core.errors import BadRequest
-    from zerotools.ops.conversions.consolidate import Options, prepare
+    from zerotools.ops.conversions.consolidate import Options, prepare_export
 
     net = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(net.parameters())
@@ -179,4 +179,4 @@ def test_an_optimizer_alone_is_no_model_to_export(tmp_path: Path) -> None:
     optimizer.step()
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
     with pytest.raises(BadRequest, match=r"it holds only exp_avg, exp_avg_sq, step"):
-        prepare(tmp_path / "optimizer.pt", tmp_path / "out", Options())
+        prepare_export(tmp_path / "optimizer.pt", tmp_path / "out", Options())

@@ -52,7 +52,7 @@ class JsonFields:
         Unsupported: a type that zerotools does not know."""
         name = self.text(key)
         try:
-            return dtypes.named(name)
+            return dtypes.dtype_named(name)
         except Unsupported as error:
             raise Unsupported(f"{self.path}: {self.place}: {error}") from None
 

@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
 from zerotools.core.training_state import TrainingState
-from zerotools.io.output.carried_files import literal, sidecar_files
+from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
 
 
 def lay_out(
@@ -42,7 +42,7 @@ def lay_out(
         **state,
     }
     files = {
-        METADATA: literal(json.dumps(document, indent=1).encode()),
+        METADATA: file_of_bytes(json.dumps(document, indent=1).encode()),
         **{rank_file(rank): FilePlan(size) for rank, size in enumerate(ranks.sizes)},
         **sidecar_files(source),
     }

@@ -64,7 +64,7 @@ def decode(found: Any) -> Any:
         return found
     match found:
         case {"dtype": str(name)}:
-            return dtypes.named(name)
+            return dtypes.dtype_named(name)
         case {"bytes": str(digits)}:
             return bytes.fromhex(digits)
         case {"tuple": list(parts)}:

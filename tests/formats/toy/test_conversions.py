@@ -18,8 +18,8 @@ from zerotools.core.dtypes import FLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.conversions import consolidate, reshard
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import Completeness, check_completeness
 from zerotools.ops.inspection.inspect import inspect, to_json
@@ -110,8 +110,10 @@ def test_through_toy_is_as_straight(name: str, to: str, tmp_path: Path) -> None:
 def test_a_model_consolidated_from_toy(name: str, tmp_path: Path) -> None:
     toy, _, _ = through_toy(name, tmp_path)
     for path, out in ((toy, "found"), (SOURCES[name], "wanted")):
-        conversion = consolidate.prepare(path, tmp_path / out, consolidate.Options(), table=TABLE)
-        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+        conversion = consolidate.prepare_export(
+            path, tmp_path / out, consolidate.Options(), table=TABLE
+        )
+        perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
     wanted = {path.name for path in (tmp_path / "wanted").iterdir()}
     assert "model.safetensors" in wanted
     for file in wanted - {MARKER}:
@@ -122,7 +124,7 @@ def test_a_model_consolidated_from_toy(name: str, tmp_path: Path) -> None:
 def test_a_model_is_exported_in_the_type_that_the_run_computed_in(tmp_path: Path) -> None:
     """Also where all weights are masters."""
     toy = example(tmp_path / "a")
-    conversion = consolidate.prepare(toy, tmp_path / "b", consolidate.Options(), table=TABLE)
+    conversion = consolidate.prepare_export(toy, tmp_path / "b", consolidate.Options(), table=TABLE)
     assert {t.dtype for t in conversion.target.checkpoint.tensors.values()} == {FLOAT16}
 
 
@@ -154,10 +156,12 @@ def test_inspect_says_the_same_of_toy(name: str, tmp_path: Path) -> None:
 
 def test_reshard(tmp_path: Path) -> None:
     toy, before, _ = through_toy("zero-3, fp16", tmp_path)
-    assert isinstance(reshard.prepare(toy, tmp_path / "same", world_size=3, table=TABLE), Unchanged)
-    resharded = reshard.prepare(toy, tmp_path / "two", world_size=2, table=TABLE)
+    assert isinstance(
+        reshard.prepare_reshard(toy, tmp_path / "same", world_size=3, table=TABLE), Unchanged
+    )
+    resharded = reshard.prepare_reshard(toy, tmp_path / "two", world_size=2, table=TABLE)
     assert isinstance(resharded, Conversion)
-    perform(resharded, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+    perform_conversion(resharded, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
     assert_same(Held.of(tmp_path / "two", TABLE), before)
     straight = tmp_path / "straight"
     straight.mkdir()
@@ -171,4 +175,4 @@ def test_options_that_toy_does_not_take_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="toy checkpoint, which does not take --tag"):
         formats.read(toy, tag="a", table=TABLE)
     with pytest.raises(BadRequest, match="--to toy does not take --stage"):
-        prepare(SOURCES["zero-2"], tmp_path / "out", "toy", {"stage": 2}, table=TABLE)
+        prepare_convert(SOURCES["zero-2"], tmp_path / "out", "toy", {"stage": 2}, table=TABLE)

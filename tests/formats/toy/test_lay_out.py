@@ -22,8 +22,8 @@ from zerotools.core.target import Target
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats import table_of
 from zerotools.formats.format import WriteOptions
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 EVERYTHING = TrainingState(
@@ -159,12 +159,12 @@ def test_verify_reads_the_output_by_the_reader_of_the_table(
     table = table_of(form)
     out = tmp_path / "out"
     source = example(tmp_path / "a")
-    conversion = prepare(source, out, "toy", {"world_size": 2}, force=True, table=table)
+    conversion = prepare_convert(source, out, "toy", {"world_size": 2}, force=True, table=table)
     assert isinstance(conversion, Conversion)
     if type(form) is ToyFormat:
-        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+        perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
         assert formats.detect(out, table=table).format == "toy"
         return
     with pytest.raises(BadFile, match="reads back with another layout: w differs"):
-        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+        perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
     assert not out.exists()

@@ -17,8 +17,8 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.inspection.inspect import inspect
@@ -27,9 +27,9 @@ W = Key("w", "param")
 
 
 def convert(path: Path) -> None:
-    conversion = prepare(path, path.with_name("out"), "torch", {}, table=TABLE)
+    conversion = prepare_convert(path, path.with_name("out"), "torch", {}, table=TABLE)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False)
 
 
 def test_a_checkpoint_written_by_hand(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_short_file_of_a_rank_is_shown_and_nothing_is_made_of_it(tmp_path: Pat
 
 def test_a_file_that_changes_after_it_was_read_is_refused(tmp_path: Path) -> None:
     path = example(tmp_path / "a")
-    conversion = prepare(path, tmp_path / "out", "torch", {}, table=TABLE)
+    conversion = prepare_convert(path, tmp_path / "out", "torch", {}, table=TABLE)
     assert isinstance(conversion, Conversion)
     (path / "rank-0.bin").write_bytes(bytes(17))
     with pytest.raises(BadFile, match="changed while it was read"):
-        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+        perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False)
 
 
 def test_what_is_named_in_place_of_a_file_is_never_opened(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import zerotools
 from harness.launching import TINY_LLAMA
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 from .launch import launch
@@ -52,8 +52,8 @@ def judge(home: Path, base: Path, adapter: str) -> tuple[bool, str]:
     out = home / f"out-{adapter}"
     config = home / f"config-{adapter}"
     options = Options(adapter_only=True, adapter_config=config, adapter_name=adapter)
-    conversion = prepare(home / "checkpoint", out, options)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = prepare_export(home / "checkpoint", out, options)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), out).eval()
     with torch.no_grad():
         said = model(TOKENS).logits

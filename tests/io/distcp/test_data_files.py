@@ -21,9 +21,9 @@ from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import prove
-from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.conversions.conversion import prove_coverage
+from zerotools.ops.execution.load_arrays import load_tensors
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 SEVEN = struct.pack("<f", 7)
 
@@ -62,12 +62,12 @@ def test_bytes_behind_the_last_value_are_a_note(
     assert not read.problems
     (note,) = (note for note in read.origin.notes if "after the last value" in note)
     assert f"__1_0.distcp there are {len(more)} bytes that the metadata does not list" in note
-    assert not verify(prepare(copied)).findings
-    conversion = consolidate.prepare(copied, tmp_path / "out", consolidate.Options())
-    prove(conversion)
+    assert not carry_out_verify(prepare_verify(copied)).findings
+    conversion = consolidate.prepare_export(copied, tmp_path / "out", consolidate.Options())
+    prove_coverage(conversion)
     before = read_dcp(RANKS[3])
     types = {key: tensor.dtype for key, tensor in before.tensors.items()}
-    assert _bytes(load(read, types)) == _bytes(load(before, types))
+    assert _bytes(load_tensors(read, types)) == _bytes(load_tensors(before, types))
 
 
 def _bytes(arrays: Mapping[Key, np.ndarray]) -> dict[Key, bytes]:
@@ -125,7 +125,7 @@ def test_one_ranks_file_of_another_step_is_named_and_nothing_is_made_of_it(
     assert problem.file == "optimizer_0/__2_0.distcp"
     assert "from step 7 and other files are from step" in problem.message
     with pytest.raises(BadFile, match="two saves are mixed"):
-        prove(consolidate.prepare(spread, tmp_path / "out", consolidate.Options()))
+        prove_coverage(consolidate.prepare_export(spread, tmp_path / "out", consolidate.Options()))
 
 
 def test_parameters_that_were_trained_later_are_no_mixture(spread: Path) -> None:

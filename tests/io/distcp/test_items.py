@@ -11,7 +11,7 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.io.distcp.items import Items
 from zerotools.io.distcp.metadata import Item, Metadata
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 
 VALUES = b"".join(number.to_bytes(4, "little") for number in range(600))
@@ -49,7 +49,7 @@ def test_a_file_that_is_open_already_is_noted_by_who_records(tmp_path: Path) -> 
     items = archives(tmp_path, ["a", "b"])
     found = Items(tmp_path, Metadata({}, {}))
     found.chunk("a", FLOAT32, Box.whole((600,)), items["a"])
-    with recording() as sources:
+    with recording_sources() as sources:
         found.chunk("b", FLOAT32, Box.whole((600,)), items["b"])
     assert list(sources.stamps) == [tmp_path / "__0_0.distcp"]
 

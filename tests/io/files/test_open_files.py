@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.open_files import OpenFiles, transfer
+from zerotools.io.files.open_files import OpenFiles, copy_bytes
 from zerotools.io.files.open_source import LocalSource
 
 
@@ -69,7 +69,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 def carried(source: Path, begin: int, output: Path, offset: int, length: int) -> int:
     with opened(source, os.O_RDONLY) as read, opened(output, os.O_RDWR) as write:
-        return transfer(LocalSource(read), begin, write, offset, length)
+        return copy_bytes(LocalSource(read), begin, write, offset, length)
 
 
 def in_kernel(read: int, write: int) -> bool:
@@ -116,7 +116,7 @@ def test_between_file_systems_it_goes_through_memory(elsewhere: Path, output: Pa
     with opened(elsewhere / "in", os.O_RDONLY) as read, opened(output, os.O_RDWR) as write:
         if in_kernel(read, write):
             pytest.skip("the system copies between these file systems")
-        assert transfer(LocalSource(read), 1, write, 2, len(DATA)) == len(DATA) - 1
+        assert copy_bytes(LocalSource(read), 1, write, 2, len(DATA)) == len(DATA) - 1
     assert output.read_bytes() == b"--" + DATA[1:]
 
 
@@ -127,4 +127,4 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path, output: Pa
         opened(output, os.O_RDONLY) as write,
         pytest.raises(OSError, match="Bad file descriptor"),
     ):
-        transfer(LocalSource(read), 0, write, 0, 10)
+        copy_bytes(LocalSource(read), 0, write, 0, 10)

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from zerotools.cli.output.messages import split
-from zerotools.io.files.optional_packages import EXTRAS, install_command, is_older, missing
+from zerotools.io.files.optional_packages import (
+    EXTRAS,
+    install_command,
+    is_older,
+    package_not_installed,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVELOPERS = {"peers", "fuzz", "browser", "docs", "test", "dev"}
@@ -89,7 +94,7 @@ def test_the_page_on_installing_says_what_each_extra_is_for() -> None:
 
 
 def test_the_error_has_a_hint_and_one_exit_code() -> None:
-    error = missing("a.yaml: reading YAML", "yaml", "save it as JSON")
+    error = package_not_installed("a.yaml: reading YAML", "yaml", "save it as JSON")
     what, hint = split(str(error))
     assert what == "a.yaml: reading YAML needs PyYAML, which is not installed"
     assert hint.startswith("run ")

@@ -21,8 +21,8 @@ from zerotools.io.numeric.compare_values import (
     Norm,
     ValueCounts,
     are_equal,
+    array_distance,
     count_values,
-    distance,
     same_bytes,
 )
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
@@ -32,7 +32,7 @@ WIDE_FLOATS = [dtypes.FLOAT32, dtypes.FLOAT64]
 
 
 def apart(ours: Array, theirs: Array, allowance: Allowance = NOTHING) -> Distance:
-    return distance(ours, theirs, 0, allowance)
+    return array_distance(ours, theirs, 0, allowance)
 
 
 def array(dtype: DType, *values: float) -> Array:
@@ -134,7 +134,7 @@ def test_the_parts_add_up_to_the_whole(drawn: list[tuple[float, float | None]], 
     ours, theirs = both(drawn)
     allowance = Allowance(ulps=3)
     parts = [
-        distance(ours[part], theirs[part], part.start, allowance)
+        array_distance(ours[part], theirs[part], part.start, allowance)
         for part in (slice(0, cut), slice(cut, None))
         if len(ours[part])
     ]
@@ -157,7 +157,7 @@ def test_isclose_of_torch_agrees(
 
     ours, theirs = (each.astype(np.float32) for each in both(drawn))
     tensors = [torch.from_numpy(each).to(getattr(torch, name)) for each in (ours, theirs)]
-    element = numpy_dtype(dtypes.named(name))
+    element = numpy_dtype(dtypes.dtype_named(name))
     arrays = [each.view(torch.uint8).numpy().view(element) for each in tensors]
     wide = [each.to(torch.float64) for each in tensors]
     near = torch.isclose(wide[1], wide[0], rtol=relative, atol=absolute, equal_nan=True)

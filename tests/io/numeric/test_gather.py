@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import NO_LOSSES, numpy_cast
-from zerotools.io.numeric.gather import cast_ordered, gather
+from zerotools.io.numeric.gather import cast_ordered, gather_elements
 
 
 class Counted:
@@ -51,7 +51,7 @@ def test_a_tensor_in_another_order_is_read_in_few_reads(
     raw, buffer = np.empty(box.numel * 4, np.uint8), np.empty(most, np.uint8)
     piece = ChunkBox(chunk, box)
     held = cast(ThreadFiles, file)
-    gather(held, [piece], box, FLOAT32, FLOAT32, raw, buffer, numpy_cast)
+    gather_elements(held, [piece], box, FLOAT32, FLOAT32, raw, buffer, numpy_cast)
     assert np.array_equal(raw.view(np.float32).reshape(box.shape), values[slices(box)])
     assert file.reads <= max(most_reads, 3 * len(file._data) // most)
 

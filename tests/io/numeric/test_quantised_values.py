@@ -82,7 +82,7 @@ def test_blocks_against_one_loop(seed: int) -> None:
 
 def test_every_payload_is_what_ml_dtypes_says() -> None:
     for name in ("float8_e4m3fn", "float8_e5m2", "int8"):
-        element = numpy_dtype(dtypes.named(name))
+        element = numpy_dtype(dtypes.dtype_named(name))
         payload = np.arange(256, dtype=np.uint8).view(element)[:255]
         inputs = {PAYLOAD: payload, SCALES: np.ones(1, np.float32)}
         found = values_of(BlockScaled((255,), (None,)), Box.whole((255,)), inputs, dtypes.FLOAT32)

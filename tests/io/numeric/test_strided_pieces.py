@@ -16,8 +16,8 @@ from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32, FLOAT64, DType
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import numpy_cast
-from zerotools.io.numeric.gather import WORTHWHILE_GAP_BYTES, box_reads, gather
-from zerotools.io.numeric.strided_pieces import lattices, near_pieces
+from zerotools.io.numeric.gather import WORTHWHILE_GAP_BYTES, box_reads, gather_elements
+from zerotools.io.numeric.strided_pieces import lattice_copies, near_pieces
 
 
 def pairs(rows: int, columns: int, offset: int = 0) -> list[ChunkBox]:
@@ -42,7 +42,7 @@ def gathered(
 ) -> tuple[np.ndarray, int]:
     file = Counted(data.tobytes())
     raw, buffer = np.empty(box.numel * dtype.itemsize, np.uint8), np.empty(room, np.uint8)
-    gather(cast(ThreadFiles, file), pieces, box, FLOAT32, dtype, raw, buffer, numpy_cast)
+    gather_elements(cast(ThreadFiles, file), pieces, box, FLOAT32, dtype, raw, buffer, numpy_cast)
     reads = list(box_reads(pieces, box, FLOAT32, dtype, room))
     assert len(reads) == file.reads
     element = np.float32 if dtype == FLOAT32 else np.float64
@@ -60,7 +60,7 @@ def test_pairs_of_rows_are_one_read_and_one_copy(dtype: DType) -> None:
     (near,), alone = near_pieces(pairs(64, 30), FLOAT32, WORTHWHILE_GAP_BYTES, 2**16)
     assert not alone
     buffer = np.frombuffer(stored.tobytes(), np.uint8)
-    parts = list(lattices(near, FLOAT32, buffer, np.empty((64, 30), "f4"), box))
+    parts = list(lattice_copies(near, FLOAT32, buffer, np.empty((64, 30), "f4"), box))
     assert [values.shape for _, values in parts] == [(32, 2, 30)]
 
 

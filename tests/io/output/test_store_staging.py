@@ -21,7 +21,7 @@ from zerotools.io.output.store_staging import (
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written
 from zerotools.io.stores.addresses import path_of
-from zerotools.io.stores.store_path import StorePath, writable
+from zerotools.io.stores.store_path import StorePath, writable_store
 
 FILES = ("a.pt", "b.pt")
 MADE_OF = {"source files": "1", "options": "2"}
@@ -40,7 +40,7 @@ def begun(
 
 
 def send(staging: FarStaging, name: str, data: bytes = b"x") -> None:
-    store, key = writable(far("out"))
+    store, key = writable_store(far("out"))
     staging.add(name, store.put(f"{key}/{name}", data), {"losses": []})
 
 

@@ -6,7 +6,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.ssh_host import (
     OPTIONS,
     SshHost,
-    failure,
+    connection_failure,
     parse_login,
     parse_url,
     ssh_program,
@@ -69,7 +69,9 @@ def test_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_one_sentence() -> None:
-    said = failure(HOST, "cannot be reached", "banner\nada@box: Permission denied (publickey).\n")
+    said = connection_failure(
+        HOST, "cannot be reached", "banner\nada@box: Permission denied (publickey).\n"
+    )
     assert said.startswith("ada@box (port 2222) cannot be reached: ada@box: Permission denied (pub")
     assert said.endswith("load yours into an agent (ssh-add)")
-    assert failure(HOST, "went away", "") == "ada@box (port 2222) went away"
+    assert connection_failure(HOST, "went away", "") == "ada@box (port 2222) went away"

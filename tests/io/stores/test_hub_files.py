@@ -8,7 +8,7 @@ from harness.stores.hub import HubServer
 from harness.stores.hub_repos import HubRepo
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.stores.addresses import path_of
-from zerotools.io.stores.store_path import writable
+from zerotools.io.stores.store_path import writable_store
 
 DATA = bytes(range(256)) * 1000
 TOKEN = "hf_secret_token_of_ada"
@@ -76,4 +76,4 @@ def test_the_token_is_huggingface_hubs_own(hub: HubServer, monkeypatch: pytest.M
 
 def test_it_is_only_read(hub: HubServer) -> None:
     with pytest.raises(Unsupported, match="hf:// is read-only; write to s3://"):
-        writable(path_of("hf://team/model/out"))
+        writable_store(path_of("hf://team/model/out"))

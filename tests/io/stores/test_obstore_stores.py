@@ -29,7 +29,7 @@ from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_interface import FarObject, OddKey, WritableStore
-from zerotools.io.stores.store_path import put_object, remove_objects, writable
+from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 
 DATA = bytes(range(256)) * 1000
 
@@ -45,7 +45,7 @@ Both = tuple[GcsServer, FaultProxy]
 
 
 def bucket() -> WritableStore:
-    return writable(far("run/a"))[0]
+    return writable_store(far("run/a"))[0]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest, HostUnreachable
-from zerotools.io.stores.store_errors import failure
+from zerotools.io.stores.store_errors import store_failure
 
 SECRET = "wJalrXUtnFEMI"
 TEXT = (
@@ -36,13 +36,13 @@ def test_of_an_answer_the_status_and_the_code_are_shown_and_nothing_else(
 ) -> None:
     text = TEXT.format(secret=SECRET, status=status, code=code)
     with pytest.raises(raised, match=said) as told:
-        raise failure("read", "s3://b/k", kind(text))
+        raise store_failure("read", "s3://b/k", kind(text))
     assert SECRET not in str(told.value)
     assert "amazonaws" not in str(told.value)
 
 
 def test_without_credentials_it_is_said_where_they_are_looked_for() -> None:
     error = GenericError("http://169.254.169.254/latest/api/token: operation timed out")
-    told = failure("read", "s3://b/k", error)
+    told = store_failure("read", "s3://b/k", error)
     assert isinstance(told, BadRequest)
     assert "no credentials were found; set AWS_ACCESS_KEY_ID" in str(told)

@@ -19,7 +19,7 @@ from zerotools.io.telemetry.metrics import (
     MetricsLog,
     crc32c,
     scalars_of,
-    tfrecord,
+    tfrecord_bytes,
 )
 
 
@@ -115,7 +115,7 @@ def test_the_checksum_is_castagnoli_s(data: bytes, crc: int) -> None:
 
 def test_a_file_begins_as_tensorboard_s_own_do() -> None:
     """A record of 24 bytes: every event file begins so, with the version and a time."""
-    first = tfrecord(b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2")
+    first = tfrecord_bytes(b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2")
     assert first[:12] == bytes.fromhex("1800000000000000a37f4b22")
     assert len(first) == 12 + 24 + 4
 
@@ -124,7 +124,7 @@ def events(path: Path) -> list[bytes]:
     data, found = path.read_bytes(), []
     while data:
         (size,) = struct.unpack("<Q", data[:8])
-        assert tfrecord(data[12 : 12 + size]) == data[: 16 + size]
+        assert tfrecord_bytes(data[12 : 12 + size]) == data[: 16 + size]
         found.append(data[12 : 12 + size])
         data = data[16 + size :]
     return found

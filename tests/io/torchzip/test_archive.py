@@ -10,8 +10,8 @@ from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.tolerated_damage import tolerating
-from zerotools.io.torchzip.archive import Archive, recovered
+from zerotools.io.files.tolerated_damage import tolerating_damage
+from zerotools.io.torchzip.archive import Archive, recovered_records
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -87,11 +87,11 @@ def test_records_before_a_cut_are_found_as_the_directory_has_them(
     with opened(path) as window:
         known = read_directory(window)
         ends = {name: payload_of(window, entry) + entry.length for name, entry in known.items()}
-        assert recovered(window) == known
+        assert recovered_records(window) == known
     cut = data.draw(st.integers(0, len(raw)))
     path.write_bytes(raw[:cut])
     with opened(path) as window:
-        found = recovered(window)
+        found = recovered_records(window)
         assert found == {name: known[name] for name in found}
         # A record is proved by the descriptor behind it.
         assert found.keys() == {name for name, end in ends.items() if end + 16 <= cut}
@@ -102,7 +102,7 @@ def test_descriptors_inside_the_bytes_are_not_taken_for_the_records_own(tmp_path
     path = tmp_path / "outer.pt"
     path.write_bytes(archive_bytes("y", [inner + b"PK\x07\x08" + bytes(12), b"b" * 9])[:-40])
     with opened(path) as window:
-        found = recovered(window)
+        found = recovered_records(window)
         assert read_entry(window, found["data/0"]).startswith(inner)
         assert read_entry(window, found["data/1"]) == b"b" * 9
 
@@ -111,7 +111,7 @@ def test_archives_of_other_programs_say_the_size_in_the_header(tmp_path: Path) -
     path = tmp_path / "a.pt"
     path.write_bytes(zip_bytes({"a/data.pkl": b"one", "a/data/0": b"two"})[:-30])
     with opened(path) as window:
-        assert [read_entry(window, entry) for entry in recovered(window).values()] == [
+        assert [read_entry(window, entry) for entry in recovered_records(window).values()] == [
             b"one",
             b"two",
         ]
@@ -121,7 +121,7 @@ def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(zip_bytes({"a/data/0": b"one", "b/data/0": b"two"}))
     with opened(path) as window, pytest.raises(BadFile, match="twice"):
-        recovered(window)
+        recovered_records(window)
 
 
 def test_what_is_lost_of_a_torch_file_lies_behind_its_end(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_is_lost_of_a_torch_file_lies_behind_its_end(tmp_path: Path) -> Non
     path.write_bytes(raw[: raw.index(_STORAGES[1]) + 5])
     with pytest.raises(BadFile, match="does not end in a zip directory"):
         TorchFile.open(tmp_path, "a.pt")
-    with tolerating() as damage:
+    with tolerating_damage() as damage:
         file = TorchFile.open(tmp_path, "a.pt")
         assert file.tree == _TREE
         assert file.first_byte(_TREE["300"]) == raw.index(_STORAGES[0])
@@ -143,7 +143,7 @@ def test_a_small_record_that_is_damaged_is_lost_when_the_file_is_opened(tmp_path
     raw = bytearray(archive_bytes(_TREE, _STORAGES))
     raw[raw.index(_STORAGES[2])] ^= 1
     path.write_bytes(raw)
-    with tolerating() as damage:
+    with tolerating_damage() as damage:
         file = TorchFile.open(tmp_path, "a.pt")
         assert file.first_byte(_TREE["7"]) == file.size
     assert "CRC-32" in damage.faults[path]
@@ -152,5 +152,5 @@ def test_a_small_record_that_is_damaged_is_lost_when_the_file_is_opened(tmp_path
 def test_a_file_whose_pickle_is_lost_is_refused_for_what_is_wrong_with_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(archive_bytes(_TREE, _STORAGES)[:40])
-    with tolerating(), pytest.raises(BadFile, match="does not end in a zip directory"):
+    with tolerating_damage(), pytest.raises(BadFile, match="does not end in a zip directory"):
         TorchFile.open(tmp_path, "a.pt")

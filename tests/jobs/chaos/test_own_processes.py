@@ -16,7 +16,7 @@ from harness.started import Started
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.chaos.own_processes import (
     VARIABLE,
-    describe,
+    command_line,
     is_own,
     live_attempts,
     own_processes,
@@ -89,9 +89,9 @@ def test_live_attempts_are_those_that_run(sleeper: Sleeper, tmp_path: Path) -> N
 
 def test_a_process_is_described_by_what_it_runs(sleeper: Sleeper) -> None:
     process = sleeper()
-    assert describe(process.pid).startswith(f"pid {process.pid} ({sys.executable} -S -c print")
+    assert command_line(process.pid).startswith(f"pid {process.pid} ({sys.executable} -S -c print")
     process.end()
-    wait_for(lambda: describe(process.pid) == f"pid {process.pid}", "it to be gone")
+    wait_for(lambda: command_line(process.pid) == f"pid {process.pid}", "it to be gone")
 
 
 def test_groups_of_its_attempts_are_removed_and_no_others(tmp_path: Path) -> None:

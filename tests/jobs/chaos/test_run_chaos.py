@@ -11,7 +11,7 @@ import pytest
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.chaos.chaos_options import ChaosOptions
 from zerotools.jobs.chaos.own_processes import VARIABLE
-from zerotools.jobs.chaos.run_chaos import ending_signals, run, uninterrupted
+from zerotools.jobs.chaos.run_chaos import ending_signals, ignoring_signals, run_chaos
 
 
 def left() -> list[str]:
@@ -31,7 +31,7 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
     place = tmp_path / ("with a space " + "and long" * 20)  # no address of a socket is so long
     place.mkdir()
     said: list[str] = []
-    report = run(
+    report = run_chaos(
         ChaosOptions(minutes=0.06, seed=4, every=0.3, jobs=2, directory=place), said.append
     )
     assert [each.broken for each in report.promises] == [[]] * 8
@@ -53,7 +53,7 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_a_directory_in_which_nothing_can_be_made(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="a directory cannot be made in it"):
-        run(ChaosOptions(seed=1, directory=tmp_path / "gone"))
+        run_chaos(ChaosOptions(seed=1, directory=tmp_path / "gone"))
 
 
 def test_they_end_what_is_inside_and_nothing_after_it() -> None:
@@ -65,7 +65,7 @@ def test_they_end_what_is_inside_and_nothing_after_it() -> None:
 
 
 def test_they_are_not_heard_while_all_is_ended() -> None:
-    with uninterrupted():
+    with ignoring_signals():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(os.getpid(), number)
     with pytest.raises(KeyboardInterrupt):

@@ -14,9 +14,9 @@ from zerotools.jobs.chaos.toy_program import (
     EXIT_BESIDE,
     RunLog,
     ToyProgram,
-    advanced,
     final_state,
     read_notes,
+    state_after,
 )
 from zerotools.ops.inspection.completeness import check_completeness
 
@@ -70,8 +70,8 @@ def test_it_notices_another_attempt(tmp_path: Path) -> None:
 
 
 def test_the_state_knows_the_order_of_the_steps() -> None:
-    assert advanced(advanced(0, 1), 2) == final_state(2)
-    assert advanced(advanced(0, 2), 1) != final_state(2)
+    assert state_after(state_after(0, 1), 2) == final_state(2)
+    assert state_after(state_after(0, 2), 1) != final_state(2)
 
 
 def test_it_runs_by_its_path(tmp_path: Path) -> None:

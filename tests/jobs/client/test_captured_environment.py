@@ -6,7 +6,11 @@ import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.captured_environment import capture, named, with_environment
+from zerotools.jobs.client.captured_environment import (
+    capture_environment,
+    named_variables,
+    with_environment,
+)
 
 HERE = {
     "PATH": "/bin",
@@ -26,14 +30,18 @@ HERE = {
 
 
 def test_what_programs_need_is_taken_along_and_secrets_are_not() -> None:
-    taken, secret, not_text = capture(HERE)
+    taken, secret, not_text = capture_environment(HERE)
     assert set(taken) == {"PATH", "LC_ALL", "HF_HOME", "https_proxy", "CONDA_PREFIX"}
     assert secret == ("HF_TOKEN", "WANDB_API_KEY")
     assert not_text == ("NCCL_DEBUG",)
 
 
 def test_what_is_named_comes_too() -> None:
-    assert named(["HF_TOKEN", "A=b=c", "E="], HERE) == {"HF_TOKEN": "hidden", "A": "b=c", "E": ""}
+    assert named_variables(["HF_TOKEN", "A=b=c", "E="], HERE) == {
+        "HF_TOKEN": "hidden",
+        "A": "b=c",
+        "E": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ def test_what_is_named_comes_too() -> None:
 )
 def test_what_cannot_be_taken_along_is_refused(option: str, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
-        named([option], HERE)
+        named_variables([option], HERE)
 
 
 def test_a_job_that_says_what_it_takes_along_keeps_it() -> None:

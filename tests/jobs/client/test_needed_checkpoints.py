@@ -14,7 +14,7 @@ from zerotools.jobs.client.needed_checkpoints import (
     UNFINISHED,
     Need,
     NeedLooker,
-    needs,
+    needed_paths,
     needs_of,
 )
 from zerotools.runs.job_record import read_record, write_record
@@ -98,7 +98,7 @@ def test_the_newest_in_the_directory_of_a_program(tmp_path: Path) -> None:
 
 def test_every_state_that_is_not_over_is_asked_for(tmp_path: Path) -> None:
     client = FakeClient([job(state="held", spec={"resume_from": str(tmp_path / "a")})])
-    found = needs(client)  # type: ignore[arg-type]
+    found = needed_paths(client)  # type: ignore[arg-type]
     assert [need.state for need in found] == ["held"]
     assert tuple(client.asked) == (*UNFINISHED, *reversed(UNFINISHED))
 
@@ -115,7 +115,7 @@ def test_a_job_that_goes_from_state_to_state_is_found(tmp_path: Path) -> None:
 
     assert UNFINISHED.index("queued") < UNFINISHED.index("running")
     start = [job(state="starting", spec={"resume_from": str(tmp_path)})]
-    assert len(needs(Moving(start))) == 1  # type: ignore[arg-type]
+    assert len(needed_paths(Moving(start))) == 1  # type: ignore[arg-type]
 
 
 def test_the_one_before_a_newest_that_is_damaged(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_a_process_sees_is_what_is_needed(tmp_path: Path) -> None:
     saved(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     client: Any = FakeClient([job(output_dir=str(tmp_path / "link"))])
-    (need,) = needs(client)
+    (need,) = needed_paths(client)
     assert need.path == tmp_path / "link" / "step-00000006"
     assert need.real == tmp_path / "real" / "step-00000006"
     assert need.concerns(tmp_path / "real" / "step-00000006")
@@ -153,7 +153,7 @@ def test_one_that_does_not_respond_holds_up_none_of_the_others() -> None:
 def test_what_a_silent_job_names_is_needed(tmp_path: Path) -> None:
     named = {"resume_from": str(tmp_path / "a"), "script": {"checkpoint_dir": str(tmp_path / "c")}}
     client: Any = FakeClient([job(output_dir=str(tmp_path / "out"), spec=named)])
-    found = needs(client, looker(SILENT))
+    found = needed_paths(client, looker(SILENT))
     assert {need.path.name for need in found} == {"out", "a", "c"}
     assert found[0].concerns(tmp_path / "out" / "step-3")
     assert not any(need.concerns(tmp_path / "other") for need in found)

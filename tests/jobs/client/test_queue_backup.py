@@ -19,9 +19,9 @@ from zerotools.jobs.client.queue_backup import (
     DATABASE,
     LOCK,
     RESTORED,
-    back_up,
+    back_up_queue,
     remove_left_behind,
-    restore,
+    restore_queue,
     unfinished_copy,
 )
 
@@ -60,7 +60,7 @@ def test_a_copy_has_what_is_in_the_log_alone_and_a_plain_one_has_not(
     state: Path, tmp_path: Path
 ) -> None:
     with closing(fill(state)) as database:
-        copy = back_up(state, tmp_path / "copy.db")
+        copy = back_up_queue(state, tmp_path / "copy.db")
         (tmp_path / "plain.db").write_bytes((state / DATABASE).read_bytes())
         database.execute("INSERT INTO job VALUES (3, 'queued')")  # it goes on
     assert (copy.jobs, copy.unfinished, copy.last_change) == (2, 1, 7)
@@ -77,12 +77,12 @@ def test_a_restored_copy_takes_the_place_and_the_log_goes_with_its_queue(
     state: Path, tmp_path: Path
 ) -> None:
     with closing(fill(state)):
-        back_up(state, tmp_path / "copy.db")
+        back_up_queue(state, tmp_path / "copy.db")
         log = (state / f"{DATABASE}-wal").read_bytes()
         assert log
         (state / "kept-wal").write_bytes(log)
     (state / f"{DATABASE}-wal").write_bytes(log)  # as after a kill
-    copy, kept = restore(tmp_path / "copy.db", state)
+    copy, kept = restore_queue(tmp_path / "copy.db", state)
     assert copy.jobs == 2
     assert {Path(path).name[-4:] for path in kept} >= {"-wal"}
     assert Path(kept[0]).read_bytes() == log
@@ -101,33 +101,33 @@ def test_what_is_no_queue_changes_nothing(state: Path, tmp_path: Path, damage: b
     before = (state / DATABASE).read_bytes()
     (tmp_path / "bad.db").write_bytes(damage)
     with pytest.raises(BadFile, match=r"bad\.db is not a queue that can be copied"):
-        restore(tmp_path / "bad.db", state)
+        restore_queue(tmp_path / "bad.db", state)
     assert (state / DATABASE).read_bytes() == before
     assert {path.name for path in state.iterdir()} == {DATABASE, LOCK}
 
 
 def test_a_running_daemon_is_not_given_another_queue(state: Path, tmp_path: Path) -> None:
     fill(state).close()
-    back_up(state, tmp_path / "copy.db")
+    back_up_queue(state, tmp_path / "copy.db")
     with (state / LOCK).open("w") as lock:
         lock.write("4711\n")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BadRequest, match=r"a zerotoolsd, pid 4711, uses .*: stop it first"):
-            restore(tmp_path / "copy.db", state)
+            restore_queue(tmp_path / "copy.db", state)
 
 
 def test_what_cannot_be_copied_is_said(state: Path, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"zerotools\.db does not exist: name the daemon's"):
-        back_up(state, tmp_path / "copy.db")
+        back_up_queue(state, tmp_path / "copy.db")
     fill(state).close()
     (tmp_path / "there").touch()
     with pytest.raises(BadRequest, match="there exists: name a file that does not"):
-        back_up(state, tmp_path / "there")
+        back_up_queue(state, tmp_path / "there")
     with pytest.raises(BadRequest, match="cannot be written: No such file or directory"):
-        back_up(state, tmp_path / "no" / "copy.db")
+        back_up_queue(state, tmp_path / "no" / "copy.db")
     with pytest.raises(BadRequest, match="absent is not a file"):
-        restore(tmp_path / "absent", state)
+        restore_queue(tmp_path / "absent", state)
 
 
 def test_what_a_killed_process_left_goes_whatever_its_number_is(tmp_path: Path) -> None:

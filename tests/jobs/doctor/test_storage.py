@@ -20,7 +20,7 @@ from zerotools.jobs.doctor.storage import (
     look_at_locks,
     look_at_room,
     look_at_state,
-    within,
+    result_within,
 )
 
 GIB = 2**30
@@ -56,7 +56,7 @@ def test_a_file_system_that_fails_or_hangs(tmp_path: Path) -> None:
     [found] = look_at_room({"x": tmp_path}, fail)
     assert (found.level, found.found) == ("problem", f"{tmp_path}: Input/output error")
     hung = Event()
-    assert within(0.01, hung.wait) is None
+    assert result_within(0.01, hung.wait) is None
     hung.set()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
-from zerotools.jobs.imports.reading.import_report import render
+from zerotools.jobs.imports.reading.import_report import report_lines
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.text.document import Document
 from zerotools.jobs.text.json_parser import parse_json
@@ -90,4 +90,4 @@ def _fixture(name: str) -> Document:
 
 def report(imported: Imported) -> str:
     """The report for people, without the ends of its lines."""
-    return " ".join(line.lstrip("# ") for line in render(imported.findings))
+    return " ".join(line.lstrip("# ") for line in report_lines(imported.findings))

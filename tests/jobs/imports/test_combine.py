@@ -12,8 +12,8 @@ import pytest
 from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, report, said
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, hidden_size, import_configs
-from zerotools.jobs.imports.reading.import_report import render
-from zerotools.jobs.imports.reading.job_keys import accepts, look_up
+from zerotools.jobs.imports.reading.import_report import report_lines
+from zerotools.jobs.imports.reading.job_keys import accepts_value, look_up
 from zerotools.jobs.jobfile.parse import parse_job, read_tree
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.toml_writer import to_toml
@@ -91,7 +91,7 @@ def test_two_cards_get_what_the_engine_can_and_are_refused_the_rest(
     place: str, key: str, value: object
 ) -> None:
     imported = ds("two_cards_stage2.json", a_job())
-    if accepts(key, value):
+    if accepts_value(key, value):
         assert imported.origins[key] == place
         assert look_up(imported.tree, key) == value
     elif key == "fp16.initial_scale_power":
@@ -103,7 +103,7 @@ def test_two_cards_get_what_the_engine_can_and_are_refused_the_rest(
 
 def test_the_report_is_made_of_comments() -> None:
     imported = ds("plain.json", a_job(JOB.replace("gpus = 2", "gpus = 4")))
-    lines = list(render(imported.findings))
+    lines = list(report_lines(imported.findings))
     assert lines
     assert all(line.startswith("#") for line in lines)
     assert (CONFIGS / "plain.json").exists()

@@ -14,7 +14,7 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
     REMOVED,
     installed_release,
     parse_release,
-    removal,
+    removal_of,
 )
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.toml_writer import to_toml
@@ -560,6 +560,6 @@ def test_versions() -> None:
     assert parse_release("0.19.8+cu12.4") == parse_release("0.19.8") == (0, 19, 8)
     assert parse_release("0.19.0rc1") == (0, 19)
     assert parse_release("main") is None
-    assert removal("amp", (0, 19, 7)) is None
-    assert removal("amp", (0, 20)) is not None
+    assert removal_of("amp", (0, 19, 7)) is None
+    assert removal_of("amp", (0, 20)) is not None
     assert installed_release("/nowhere/python") is None

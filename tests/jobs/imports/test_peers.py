@@ -12,7 +12,7 @@ from harness import forked
 from tests.jobs.imports.jobs import JOB, a_job, ds
 from zerotools.jobs.imports.reading.config_reader import TRAINER
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, clipping
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, default_clipping
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS
 
 pytestmark = pytest.mark.deepspeed
@@ -57,7 +57,7 @@ def test_the_table_has_every_field_of_deepspeed_with_its_default(peers: dict[str
 
 
 def test_deepspeed_clips_without_being_told(peers: dict[str, Any]) -> None:
-    assert peers["clipping"] == clipping(NEWEST)
+    assert peers["clipping"] == default_clipping(NEWEST)
 
 
 def test_deepspeed_takes_what_it_would_be_given(peers: dict[str, Any]) -> None:

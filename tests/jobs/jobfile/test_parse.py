@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
-from zerotools.jobs.jobfile.parse import excerpt, job_from_dict, job_to_dict, line_of, parse_job
+from zerotools.jobs.jobfile.parse import (
+    job_from_dict,
+    job_to_dict,
+    line_excerpt,
+    line_of,
+    parse_job,
+)
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU, JobSpec
 
@@ -475,4 +481,4 @@ def test_what_cannot_be_read_is_shown(text: str, place: str, caret: str) -> None
 
 
 def test_an_excerpt_of_an_empty_file() -> None:
-    assert excerpt("", 1, 1) == "  1 | \n    | ^"
+    assert line_excerpt("", 1, 1) == "  1 | \n    | ^"

@@ -15,7 +15,7 @@ import pytest
 from tests.daemon.http.api.made_views import JOB
 from tests.golden_files import GOLDEN
 from tests.jobs.binding.test_declaration import Inner, Table
-from zerotools.jobs.binding.bind import build, dotted_keys
+from zerotools.jobs.binding.bind import build_dataclass, dotted_keys
 from zerotools.jobs.binding.declaration import stored_default_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, keys_set, tree_of
 from zerotools.jobs.jobfile.stored_job import read_stored, read_table
@@ -105,12 +105,12 @@ def test_a_value_is_stored_as_it_was_resolved_and_read_so(
     table = Table(needed=1, bound=bound, chosen=chosen, inner=Inner(way=way))
     tree = json.loads(json.dumps(tree_of(table)))
     assert read_table(Table, tree, None, "", []) == table
-    assert build(Table, tree, "", []) == table
+    assert build_dataclass(Table, tree, "", []) == table
 
 
 def test_a_new_submit_has_the_new_defaults_and_a_stored_job_those_it_began_with() -> None:
     new, old = {"needed": 1}, {"needed": 1, "unset": 2}
-    assert build(Table, new, "", []) == Table(needed=1)
+    assert build_dataclass(Table, new, "", []) == Table(needed=1)
     problems: list[str] = []
     read = read_table(Table, old, {"needed": 1}, "", problems)
     assert read == Table(needed=1, unset=2, bound=None, chosen=7, inner=Inner(way="old"))

@@ -9,7 +9,7 @@ import pytest
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.deepspeed import device_of, on_nvme, precision_of, stage_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed, offloaded_to
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config, offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 STAGE_1 = {"zero_optimization": {"stage": 1}}
@@ -46,12 +46,12 @@ def test_what_is_there_stays() -> None:
         "optimizer": {"type": "Lion", "params": {"lr": 1.0}},
         "moe": {"enabled": True},
     }
-    assert completed(job(config, train={"max_grad_norm": 2.0})) == config
+    assert completed_config(job(config, train={"max_grad_norm": 2.0})) == config
 
 
 def test_what_is_missing_comes_from_the_job_where_deepspeeds_default_is_another() -> None:
     train = {"learning_rate": 1e-4, "max_grad_norm": 0.0, "weight_decay": 0.0, "eps": 1e-6}
-    found = completed(job({"optimizer": ADAM}, train=train))
+    found = completed_config(job({"optimizer": ADAM}, train=train))
     assert found == {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-6}},
         "train_micro_batch_size_per_gpu": 6,
@@ -62,7 +62,7 @@ def test_what_is_missing_comes_from_the_job_where_deepspeeds_default_is_another(
 
 def test_an_empty_config_becomes_the_job() -> None:
     train = {"precision": "bf16", "micro_batch_size": 2, "optimizer": "sgd", "steps": 9}
-    found = completed(job({"zero_optimization": {}}, train=train, zero={"stage": 0}))
+    found = completed_config(job({"zero_optimization": {}}, train=train, zero={"stage": 0}))
     assert found["gradient_accumulation_steps"] == 3
     assert found["bf16"] == {"enabled": True}
     assert found["gradient_clipping"] == 1.0
@@ -77,7 +77,7 @@ def test_a_scheduler_is_told_the_steps_and_the_scale_the_jobs_numbers() -> None:
     config = {"scheduler": {"type": "WarmupDecayLR"}, "optimizer": ADAM, **STAGE_1}
     fp16 = {"hysteresis": 4}
     spec = job(config, train=train, fp16=fp16, env={"ZEROTOOLS_FP16_ON_CPU": "1"})
-    found = completed(spec)
+    found = completed_config(spec)
     assert found["scheduler"]["params"] == {"warmup_num_steps": 4, "total_num_steps": 9}
     assert found["fp16"] == {"enabled": True, "hysteresis": 4}
 
@@ -135,7 +135,9 @@ def test_fp16_at_stage_0_is_refused() -> None:
 def test_null_is_as_if_it_were_not_there() -> None:
     nothing = {"zero_optimization": None, "optimizer": None, "bf16": None, "scheduler": None}
     train = {"precision": "bf16"}
-    assert completed(job(nothing, train=train)) == completed(job({"moe": None}, train=train))
+    assert completed_config(job(nothing, train=train)) == completed_config(
+        job({"moe": None}, train=train)
+    )
 
 
 def test_where_state_is_by_the_job_files_names() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, parse_job
 from zerotools.jobs.jobfile.stored_job import read_stored
-from zerotools.jobs.jobfile_tables.elastic import at_size, largest
+from zerotools.jobs.jobfile_tables.elastic import at_size, largest_spec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 
@@ -48,7 +48,7 @@ def test_only_sizes_that_divide_the_batch_are_taken() -> None:
 def test_a_job_of_one_size_is_what_it_is() -> None:
     rigid = spec(4)
     assert at_size(rigid, 2) is rigid
-    assert largest(rigid) is rigid
+    assert largest_spec(rigid) is rigid
 
 
 def test_a_pass_has_no_more_sequences_than_at_the_largest_size() -> None:
@@ -60,7 +60,7 @@ def test_a_pass_has_no_more_sequences_than_at_the_largest_size() -> None:
     own = spec({"min": 1, "max": 3}, train={"micro_batch_size": 8}, eval={"files": ["/e"]})
     assert at_size(own, 3).train.micro_batch_size == 8
     assert at_size(own, 3).eval.batch_size is None
-    assert largest(spec({"min": 1, "max": 4}, device="cuda")).gpus == 4
+    assert largest_spec(spec({"min": 1, "max": 4}, device="cuda")).gpus == 4
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
@@ -77,7 +77,7 @@ def test_every_size_takes_the_whole_batch(first: int, second: int, times: int) -
         assert batch % size == 0
         assert batch // size % micro == 0
         assert micro <= batch // most
-    assert largest(job).train.micro_batch_size == batch // most
+    assert largest_spec(job).train.micro_batch_size == batch // most
 
 
 def test_what_is_wrong_is_said_with_the_sizes_that_do() -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.jobs.jobfile.test_parse import parsed
 from tests.jobs.jobfile_tables.test_deepspeed_config import job
 from tests.runs.records import a_record
-from zerotools.core.dtypes import BFLOAT16, DType, named
-from zerotools.jobs.preflight.checkpoint_check import not_resumable, quantised
+from zerotools.core.dtypes import BFLOAT16, DType, dtype_named
+from zerotools.jobs.preflight.checkpoint_check import not_resumable, quantised_refusal
 from zerotools.runs.base_model_record import BaseFile, BaseRecord
 from zerotools.runs.job_record import LoraRecord, OptimizerRecord
 
@@ -108,15 +108,15 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
     ("name", "dtype", "config", "is_refused"),
     [
         ("a.weight", BFLOAT16, GPTQ, False),
-        ("a.weight", named("uint8"), {}, True),
-        ("a.scale", named("float8_e4m3fn"), {}, True),
-        ("position_ids", named("int64"), {"quantization_config": None}, False),
-        ("a.qweight", named("int32"), GPTQ, True),
-        ("a.qweight", named("int32"), {"quantization_config": "?"}, False),
+        ("a.weight", dtype_named("uint8"), {}, True),
+        ("a.scale", dtype_named("float8_e4m3fn"), {}, True),
+        ("position_ids", dtype_named("int64"), {"quantization_config": None}, False),
+        ("a.qweight", dtype_named("int32"), GPTQ, True),
+        ("a.qweight", dtype_named("int32"), {"quantization_config": "?"}, False),
     ],
 )
 def test_what_is_refused(name: str, dtype: DType, config: dict[str, Any], is_refused: bool) -> None:
-    sentence = quantised([(WHERE, "norm.weight", BFLOAT16), (WHERE, name, dtype)], config)
+    sentence = quantised_refusal([(WHERE, "norm.weight", BFLOAT16), (WHERE, name, dtype)], config)
     assert (sentence is not None) == is_refused
     if sentence is not None:
         assert sentence.startswith(f"model.path: {WHERE}: {name} is {dtype}: quantised weights")

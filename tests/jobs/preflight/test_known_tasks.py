@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.jobs.preflight import known_tasks
-from zerotools.jobs.preflight.known_tasks import refusal, unknown_tasks
+from zerotools.jobs.preflight.known_tasks import unknown_tasks, unknown_tasks_refusal
 
 FILES = {
     "arc/arc_easy.yaml": "tag:\n  # both\n  - ai2_arc\n\n  - 'science'\ntask: arc_easy # here\n",
@@ -48,7 +48,7 @@ def test_the_sentence_names_at_most_three_that_are_near(tasks: Path) -> None:
     many.write_text("tag:\n" + "".join(f"- winogrande_{n}\n" for n in range(9)))
     found = unknown_tasks(["winogrand", "qqqqqqq"], [tasks])
     assert len(found["winogrand"]) == 3
-    assert refusal({"arc_esy": ["arc_easy"], "qqq": []}) == (
+    assert unknown_tasks_refusal({"arc_esy": ["arc_easy"], "qqq": []}) == (
         "eval.tasks: lm-evaluation-harness has no task arc_esy (nearest: arc_easy), and no "
         "task qqq; correct the name, or set eval.task_dir to the directory of your tasks"
     )

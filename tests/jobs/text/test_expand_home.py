@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 
 
 def test_a_home_directory_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/mine")
-    assert expanded("~/runs") == Path("/home/mine/runs")
-    assert expanded("runs/~x") == Path("runs/~x")
+    assert expand_home("~/runs") == Path("/home/mine/runs")
+    assert expand_home("runs/~x") == Path("runs/~x")
 
 
 def test_one_that_nobody_has_is_said() -> None:
     with pytest.raises(BadRequest, match=r"no home directory ~nobody-of-that-name is known"):
-        expanded("~nobody-of-that-name/runs")
+        expand_home("~nobody-of-that-name/runs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.text.page_configs import BlockKind, blocks_of, listed
+from zerotools.jobs.text.page_configs import BlockKind, block_lines, blocks_of
 
 PAGE = """A page, which says: deepspeed is fast, and {this} is no JSON.
 
@@ -40,7 +40,7 @@ def test_blocks_have_their_kinds_places_and_settings() -> None:
     assert found[0].text.startswith("LR=1e-4")
     assert found[0].text.endswith("--learning_rate $LR")
     assert found[1].in_place.split("\n")[10].startswith("ds_config = {")
-    assert list(listed(found))[3] == (
+    assert list(block_lines(found))[3] == (
         "  4  line 22: launch line, 1 line: $ accelerate launch --num_processes 2 ..."
     )
 

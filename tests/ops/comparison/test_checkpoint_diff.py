@@ -23,10 +23,10 @@ from zerotools.ops.comparison import diff_result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, diff, prepare_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.verification.compare_manifest import against
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.compare_manifest import chosen_reference
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 Z3 = DEEPSPEED / "z3-bf16-w2/checkpoint"
 SOURCES = [
@@ -57,9 +57,9 @@ def only(found: CheckpointDiff) -> TensorDifference:
 
 def converted(source: Path, out: Path, to: str) -> Path:
     options: dict[str, Any] = {"ranks": 3} if to == "dcp" else {}
-    conversion = convert.prepare(source, out, to, {"world_size": 3} if options else {})
+    conversion = convert.prepare_convert(source, out, to, {"world_size": 3} if options else {})
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     return out
 
 
@@ -125,16 +125,16 @@ def test_an_export_in_the_other_16_bit_type(tmp_path: Path) -> None:
         for ours, theirs in ((source, exported), (exported, source)):
             found = only(two(place, {"w": ours}, {"w": theirs}, tolerance="cast"))
             assert found.status == diff_result.CAST
-            other = against(place / "b", MemoryBudget(2**24))
-            assert verify(prepare(place / "a"), other=other).findings == ()
+            other = chosen_reference(place / "b", MemoryBudget(2**24))
+            assert carry_out_verify(prepare_verify(place / "a"), other=other).findings == ()
             shutil.rmtree(place)
             place.mkdir()
         changed = exported.copy()
         changed.view(np.uint16)[3, 3] ^= 2**15
         found = only(two(place, {"w": source}, {"w": changed}, tolerance="cast"))
         assert found.status == diff_result.DIFFERS
-        other = against(place / "b", MemoryBudget(2**24))
-        assert verify(prepare(place / "a"), other=other).findings
+        other = chosen_reference(place / "b", MemoryBudget(2**24))
+        assert carry_out_verify(prepare_verify(place / "a"), other=other).findings
 
 
 def test_16_bit_copies_of_masters_are_no_difference() -> None:

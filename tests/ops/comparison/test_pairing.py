@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.ops.comparison.pairing import Pairing, pair_up, propose, renamed_sides
-from zerotools.ops.weights.rewrite import namer, parse_rule
+from zerotools.ops.weights.rewrite import name_function, parse_rule
 
 SHAPE = (2, 3)
 
@@ -133,7 +133,7 @@ NAMES = {
 
 
 def renamed(names: dict[str, tuple[int, ...]], rule: str) -> dict[str, tuple[int, ...]]:
-    new_name = namer((), [parse_rule(rule)])
+    new_name = name_function((), [parse_rule(rule)])
     return {new_name(name): shape for name, shape in names.items()}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zerotools.core import dtypes
-from zerotools.core.dtypes import DType, named
+from zerotools.core.dtypes import DType, dtype_named
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.compare_values import NOTHING, Allowance
 from zerotools.io.numeric.dtype_casts import numpy_dtype
@@ -57,7 +57,7 @@ def test_what_may_not(text: str) -> None:
 )
 def test_the_common_type(ours: str, theirs: str, common: str | None) -> None:
     for pair in ((ours, theirs), (theirs, ours)):
-        found = common_type(*map(named, pair))
+        found = common_type(*map(dtype_named, pair))
         assert (None if found is None else found.name) == common
 
 

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from tests.ops.exports import noise
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public import diff
 
@@ -42,8 +42,8 @@ def saved(directory: Path, tensors: dict[str, Array], config: dict[str, Any] | N
 
 
 def exported(source: Path, out: Path, **options: Any) -> dict[str, Array]:
-    conversion = prepare(source, out, Options(adapter_only=True, **options))
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = prepare_export(source, out, Options(adapter_only=True, **options))
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     record = ".zerotools-output.json"
     names = {path.name for path in out.iterdir()}
     assert names == {"adapter_model.safetensors", "adapter_config.json", record}
@@ -119,7 +119,7 @@ def config_in(directory: Path) -> dict[str, Any]:
 
 def test_the_default_of_several_is_exported_and_the_others_are_named(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", {**half(Q), **half(Q, adapter="two")}, CONFIG)
-    conversion = prepare(source, tmp_path / "out", Options(adapter_only=True))
+    conversion = prepare_export(source, tmp_path / "out", Options(adapter_only=True))
     assert "it is the adapter default of 2; --adapter-name exports another: two" in conversion.notes
 
 
@@ -199,14 +199,14 @@ def test_what_would_be_another_model_is_refused(tmp_path: Path, case: str) -> No
 def test_no_model_is_made_of_an_adapter_alone(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", half(Q) | {f"{OTHER}.bias": noise(4)}, CONFIG)
     with pytest.raises(BadRequest, match=r"without the weights of .* --base BASE_DIR.*only"):
-        prepare(run, tmp_path / "model", Options())
-    as_they_are = prepare(run, tmp_path / "model", Options(include=["*"]))
+        prepare_export(run, tmp_path / "model", Options())
+    as_they_are = prepare_export(run, tmp_path / "model", Options(include=["*"]))
     assert len(as_they_are.target.checkpoint.tensors) == 3
 
 
 def test_an_adapter_beside_its_model_is_merged_into_it(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", half(Q) | base(Q), CONFIG)
-    made = prepare(run, tmp_path / "model", Options())
+    made = prepare_export(run, tmp_path / "model", Options())
     assert [key.name for key in made.target.checkpoint.tensors] == ["layers.0.q.weight"]
 
 

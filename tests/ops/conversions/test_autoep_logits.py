@@ -15,7 +15,7 @@ from tests.layouts import load
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.ops.conversions import consolidate, convert
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -50,8 +50,8 @@ def test_a_run_is_a_model_of_the_hub_with_the_engines_loss(case: str, tmp_path: 
     truth = json.loads((DEEPSPEED / case / "truth.json").read_text())
     wanted = consolidate.Options(dtype="fp32", mapping=MapRequest(to="hf"))
     source, out = DEEPSPEED / case / "checkpoint", tmp_path / "out"
-    done = consolidate.prepare(source, out, wanted, config_dir=DEEPSPEED / case)
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    done = consolidate.prepare_export(source, out, wanted, config_dir=DEEPSPEED / case)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     exported = load_file(out / "model.safetensors")
     expected = on_the_hub(case, "param")
     assert {name: each.tobytes() for name, each in exported.items()} == {
@@ -74,7 +74,7 @@ def test_a_run_is_a_model_of_the_hub_with_the_engines_loss(case: str, tmp_path: 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "muon" not in case])
 def test_moments_move_with_their_experts(case: str, tmp_path: Path) -> None:
-    done = convert.prepare(
+    done = convert.prepare_convert(
         DEEPSPEED / case / "checkpoint",
         tmp_path / "out",
         "dcp",
@@ -83,7 +83,7 @@ def test_moments_move_with_their_experts(case: str, tmp_path: Path) -> None:
         mapping=MapRequest(to="hf"),
     )
     assert isinstance(done, Conversion)
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     there = formats.read(tmp_path / "out")
     for role in ("param", "exp_avg", "exp_avg_sq"):
         for name, values in on_the_hub(case, role).items():

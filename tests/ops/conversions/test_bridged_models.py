@@ -19,10 +19,10 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
@@ -39,7 +39,7 @@ TOLERANCE = 3e-6
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     types = dict.fromkeys(checkpoint.tensors, dtypes.FLOAT32)
-    return {key.name: array for key, array in load(checkpoint, types).items()}
+    return {key.name: array for key, array in load_tensors(checkpoint, types).items()}
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
@@ -52,8 +52,8 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 def exported(case: str, out: Path) -> None:
     wanted = consolidate.Options(dtype="fp32", mapping=MapRequest(to="hf"))
     source = GOLDEN / case / "checkpoint"
-    conversion = consolidate.prepare(source, out, wanted, config_dir=GOLDEN / case / "model")
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = consolidate.prepare_export(source, out, wanted, config_dir=GOLDEN / case / "model")
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -83,9 +83,9 @@ def test_the_program_was_given_what_is_made_of_its_checkpoint(case: str, tmp_pat
 def test_the_way_back_makes_the_tensors_that_the_program_saved(case: str) -> None:
     model = formats.read(GOLDEN / case / "model")
     request = MapRequest(to="megatron", arguments={"vocab_multiple": 1})
-    made = mapped(model, request).checkpoint
+    made = mapped_checkpoint(model, request).checkpoint
     saved = formats.read(GOLDEN / case / "checkpoint")
-    back = mapped(made, MapRequest(to="hf")).checkpoint
+    back = mapped_checkpoint(made, MapRequest(to="hf")).checkpoint
     assert_same(arrays_of(back), arrays_of(model))
     assert_same(_apart(arrays_of(made)), _named_as_we_do(arrays_of(saved)))
 

@@ -18,8 +18,8 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import read_any
 from zerotools.io.numeric.dtype_casts import Array, CastLosses
-from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export, refuse_overflow
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
@@ -93,7 +93,7 @@ def test_two_tensors_cannot_get_one_name(tmp_path: Path) -> None:
 
 
 def test_a_prefix_that_no_name_has_is_said(tmp_path: Path) -> None:
-    conversion = prepare(JOB, tmp_path / "out", Options(strip_prefix=("model.", "module.")))
+    conversion = prepare_export(JOB, tmp_path / "out", Options(strip_prefix=("model.", "module.")))
     assert any("no name begins with 'module.'" in note for note in conversion.notes)
     assert not any("'model.'" in note for note in conversion.notes)
 
@@ -116,9 +116,9 @@ def test_overflow_names_the_tensor_and_the_largest_value() -> None:
 
 def test_an_output_inside_the_checkpoint_is_refused(tmp_path: Path) -> None:
     for destination in (JOB / "out", JOB, JOB.parent):
-        conversion = prepare(JOB, destination, Options())
+        conversion = prepare_export(JOB, destination, Options())
         with pytest.raises(BadRequest, match="write it elsewhere"):
-            perform(conversion, budget=MemoryBudget(), overwrite=True)
+            perform_conversion(conversion, budget=MemoryBudget(), overwrite=True)
 
 
 def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> None:
@@ -126,10 +126,14 @@ def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> N
     precious.mkdir()
     (precious / "chapter.txt").write_text("years of work")
     with pytest.raises(BadRequest, match=r"has no \.zerotools-output\.json .* not replace it"):
-        perform(prepare(JOB, precious, Options()), budget=MemoryBudget(), overwrite=True)
+        perform_conversion(
+            prepare_export(JOB, precious, Options()), budget=MemoryBudget(), overwrite=True
+        )
     assert (precious / "chapter.txt").read_text() == "years of work"
     export(tmp_path / "out")
-    perform(prepare(JOB, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=True)
+    perform_conversion(
+        prepare_export(JOB, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=True
+    )
 
 
 def test_an_unreadable_tensor_keeps_no_other_from_being_read(tmp_path: Path) -> None:

@@ -24,7 +24,12 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options, refuse_overflow
-from zerotools.ops.conversions.conversion import Conversion, perform, perform_part, prove_part
+from zerotools.ops.conversions.conversion import (
+    Conversion,
+    perform_conversion,
+    perform_part,
+    prove_part,
+)
 from zerotools.ops.execution import execute_part
 from zerotools.ops.execution.execute_part import PartReport
 from zerotools.ops.execution.part_share import OutputPart, PartPlan
@@ -67,11 +72,11 @@ def files_of(directory: Path) -> dict[str, bytes]:
 )
 def test_a_reshard_is_what_one_run_writes(checkpoint: Path, of: int, tmp_path: Path) -> None:
     """Archives with checksums, of which several parts write one, and a manifest of all files."""
-    whole = reshard.prepare(checkpoint, tmp_path / "whole", world_size=3)
+    whole = reshard.prepare_reshard(checkpoint, tmp_path / "whole", world_size=3)
     assert isinstance(whole, Conversion)
-    perform(whole, budget=SMALLEST, overwrite=False)
+    perform_conversion(whole, budget=SMALLEST, overwrite=False)
     for index in range(of, 0, -1):
-        conversion = reshard.prepare(checkpoint, tmp_path / "out", world_size=3)
+        conversion = reshard.prepare_reshard(checkpoint, tmp_path / "out", world_size=3)
         report = part_of(conversion, index, of)
     assert not report.missing
     cut = [name for share in planned(whole, 1, of).shares for name in share]
@@ -83,29 +88,31 @@ def test_a_reshard_is_what_one_run_writes(checkpoint: Path, of: int, tmp_path: P
 
 def test_what_is_lost_is_told_by_the_last_part(source: Path, tmp_path: Path) -> None:
     first, last = (
-        part_of(consolidate.prepare(source, tmp_path / "out", OPTIONS), index, 2)
+        part_of(consolidate.prepare_export(source, tmp_path / "out", OPTIONS), index, 2)
         for index in (1, 2)
     )
     assert (first.missing, last.missing) == ((2,), ())
     assert [lost.nans for lost in last.losses.values()] == [1]
-    again = part_of(consolidate.prepare(source, tmp_path / "out", OPTIONS), 1, 2)
+    again = part_of(consolidate.prepare_export(source, tmp_path / "out", OPTIONS), 1, 2)
     assert (again.missing, again.bytes_written) == ((), 0), "done, and said to be"
 
 
 def test_a_part_that_was_killed_goes_on_and_the_others_stay(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    part_of(consolidate.prepare(source, out, OPTIONS), 2, 2)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2)
     command = [sys.executable, killed_part.__file__, source, out, "1", "2"]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False
     )
     assert done.returncode == -signal.SIGKILL
     assert not out.exists()
-    report = part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
+    report = part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2)
     assert report.resumed
     assert not report.missing
-    perform(
-        consolidate.prepare(source, tmp_path / "whole", OPTIONS), budget=SMALLEST, overwrite=False
+    perform_conversion(
+        consolidate.prepare_export(source, tmp_path / "whole", OPTIONS),
+        budget=SMALLEST,
+        overwrite=False,
     )
     assert files_of(out) == files_of(tmp_path / "whole")
 
@@ -118,13 +125,13 @@ def test_a_kill_while_the_output_gets_its_name_is_ended_by_any_part(
     def killed(self: object) -> None:
         raise KeyboardInterrupt
 
-    part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr("zerotools.io.output.staging.Staging.commit", killed)
         with pytest.raises(KeyboardInterrupt):
-            part_of(consolidate.prepare(source, out, OPTIONS), 2, 2)
+            part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2)
     assert (partial_of(out) / MARKER).exists()
-    assert not part_of(consolidate.prepare(source, out, OPTIONS), 1, 2).missing
+    assert not part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2).missing
     assert out.is_dir()
 
 
@@ -140,18 +147,18 @@ def test_a_kill_after_that_leaves_journals_which_any_run_removes(
         return sorted(out.glob(f"{NAME}*"))
 
     for again in (False, True):
-        part_of(consolidate.prepare(source, out, OPTIONS), 1, 2, overwrite=again)
+        part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2, overwrite=again)
         with monkeypatch.context() as patch:
             patch.setattr(execute_part, "remove_journals", killed)
             with pytest.raises(KeyboardInterrupt):
-                part_of(consolidate.prepare(source, out, OPTIONS), 2, 2, overwrite=again)
+                part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2, overwrite=again)
         assert len(left()) == 3
         if again:  # nothing of it is another's file: another run may replace it
             fp32 = Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
-            whole = consolidate.prepare(source, out, fp32)
-            perform(whole, budget=SMALLEST, overwrite=True)
+            whole = consolidate.prepare_export(source, out, fp32)
+            perform_conversion(whole, budget=SMALLEST, overwrite=True)
         else:
-            assert not part_of(consolidate.prepare(source, out, OPTIONS), 1, 2).missing
+            assert not part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2).missing
         assert not left()
         shutil.rmtree(out)
 
@@ -169,7 +176,7 @@ def test_what_a_run_without_parts_left_gets_into_no_output(
     (partial / "stray.safetensors").write_bytes(b"x")
     for left in (NAME, MARKER):
         with pytest.raises(BadRequest, match="holds files of a run without --part"):
-            part_of(consolidate.prepare(source, tmp_path / "out", OPTIONS), 1, 2)
+            part_of(consolidate.prepare_export(source, tmp_path / "out", OPTIONS), 1, 2)
         assert (partial / left).read_bytes() == journal
         (partial / left).rename(partial / MARKER)  # now as of an output that was being replaced
 
@@ -178,8 +185,8 @@ def test_a_directory_that_is_gone_is_no_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
-    conversion = consolidate.prepare(source, out, OPTIONS)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2)
+    conversion = consolidate.prepare_export(source, out, OPTIONS)
     with pytest.raises(BadRequest, match="was moved or removed while it was written"):
         perform_part(
             conversion,
@@ -192,7 +199,7 @@ def test_a_directory_that_is_gone_is_no_output(
 
 
 def test_no_part_writes_outside_of_the_output(source: Path, tmp_path: Path) -> None:
-    conversion = consolidate.prepare(source, tmp_path / "out", OPTIONS)
+    conversion = consolidate.prepare_export(source, tmp_path / "out", OPTIONS)
     files = {**conversion.target.files, "../astray": FilePlan(3)}
     with pytest.raises(BadFile, match=r"would get a file '\.\./astray', outside of it"):
         part_of(replace(conversion, target=replace(conversion.target, files=files)), 1, 1)
@@ -201,16 +208,16 @@ def test_no_part_writes_outside_of_the_output(source: Path, tmp_path: Path) -> N
 
 def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2)
     with pytest.raises(BadRequest, match="begun in 2 parts, but this run is one of 3"):
-        part_of(consolidate.prepare(source, out, OPTIONS), 2, 3)
+        part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 3)
     other = Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
     with pytest.raises(BadRequest, match="started with other options and layout; remove"):
-        part_of(consolidate.prepare(source, out, other), 2, 2)
+        part_of(consolidate.prepare_export(source, out, other), 2, 2)
     for resume in (False, True):
         with pytest.raises(BadRequest, match="is being written in 2 parts; run the missing"):
-            perform(
-                consolidate.prepare(source, out, OPTIONS),
+            perform_conversion(
+                consolidate.prepare_export(source, out, OPTIONS),
                 budget=SMALLEST,
                 overwrite=False,
                 resume=resume,
@@ -218,19 +225,21 @@ def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> 
     assert (partial_of(out) / f"{NAME}.1").exists(), "it stays"
     (source / "model.safetensors").touch()
     with pytest.raises(BadRequest, match="started with other source files"):
-        part_of(consolidate.prepare(source, out, OPTIONS), 2, 2)
+        part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2)
 
 
 def test_an_output_that_exists_is_replaced_at_the_end_alone(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fp32 = consolidate.prepare(source, out, Options(max_shard_bytes=SHARD_BYTES, dtype="fp32"))
-    perform(fp32, budget=SMALLEST, overwrite=False)
+    fp32 = consolidate.prepare_export(
+        source, out, Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
+    )
+    perform_conversion(fp32, budget=SMALLEST, overwrite=False)
     before = files_of(out)
     with pytest.raises(BadRequest, match="pass --overwrite"):
-        part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
-    part_of(consolidate.prepare(source, out, OPTIONS), 1, 2, overwrite=True)
+        part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 1, 2, overwrite=True)
     assert files_of(out) == before
-    part_of(consolidate.prepare(source, out, OPTIONS), 2, 2, overwrite=True)
+    part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2, overwrite=True)
     assert files_of(out) != before
     with pytest.raises(BadRequest, match="pass --overwrite"):
         part_of(fp32, 1, 2)
@@ -242,7 +251,7 @@ def test_an_overflow_keeps_the_output_from_its_name(tmp_path: Path) -> None:
     options = Options(dtype="fp16")
 
     def run(index: int) -> PartReport:
-        conversion = consolidate.prepare(source, tmp_path / "out", options)
+        conversion = consolidate.prepare_export(source, tmp_path / "out", options)
         return perform_part(
             conversion,
             planned(conversion, index, 2),

@@ -17,18 +17,26 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_space, perform
-from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.conversions.optimizer_options import RequestedHyperparameters, completed
+from zerotools.ops.conversions.conversion import (
+    Conversion,
+    Unchanged,
+    check_space,
+    perform_conversion,
+)
+from zerotools.ops.conversions.convert import prepare_convert
+from zerotools.ops.conversions.optimizer_options import (
+    RequestedHyperparameters,
+    with_missing_options,
+)
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 
 
 def convert(path: Path, out: Path, to: str, **options: Any) -> Conversion:
-    conversion = prepare(path, out, to, options)
+    conversion = prepare_convert(path, out, to, options)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return conversion
 
 
@@ -59,7 +67,7 @@ def test_tied_names_are_left_out_where_the_config_ties_them(tmp_path: Path) -> N
     config = model(
         tmp_path / "model", {"w": noise(2)}, config__json='{"tie_word_embeddings": true}'
     )
-    conversion = prepare(FULL, tmp_path / "out", "safetensors", {}, config_dir=config)
+    conversion = prepare_convert(FULL, tmp_path / "out", "safetensors", {}, config_dir=config)
     assert Key("head.weight", "param") not in conversion.target.checkpoint.tensors
     assert any("as config.json says" in note for note in conversion.notes)
 
@@ -88,7 +96,9 @@ def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
 
 def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="does not take --tag"):
-        prepare(model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x")
+        prepare_convert(
+            model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x"
+        )
 
 
 def test_zero_3_through_dcp_to_zero_2_of_other_ranks_keeps_masters_and_moments(
@@ -116,13 +126,13 @@ def test_the_same_format_is_a_reshard_and_keeps_everything(tmp_path: Path) -> No
     conversion = convert(FULL, tmp_path / "out", "deepspeed", world_size=3)
     assert conversion.target.dropped == ()
     assert "use zerotools reshard" in conversion.notes[0]
-    assert isinstance(prepare(JOB, tmp_path / "x", "dcp", {}), Unchanged)
-    rewritten = prepare(JOB, tmp_path / "x", "dcp", {}, force=True)
+    assert isinstance(prepare_convert(JOB, tmp_path / "x", "dcp", {}), Unchanged)
+    rewritten = prepare_convert(JOB, tmp_path / "x", "dcp", {}, force=True)
     assert isinstance(rewritten, Conversion)
-    styled = prepare(JOB, tmp_path / "x", "dcp", {"style": "accelerate"})
+    styled = prepare_convert(JOB, tmp_path / "x", "dcp", {"style": "accelerate"})
     assert isinstance(styled, Conversion)
     with pytest.raises(BadRequest, match="keeps its param groups: leave --lr out"):
-        prepare(FULL, tmp_path / "x", "deepspeed", {"lr": 1.0, "world_size": 3})
+        prepare_convert(FULL, tmp_path / "x", "deepspeed", {"lr": 1.0, "world_size": 3})
 
 
 def test_weights_in_no_known_order_need_one_for_deepspeed(tmp_path: Path) -> None:
@@ -135,7 +145,7 @@ def test_weights_in_no_known_order_need_one_for_deepspeed(tmp_path: Path) -> Non
     }
     options = {"world_size": 2, "ds_config": config}
     with pytest.raises(BadRequest, match=r"the order of .*--order FILE"):
-        prepare(source, tmp_path / "out", "deepspeed", options)
+        prepare_convert(source, tmp_path / "out", "deepspeed", options)
     (tmp_path / "order").write_text("b\na\n")
     options["order"] = tmp_path / "order"
     conversion = convert(source, tmp_path / "out", "deepspeed", **options)
@@ -152,7 +162,7 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "order").write_text(text)
     options = {"world_size": 1, "stage": 3, "lr": 0.1, "order": tmp_path / "order"}
     with pytest.raises(BadRequest, match=r"no names|a twice|has c, which is not a parameter"):
-        prepare(source, tmp_path / "out", "deepspeed", options)
+        prepare_convert(source, tmp_path / "out", "deepspeed", options)
 
 
 def test_a_missing_rank_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path: P
 def test_options_of_the_optimizer_come_from_the_configuration_too(tmp_path: Path) -> None:
     elastic = DEEPSPEED / "z1-bf16-w3-elastic-sgd" / "checkpoint"
     with pytest.raises(BadRequest, match="give weight_decay"):
-        prepare(elastic, tmp_path / "out", "dcp", {})
+        prepare_convert(elastic, tmp_path / "out", "dcp", {})
     convert(elastic, tmp_path / "out", "dcp", weight_decay=0.25, momentum=0.5)
     for group in formats.training_of(formats.read(tmp_path / "out")).groups:
         assert group.options["weight_decay"] == 0.25
@@ -187,12 +197,12 @@ def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
     groups = (ParamGroup(("a", "b"), {"lr": 0.1}),)
     given = RequestedHyperparameters.of({}, None, ["b", "a"])
     unordered = TrainingState(groups=groups, is_ordered=False)
-    found, _ = completed(read, unordered, given)
+    found, _ = with_missing_options(read, unordered, given)
     assert (found.groups[0].params, found.is_ordered) == (("b", "a"), True)
     with pytest.raises(BadRequest, match="leave --order out"):
-        completed(read, TrainingState(groups=groups), given)
+        with_missing_options(read, TrainingState(groups=groups), given)
     with pytest.raises(BadRequest, match="--order lacks a"):
-        completed(read, unordered, RequestedHyperparameters.of({}, None, ["b"]))
+        with_missing_options(read, unordered, RequestedHyperparameters.of({}, None, ["b"]))
 
 
 def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Path) -> None:
@@ -201,5 +211,7 @@ def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Pat
     convert(tmp_path / "universal", tmp_path / "torch", "torch")
     for source in ("dcp", "universal", "torch"):
         with pytest.raises(BadRequest, match="the type of the computation"):
-            prepare(tmp_path / source, tmp_path / "x", "deepspeed", {"world_size": 2, "stage": 3})
+            prepare_convert(
+                tmp_path / source, tmp_path / "x", "deepspeed", {"world_size": 2, "stage": 3}
+            )
     assert formats.training_of(formats.read(tmp_path / "universal")).ds_config is None

@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 from tests.golden_files import DEEPSPEED
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import MemoryBudget
 
 # A pipeline without ZeRO has its weights in layer files, which name a tied layer by its place.
@@ -47,8 +47,8 @@ def export(case: str, destination: Path, **options: Any) -> dict[str, Array]:
     path = DEEPSPEED / case / "checkpoint" / facts(case)["directory"]
     # Experts of AutoEP have names of their own, which --map-to hf makes the Hub's.
     names = not case.startswith("autoep")
-    conversion = prepare(path, destination, Options(check_names=names, **options))
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    conversion = prepare_export(path, destination, Options(check_names=names, **options))
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     weights: dict[str, Array] = {}
     for file in destination.glob("*.safetensors"):
         weights |= load_file(file)

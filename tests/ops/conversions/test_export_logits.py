@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import DEEPSPEED
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import MemoryBudget
 
 
@@ -20,7 +20,9 @@ def test_the_logits_of_the_live_engine(case: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     source = DEEPSPEED / case / "checkpoint" / "checkpoint-2"
-    perform(prepare(source, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=False)
+    perform_conversion(
+        prepare_export(source, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=False
+    )
     live = load_file(DEEPSPEED / case / "logits.safetensors")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").eval()
     assert model.dtype == torch.bfloat16

@@ -13,9 +13,9 @@ from tests.maps import oracles
 from tests.maps.models import made
 from zerotools import formats
 from zerotools.core.checkpoint import Key
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -44,15 +44,17 @@ def trained(name: str, folder: Path) -> Any:
 
 
 def convert(source: Path, out: Path, to: str, config: Path, **options: Any) -> None:
-    conversion = prepare(source, out, "dcp", options, config_dir=config, mapping=MapRequest(to=to))
+    conversion = prepare_convert(
+        source, out, "dcp", options, config_dir=config, mapping=MapRequest(to=to)
+    )
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
 
 
 def of_role(path: Path, role: str) -> Mapping[str, np.ndarray]:
     checkpoint = formats.read(path)
     types = {key: each.dtype for key, each in checkpoint.tensors.items() if key.role == role}
-    return {key.name: array for key, array in load(checkpoint, types).items()}
+    return {key.name: array for key, array in load_tensors(checkpoint, types).items()}
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

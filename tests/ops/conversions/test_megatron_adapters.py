@@ -18,8 +18,8 @@ from tests.ops.exports import export, masters
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -36,16 +36,18 @@ def run_of(program: str) -> Path:
 def as_peft(program: str, out: Path) -> Path:
     run = run_of(program)
     options = Options(adapter_only=True, mapping=TO_HUB, dtype="fp32")
-    conversion = prepare(run / "checkpoint", out, options, config_dir=run / "model")
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = prepare_export(run / "checkpoint", out, options, config_dir=run / "model")
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return out
 
 
 def for_megatron(adapter: Path, out: Path, program: str = RUNS[0]) -> Conversion:
     base = run_of(program) / "model"
-    conversion = convert.prepare(adapter, out, "megatron", {}, config_dir=base, mapping=TO_MEGATRON)
+    conversion = convert.prepare_convert(
+        adapter, out, "megatron", {}, config_dir=base, mapping=TO_MEGATRON
+    )
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return conversion
 
 
@@ -95,9 +97,9 @@ def test_merging_and_mapping_commute(
     program: str, adapters: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run, base = run_of(program), tmp_path / "base"
-    made = convert.prepare(run / "model", base, "megatron", {}, mapping=TO_MEGATRON)
+    made = convert.prepare_convert(run / "model", base, "megatron", {}, mapping=TO_MEGATRON)
     assert isinstance(made, Conversion)
-    perform(made, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(made, budget=MemoryBudget(), overwrite=False)
     shutil.copy(run / "model" / "config.json", base)
     source = run / "checkpoint"
     mapped = export(source, tmp_path / "one", base=base, mapping=TO_HUB, dtype="fp32")
@@ -168,7 +170,7 @@ def test_what_is_not_moved_is_refused(adapters: Mapping[str, Path], tmp_path: Pa
 def test_without_a_base_both_commands_are_named(tmp_path: Path) -> None:
     run = run_of(RUNS[0]) / "checkpoint"
     with pytest.raises(BadRequest, match=r"OUT --base .* --adapter-only --map-to hf --config-dir"):
-        prepare(run, tmp_path / "out", Options())
+        prepare_export(run, tmp_path / "out", Options())
 
 
 @pytest.mark.parametrize(
@@ -184,14 +186,16 @@ def test_an_adapter_that_nothing_loads_is_refused(
     run = run_of(RUNS[0])
     wanted = Options(adapter_only=True, **options)
     with pytest.raises(BadRequest, match=said):
-        prepare(run / "checkpoint", tmp_path / "out", wanted, config_dir=run / "model")
+        prepare_export(run / "checkpoint", tmp_path / "out", wanted, config_dir=run / "model")
 
 
 def test_an_adapter_is_not_written_as_a_model(tmp_path: Path) -> None:
     run = run_of(RUNS[0])
     source, base = run / "checkpoint", run / "model"
     with pytest.raises(BadRequest, match="OUT --adapter-only --map-to hf"):
-        convert.prepare(source, tmp_path, "safetensors", {}, config_dir=base, mapping=TO_HUB)
+        convert.prepare_convert(
+            source, tmp_path, "safetensors", {}, config_dir=base, mapping=TO_HUB
+        )
 
 
 def test_a_config_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -201,4 +205,4 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path) -> None:
     (base / "config.json").write_text(json.dumps({**tree, "num_key_value_heads": 1}))
     wanted = Options(adapter_only=True, mapping=TO_HUB)
     with pytest.raises(BadRequest, match=r"linear_qkv is for a weight of shape \[.*\], but config"):
-        prepare(run / "checkpoint", tmp_path / "out", wanted, config_dir=base)
+        prepare_export(run / "checkpoint", tmp_path / "out", wanted, config_dir=base)

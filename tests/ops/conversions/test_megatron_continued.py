@@ -15,7 +15,7 @@ import pytest
 
 from tests.golden_files import GOLDEN
 from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -47,11 +47,11 @@ def test_fsdp2_goes_on_with_the_losses_of_megatron(tmp_path: Path) -> None:
     from tests.golden.megatron_runs.hub_cases import windows
 
     place = tmp_path / "for-fsdp"
-    conversion = convert.prepare(
+    conversion = convert.prepare_convert(
         CASE / "checkpoint", place, "dcp", {}, config_dir=CASE, mapping=MapRequest(to="hf")
     )
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
 
     config = AutoConfig.from_pretrained(CASE)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()

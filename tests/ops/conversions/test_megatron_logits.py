@@ -19,7 +19,7 @@ from tests.golden_files import GOLDEN
 from tests.maps import oracles
 from zerotools import formats
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -56,8 +56,8 @@ def test_a_run_computes_on_the_hub_what_megatron_computed(case: str, tmp_path: P
     config = json.loads((RUNS / case / "config.json").read_text())
     wanted = consolidate.Options(dtype="fp32", mapping=MapRequest(to="hf"))
     source, out = RUNS / case / "checkpoint", tmp_path / "out"
-    conversion = consolidate.prepare(source, out, wanted, config_dir=RUNS / case)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = consolidate.prepare_export(source, out, wanted, config_dir=RUNS / case)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     assert_moved(RUNS / case, out, config)
     has_mtp = bool(config.get("num_nextn_predict_layers"))
     names = {key.name for key in formats.read(out).tensors}

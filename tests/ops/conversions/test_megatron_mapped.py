@@ -17,8 +17,8 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.errors import BadRequest
 from zerotools.ops.conversions import consolidate, convert
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -50,7 +50,7 @@ def arrays(path: Path, role: str) -> dict[str, np.ndarray]:
     """The tensors of a role in 32 bits, by name."""
     checkpoint = formats.read(path)
     wanted = {key: dtypes.FLOAT32 for key in checkpoint.tensors if key.role == role}
-    return {key.name: array for key, array in load(checkpoint, wanted).items()}
+    return {key.name: array for key, array in load_tensors(checkpoint, wanted).items()}
 
 
 def as_oracles_have_it(held: dict[str, np.ndarray], vocabulary: int) -> dict[str, np.ndarray]:
@@ -101,8 +101,8 @@ def test_a_run_becomes_a_model_of_the_hub(
     source, out = RUNS / case / "checkpoint", tmp_path / "out"
     wanted = consolidate.Options(dtype="bf16", mapping=TO_HUB)
     base = config_dir(tree, tmp_path / "base")
-    conversion = consolidate.prepare(source, out, wanted, config_dir=base)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    conversion = consolidate.prepare_export(source, out, wanted, config_dir=base)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     roles = {key.role for key in formats.read(source).tensors}
     compare(source, out, "param16" if "param16" in roles else "param", "param", tree)
 
@@ -110,9 +110,9 @@ def test_a_run_becomes_a_model_of_the_hub(
 def test_a_run_changes_framework_with_its_optimizer(tmp_path: Path) -> None:
     source, out = RUNS / "moe-ep2-tp2" / "checkpoint", tmp_path / "out"
     base = config_dir(EXPERTS, tmp_path / "base")
-    conversion = convert.prepare(source, out, "dcp", {}, config_dir=base, mapping=TO_HUB)
+    conversion = convert.prepare_convert(source, out, "dcp", {}, config_dir=base, mapping=TO_HUB)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     for role in ("param", "exp_avg", "exp_avg_sq"):
         compare(source, out, role, role, EXPERTS)
 
@@ -132,6 +132,6 @@ def test_a_config_of_another_model_is_refused(
     base = config_dir({**DENSE, **change}, tmp_path / "base")
     wanted = consolidate.Options(dtype="bf16", mapping=TO_HUB)
     with pytest.raises(BadRequest, match=said):
-        consolidate.prepare(
+        consolidate.prepare_export(
             RUNS / "dense-tp2-pp2" / "checkpoint", tmp_path / "out", wanted, config_dir=base
         )

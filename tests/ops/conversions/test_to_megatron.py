@@ -20,7 +20,7 @@ from zerotools.core.training_state import Scalar
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
@@ -49,9 +49,9 @@ TO_MEGATRON = MapRequest(to="megatron", arguments={"vocab_multiple": 8})
 def written(
     source: Path, out: Path, options: dict[str, Any] | None = None, **more: Any
 ) -> Conversion:
-    conversion = convert.prepare(source, out, "megatron", options or {}, **more)
+    conversion = convert.prepare_convert(source, out, "megatron", options or {}, **more)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return conversion
 
 
@@ -59,8 +59,10 @@ def hub_model(case: str, tree: Mapping[str, Any], where: Path) -> Path:
     """A golden run as a model of the Hub."""
     base = config_dir({**tree, **WHOLE, "max_position_embeddings": 16}, where / "base")
     wanted = consolidate.Options(dtype="bf16", mapping=MapRequest(to="hf"))
-    hub = consolidate.prepare(run_of(f"{NEW}/{case}"), where / "hub", wanted, config_dir=base)
-    perform(hub, budget=MemoryBudget(), overwrite=False)
+    hub = consolidate.prepare_export(
+        run_of(f"{NEW}/{case}"), where / "hub", wanted, config_dir=base
+    )
+    perform_conversion(hub, budget=MemoryBudget(), overwrite=False)
     return where / "hub"
 
 
@@ -177,7 +179,7 @@ def test_files_are_as_large_as_asked(tmp_path: Path) -> None:
 def test_names_of_the_hub_are_refused(tmp_path: Path) -> None:
     hub = hub_model("dense-tp2-pp2", DENSE, tmp_path)
     with pytest.raises(BadRequest, match="add --map-to megatron"):
-        convert.prepare(hub, tmp_path / "out", "megatron", {})
+        convert.prepare_convert(hub, tmp_path / "out", "megatron", {})
 
 
 def test_a_directory_that_is_there_stays(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_directory_that_is_there_stays(tmp_path: Path) -> None:
 def test_no_model_type_without_a_map(tmp_path: Path) -> None:
     base = config_dir({**DENSE, "model_type": "mamba"}, tmp_path / "base")
     with pytest.raises(Unsupported, match="no map exists for models of type mamba"):
-        convert.prepare(
+        convert.prepare_convert(
             run_of(f"{NEW}/dense-tp2-pp2"),
             tmp_path / "out",
             "megatron",
@@ -210,7 +212,7 @@ def test_no_model_type_without_a_map(tmp_path: Path) -> None:
 )
 def test_reshard_says_that_there_is_nothing_to_do(case: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=said):
-        reshard.prepare(run_of(case), tmp_path / "out", world_size=3)
+        reshard.prepare_reshard(run_of(case), tmp_path / "out", world_size=3)
 
 
 @pytest.mark.torch

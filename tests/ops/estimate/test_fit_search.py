@@ -25,7 +25,7 @@ from zerotools.ops.estimate.offload_table import (
     rows_of,
 )
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.ops.estimate.recommendation import Choice, choose
+from zerotools.ops.estimate.recommendation import Choice, choose_cheapest
 
 GIB = 1 << 30
 SEVEN, THIRTEEN = read_shape("7B"), read_shape("13B")
@@ -42,7 +42,7 @@ def found(work: Workload, gpu_gib: float, host_gib: float, freedom: Freedom | No
 
 def chosen(gpu_gib: float, host_gib: float = 2000, work: Workload = WORK) -> Choice:
     machine = Machine(work.layout.world_size, int(gpu_gib * GIB), int(host_gib * GIB))
-    return choose(work, machine, rows_of(work, machine), ways_of(work, machine))
+    return choose_cheapest(work, machine, rows_of(work, machine), ways_of(work, machine))
 
 
 def test_a_13b_model_fits_on_four_small_cards_in_several_ways() -> None:
@@ -163,7 +163,7 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
     assert nothing.best is None
     assert nothing.nearest is not None
     one = Machine(1, 8 * GIB, 9 * GIB)
-    choice = choose(work, one, rows_of(work, one), nothing)
+    choice = choose_cheapest(work, one, rows_of(work, one), nothing)
     assert choice.row is None
     assert choice.reason.startswith("nothing fits: the nearest is stage ")
     assert "of a GPU's 8.0 GiB" in choice.reason

@@ -18,10 +18,10 @@ from zerotools.core.training_memory import (
 from zerotools.ops.estimate.state_memory import (
     Parameter,
     bytes_at,
-    gathered,
+    gathered_bytes,
     nvme_offload_state,
     optimizer_state_of_all_ranks,
-    textbook,
+    textbook_state,
     torch_engine_state,
 )
 
@@ -37,7 +37,7 @@ NUMEL = 96 * 8 + 4 * (24 * 8 + 12)
     ("stage", "each"), [(0, 16), (1, 4 + 12 / 4), (2, 2 + 14 / 4), (3, 16 / 4)]
 )
 def test_the_textbook_has_16_bytes_per_parameter(stage: int, each: float) -> None:
-    assert bytes_at(textbook(MODEL, MemoryLayout(stage, 4)), DEVICE) == NUMEL * each
+    assert bytes_at(textbook_state(MODEL, MemoryLayout(stage, 4)), DEVICE) == NUMEL * each
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -50,14 +50,14 @@ def test_deepspeeds_files_have_masters_and_gradients_too(precision: str) -> None
 
 
 def test_the_textbook_of_fp32_has_no_masters() -> None:
-    found = textbook(MODEL, MemoryLayout(0, 1, "fp32"))
+    found = textbook_state(MODEL, MemoryLayout(0, 1, "fp32"))
     assert found[DEVICE, MASTERS] == 0
     assert bytes_at(found, DEVICE) == 16 * NUMEL
 
 
 def test_the_tutorials_6_billion_parameters() -> None:
     """The optimizer's state is 72 GB and not 24; 96 GB in all."""
-    found = textbook([Parameter((6_000_000, 1000))], MemoryLayout(0, 1))
+    found = textbook_state([Parameter((6_000_000, 1000))], MemoryLayout(0, 1))
     assert found[DEVICE, MASTERS] + found[DEVICE, MOMENTS] == 72e9
     assert bytes_at(found, DEVICE) == 96e9
 
@@ -135,7 +135,7 @@ def test_cut_matrices_are_parts_and_other_weights_are_cut_among_all_ranks() -> N
     # Of 9 rows of half of the columns two ranks have 5 and 4, of 4 rows 2 each; of 10, four have 3.
     own = 5 * 4 + 2 * 5 + 3 * 3
     assert bytes_at(torch_engine_state([*cut, *whole], layout), DEVICE) == 16 * own
-    assert gathered([*cut, *whole], layout) == 2 * (9 * 4 + 4 * 5 + 10 * 3)
+    assert gathered_bytes([*cut, *whole], layout) == 2 * (9 * 4 + 4 * 5 + 10 * 3)
     assert optimizer_state_of_all_ranks(cut, layout) == 8 * (9 * 8 + 8 * 5)
 
 
@@ -172,12 +172,12 @@ def test_every_rank_has_all_weights_of_4_bits() -> None:
     ):
         assert torch_engine_state([base], layout) == {(DEVICE, WEIGHTS): size}
         assert optimizer_state_of_all_ranks([base], layout) == 0
-        assert bytes_at(textbook([base], layout), DEVICE) == size
+        assert bytes_at(textbook_state([base], layout), DEVICE) == size
     single = MemoryLayout(3, 2, frozen_precision="nf4", double_quant=False)
     assert bytes_at(torch_engine_state([base], single), DEVICE) == 3_369_200_000 + 4 * 105_287_500
     small = Parameter((8, 100), is_trained=False, is_packed=True)
     whole = 2 * base.numel + 4 * 105_287_500
-    assert gathered([base, small], MemoryLayout(3, 2, frozen_precision="nf4")) == whole
+    assert gathered_bytes([base, small], MemoryLayout(3, 2, frozen_precision="nf4")) == whole
 
 
 def test_adafactor_keeps_a_row_and_a_column() -> None:
@@ -191,9 +191,9 @@ def test_adafactor_keeps_a_row_and_a_column() -> None:
 
 def test_what_is_gathered() -> None:
     outside, block = 2 * 96 * 8, 2 * (24 * 8 + 12)
-    assert gathered(MODEL, MemoryLayout(3, 2)) == outside + block
-    assert gathered(MODEL, MemoryLayout(2, 2)) == outside + 4 * block
-    assert gathered(MODEL, MemoryLayout(2, 2, shard_size=1)) == outside + block
-    assert gathered(MODEL, MemoryLayout(2, 1)) == 0
-    assert gathered(MODEL, MemoryLayout(2, 1, accumulate="sharded")) == outside + block
-    assert gathered(MODEL, MemoryLayout(0, 2, "fp32")) == 2 * (outside + block)
+    assert gathered_bytes(MODEL, MemoryLayout(3, 2)) == outside + block
+    assert gathered_bytes(MODEL, MemoryLayout(2, 2)) == outside + 4 * block
+    assert gathered_bytes(MODEL, MemoryLayout(2, 2, shard_size=1)) == outside + block
+    assert gathered_bytes(MODEL, MemoryLayout(2, 1)) == 0
+    assert gathered_bytes(MODEL, MemoryLayout(2, 1, accumulate="sharded")) == outside + block
+    assert gathered_bytes(MODEL, MemoryLayout(0, 2, "fp32")) == 2 * (outside + block)

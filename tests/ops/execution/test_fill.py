@@ -26,10 +26,10 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, CastLosses, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.quantised_values import values_of
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import execute
-from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.tiles import RangePart, Tile
@@ -58,15 +58,15 @@ def tile(dtype: DType) -> Tile:
 @pytest.mark.parametrize("read_bytes", [8, 64])
 def test_the_parts_lie_one_behind_another(files: OpenFiles, dtype: DType, read_bytes: int) -> None:
     with files, np.errstate(over="ignore"):
-        data, _ = fill(files, tile(dtype), Scratch(64, read_bytes))
+        data, _ = fill_tile(files, tile(dtype), Scratch(64, read_bytes))
         assert bytes(data) == VALUES.astype(numpy_dtype(dtype)).tobytes()
 
 
 def test_what_is_lost_is_told_of_the_tensor_that_lost_it(files: OpenFiles) -> None:
     with files:
-        _, cast = fill(files, tile(FLOAT16), Scratch(64, 64))
-        _, same = fill(files, tile(FLOAT32), Scratch(64, 64), counting=True)
-        _, unasked = fill(files, tile(FLOAT32), Scratch(64, 64))
+        _, cast = fill_tile(files, tile(FLOAT16), Scratch(64, 64))
+        _, same = fill_tile(files, tile(FLOAT32), Scratch(64, 64), counting=True)
+        _, unasked = fill_tile(files, tile(FLOAT32), Scratch(64, 64))
     assert cast == [
         (A, CastLosses(overflowed=1, largest=7e4, nans=1)),
         (B, CastLosses(infinities=1)),
@@ -78,7 +78,7 @@ def test_what_is_lost_is_told_of_the_tensor_that_lost_it(files: OpenFiles) -> No
 def test_a_file_that_ends_early_is_named(files: OpenFiles, tmp_path: Path) -> None:
     (tmp_path / "s1").write_bytes(b"1234")
     with files, pytest.raises(BadFile, match=r"s1 ends at byte 4, but 12 bytes were expected"):
-        fill(files, tile(FLOAT32), Scratch(64, 64))
+        fill_tile(files, tile(FLOAT32), Scratch(64, 64))
 
 
 SMALL = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
@@ -136,12 +136,12 @@ def test_memory_is_the_budget(tmp_path: Path, case: str) -> None:
     tensors, said, dtype = CASES[case]
     source = write(tmp_path / "m", tensors, said)
     budget = MemoryBudget(max_memory=3 * 2**20, workers=2)
-    conversion = prepare(source, tmp_path / "warm", Options(dtype=dtype))
-    perform(conversion, budget=budget, overwrite=False)  # tables, which stay
-    again = prepare(source, tmp_path / "out", Options(dtype=dtype))
+    conversion = prepare_export(source, tmp_path / "warm", Options(dtype=dtype))
+    perform_conversion(conversion, budget=budget, overwrite=False)  # tables, which stay
+    again = prepare_export(source, tmp_path / "out", Options(dtype=dtype))
     tracemalloc.start()
     try:
-        perform(again, budget=budget, overwrite=False)
+        perform_conversion(again, budget=budget, overwrite=False)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -150,8 +150,8 @@ def test_memory_is_the_budget(tmp_path: Path, case: str) -> None:
 
 def test_inputs_with_a_hole_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "m", _fp8(128, 128), FP8)
-    conversion = prepare(source, tmp_path / "out", Options(dtype="bf16"))
+    conversion = prepare_export(source, tmp_path / "out", Options(dtype="bf16"))
     file = source / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(BadFile):
-        perform(conversion, budget=SMALL, overwrite=False)
+        perform_conversion(conversion, budget=SMALL, overwrite=False)

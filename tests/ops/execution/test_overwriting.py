@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.conversion import Conversion, check_output, perform
+from zerotools.ops.conversions.conversion import Conversion, check_output, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
@@ -25,7 +25,11 @@ def source(tmp_path: Path) -> Path:
 
 
 def export(source: Path, out: Path, *, overwrite: bool = False) -> None:
-    perform(consolidate.prepare(source, out, Options()), budget=MemoryBudget(), overwrite=overwrite)
+    perform_conversion(
+        consolidate.prepare_export(source, out, Options()),
+        budget=MemoryBudget(),
+        overwrite=overwrite,
+    )
 
 
 def below(directory: Path) -> dict[str, bytes]:
@@ -111,7 +115,7 @@ def test_what_the_command_did_not_write_is_kept_and_named(
     said = change(out)
     before = below(out)
     with pytest.raises(BadRequest, match=said):
-        check_output(consolidate.prepare(source, out, Options()), overwrite=True)
+        check_output(consolidate.prepare_export(source, out, Options()), overwrite=True)
     with pytest.raises(BadRequest, match=said):
         export(source, out, overwrite=True)
     assert below(out) == before
@@ -129,16 +133,16 @@ def test_a_run_with_two_tags_is_no_output(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_command_is_kept(source: Path, tmp_path: Path) -> None:
-    resharded = reshard.prepare(JOB, tmp_path / "out", world_size=3)
+    resharded = reshard.prepare_reshard(JOB, tmp_path / "out", world_size=3)
     assert isinstance(resharded, Conversion)
-    perform(resharded, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(resharded, budget=MemoryBudget(), overwrite=False)
     with pytest.raises(BadRequest, match="written by zerotools reshard, so --overwrite of zerotoo"):
         export(source, tmp_path / "out", overwrite=True)
-    perform(resharded, budget=MemoryBudget(), overwrite=True)
+    perform_conversion(resharded, budget=MemoryBudget(), overwrite=True)
     # what is made of an output does not take its marker for one of the checkpoint's own files
-    done = convert.prepare(tmp_path / "out", tmp_path / "again", "dcp", {"world_size": 1})
+    done = convert.prepare_convert(tmp_path / "out", tmp_path / "again", "dcp", {"world_size": 1})
     assert isinstance(done, Conversion)
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     marker = json.loads((tmp_path / "again" / MARKER).read_text())
     assert marker["command"] == "convert"
     manifest = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())

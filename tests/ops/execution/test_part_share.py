@@ -23,8 +23,8 @@ from zerotools.ops.execution.part_share import (
     Extent,
     OutputPart,
     clip_plan,
+    divide_output,
     plan_part,
-    shares,
 )
 
 MIB = 2**20
@@ -53,7 +53,7 @@ def target_of(sizes: dict[str, int], *, offset: int = 0) -> Target:
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=6), st.integers(1, 9), st.integers(0, 5))
 def test_each_byte_is_in_one_share(sizes: list[int], of: int, offset: int) -> None:
     target = target_of({f"f{n}": 4 * size for n, size in enumerate(sizes)}, offset=offset)
-    found = shares(target, of, alignment=16)
+    found = divide_output(target, of, alignment=16)
     assert len(found) == of
     for name, plan in target.files.items():
         ranges = [share[name] for share in found if name in share]
@@ -72,18 +72,21 @@ def test_each_byte_is_in_one_share(sizes: list[int], of: int, offset: int) -> No
 
 def test_shares_are_equal_and_files_are_cut_where_that_helps() -> None:
     target = target_of({"a": 5000 * MIB, "b": 5000 * MIB, "c": 2000 * MIB})
-    assert shares(target, 3) == [
+    assert divide_output(target, 3) == [
         {"a": ByteRange(0, 4000 * MIB)},
         {"a": ByteRange(4000 * MIB, 5000 * MIB), "b": ByteRange(0, 3000 * MIB)},
         {"b": ByteRange(3000 * MIB, 5000 * MIB), "c": ByteRange(0, 2000 * MIB)},
     ]
     near = target_of({"a": 5000 * MIB, "b": 5001 * MIB})
-    assert shares(near, 2) == [{"a": ByteRange(0, 5000 * MIB)}, {"b": ByteRange(0, 5001 * MIB)}]
+    assert divide_output(near, 2) == [
+        {"a": ByteRange(0, 5000 * MIB)},
+        {"b": ByteRange(0, 5001 * MIB)},
+    ]
     assert ALIGNMENT == MIB
 
 
 def test_more_runs_than_there_is_work_for_have_none() -> None:
-    found = shares(target_of({"a": MIB, "b": 0}), 4)
+    found = divide_output(target_of({"a": MIB, "b": 0}), 4)
     assert [len(share) for share in found].count(0) >= 2
     assert {name for share in found for name in share} == {"a", "b"}
 

@@ -39,7 +39,7 @@ def test_the_digests_of_a_plan_stay_what_older_journals_have() -> None:
 
 def test_what_was_asked_of_reshard_is_said_as_older_journals_have_it(tmp_path: Path) -> None:
     case = GOLDEN / "deepspeed-0.19.8" / "z2-bf16-w2" / "checkpoint"
-    done = reshard.prepare(
+    done = reshard.prepare_reshard(
         case, tmp_path / "out", world_size=3, options=WriteOptions(stage=1, round_robin=False)
     )
     assert isinstance(done, reshard.Conversion)

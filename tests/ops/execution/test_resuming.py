@@ -22,7 +22,7 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.execute import WriteReport
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
@@ -46,8 +46,10 @@ def kill(source: Path, out: Path, complete: int) -> None:
 
 
 def run(source: Path, out: Path, *, resume: bool, options: Options = OPTIONS) -> WriteReport:
-    conversion = consolidate.prepare(source, out, options)
-    return perform(conversion, budget=SMALLEST, overwrite=False, resume=resume, verify=resume)
+    conversion = consolidate.prepare_export(source, out, options)
+    return perform_conversion(
+        conversion, budget=SMALLEST, overwrite=False, resume=resume, verify=resume
+    )
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -131,29 +133,31 @@ def interrupt(conversion: Conversion, error: type[BaseException]) -> None:
             raise error
 
     with pytest.raises(error):
-        perform(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
+        perform_conversion(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
 
 
 def test_an_interrupt_keeps_what_an_error_removes(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    interrupt(consolidate.prepare(source, out, OPTIONS), KeyboardInterrupt)
+    interrupt(consolidate.prepare_export(source, out, OPTIONS), KeyboardInterrupt)
     assert (partial_of(out) / NAME).exists()
     assert run(source, out, resume=True).resumed != ()
-    interrupt(consolidate.prepare(source, tmp_path / "second", OPTIONS), BadFile)
+    interrupt(consolidate.prepare_export(source, tmp_path / "second", OPTIONS), BadFile)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "out.zerotools.json"]
 
 
 def test_a_reshard_goes_on_too(tmp_path: Path) -> None:
     def prepare(out: Path) -> Conversion:
-        prepared = reshard.prepare(JOB, out, world_size=3)
+        prepared = reshard.prepare_reshard(JOB, out, world_size=3)
         assert isinstance(prepared, Conversion)
         return prepared
 
     interrupt(prepare(tmp_path / "out"), KeyboardInterrupt)
     conversion = prepare(tmp_path / "out")
-    report = perform(conversion, budget=SMALLEST, overwrite=False, resume=True, verify=True)
+    report = perform_conversion(
+        conversion, budget=SMALLEST, overwrite=False, resume=True, verify=True
+    )
     assert report.resumed != ()
-    perform(prepare(tmp_path / "whole"), budget=SMALLEST, overwrite=False)
+    perform_conversion(prepare(tmp_path / "whole"), budget=SMALLEST, overwrite=False)
     for name in ("MANIFEST.json", "dcp/.metadata", "dcp/__2_0.distcp"):
         whole = (tmp_path / "whole" / name).read_bytes()
         assert (tmp_path / "out" / name).read_bytes() == whole

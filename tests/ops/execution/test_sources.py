@@ -16,7 +16,7 @@ from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
@@ -76,11 +76,11 @@ def only(directory: Path, pattern: str) -> Path:
 def test_a_shard_of_the_next_save_is_refused(
     zero: Path, tmp_path: Path, why: str, verify: bool
 ) -> None:
-    conversion = consolidate.prepare(zero, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(zero, tmp_path / "out", Options())
     shard = only(zero, "*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     CHANGES[why](shard)
     with pytest.raises(BadFile, match=f"{shard.name}.* ({why})"):
-        perform(conversion, budget=BUDGET, overwrite=False, verify=verify)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=verify)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
@@ -88,7 +88,7 @@ def test_a_shard_of_the_next_save_is_refused(
 def test_a_shard_that_changes_after_it_was_copied_is_found_before_the_commit(
     zero: Path, tmp_path: Path, verify: bool
 ) -> None:
-    conversion = consolidate.prepare(zero, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(zero, tmp_path / "out", Options())
     shard = only(zero, "*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     left = [conversion.bytes_of_tensors * (2 if verify else 1)]
 
@@ -100,24 +100,26 @@ def test_a_shard_that_changes_after_it_was_copied_is_found_before_the_commit(
     with pytest.raises(
         BadFile, match=f"{shard.name} changed while it was read: .* take a finished"
     ):
-        perform(conversion, budget=BUDGET, overwrite=False, verify=verify, on_bytes=on_bytes)
+        perform_conversion(
+            conversion, budget=BUDGET, overwrite=False, verify=verify, on_bytes=on_bytes
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
 def to_dcp(source: Path, out: Path) -> Conversion:
-    done = reshard.prepare(source, out, world_size=3)
+    done = reshard.prepare_reshard(source, out, world_size=3)
     assert isinstance(done, Conversion)
     return done
 
 
 def to_torch(source: Path, out: Path) -> Conversion:
-    done = convert.prepare(source, out, "torch", {})
+    done = convert.prepare_convert(source, out, "torch", {})
     assert isinstance(done, Conversion)
     return done
 
 
 def to_model(source: Path, out: Path) -> Conversion:
-    return consolidate.prepare(source, out, Options())
+    return consolidate.prepare_export(source, out, Options())
 
 
 @pytest.mark.parametrize(
@@ -150,29 +152,31 @@ def test_every_file_that_was_read_is_looked_at_again(
     changed = sorted(copy.glob(file))[0]
     saved_again(changed)
     with pytest.raises(BadFile, match=rf"{changed.name} changed while it was read: another file"):
-        perform(conversion, budget=BUDGET, overwrite=False)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003"]
 
 
 @pytest.mark.parametrize("changed", ["in/model.safetensors.index.json", "whole/model.safetensors"])
 def test_an_index_and_a_model_to_be_like_are_looked_at_too(tmp_path: Path, changed: str) -> None:
     model(tmp_path / "whole", {name: noise(40, 50) for name in "abc"})
-    shards = consolidate.prepare(tmp_path / "whole", tmp_path / "in", Options(max_shard_bytes=5000))
-    perform(shards, budget=BUDGET, overwrite=False)
+    shards = consolidate.prepare_export(
+        tmp_path / "whole", tmp_path / "in", Options(max_shard_bytes=5000)
+    )
+    perform_conversion(shards, budget=BUDGET, overwrite=False)
     options = Options(like=tmp_path / "whole")
-    conversion = consolidate.prepare(tmp_path / "in", tmp_path / "out", options)
+    conversion = consolidate.prepare_export(tmp_path / "in", tmp_path / "out", options)
     written_in_place(tmp_path / changed)
     with pytest.raises(BadFile, match=f"{changed} changed while it was read"):
-        perform(conversion, budget=BUDGET, overwrite=False)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False)
 
 
 def test_nothing_changes_where_nothing_changed(zero: Path, tmp_path: Path) -> None:
-    conversion = consolidate.prepare(zero, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(zero, tmp_path / "out", Options())
     shard = only(zero, "*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     shard.chmod(0o440)
     os.utime(shard, ns=(1, shard.stat().st_mtime_ns))  # read by somebody
     (zero / "latest").write_text("the next save")
-    perform(conversion, budget=BUDGET, overwrite=False, verify=True)
+    perform_conversion(conversion, budget=BUDGET, overwrite=False, verify=True)
 
 
 def test_a_resumed_run_knows_the_files_of_the_first(zero: Path, tmp_path: Path) -> None:
@@ -182,15 +186,15 @@ def test_a_resumed_run_knows_the_files_of_the_first(zero: Path, tmp_path: Path) 
     def stop(_: int) -> None:
         raise Stop
 
-    conversion = consolidate.prepare(zero, tmp_path / "out", Options())
+    conversion = consolidate.prepare_export(zero, tmp_path / "out", Options())
     with pytest.raises(Stop):
-        perform(conversion, budget=BUDGET, overwrite=False, on_bytes=stop)
+        perform_conversion(conversion, budget=BUDGET, overwrite=False, on_bytes=stop)
     shard = only(zero, "*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     copy = shutil.copy2(shard, zero / "copy")
     copy.replace(shard)  # the same size, time and bytes, and another file
-    again = consolidate.prepare(zero, tmp_path / "out", Options())
+    again = consolidate.prepare_export(zero, tmp_path / "out", Options())
     with pytest.raises(BadRequest, match="started with other source files; leave --resume out"):
-        perform(again, budget=BUDGET, overwrite=False, resume=True)
+        perform_conversion(again, budget=BUDGET, overwrite=False, resume=True)
 
 
 def test_the_python_reader_refuses_a_file_that_changed(zero: Path) -> None:

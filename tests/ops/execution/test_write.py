@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.io.files.crc32 import of_zeros
-from zerotools.ops.execution.write import ChecksummedRange, checksums, known_parts
+from zerotools.ops.execution.write import ChecksummedRange, checksum_bytes, known_parts
 
 KINDS = ("chunk", "literal", "carried", "zeros")
 runs = st.lists(
@@ -44,7 +44,7 @@ def test_a_range_of_any_parts(parts: list[tuple[str, bytes]], start: int) -> Non
     plan = FilePlan(at + 12, literals, carried, [wanted], zeros)
     known = known_parts(plan, lambda offset, length: zlib.crc32(content[offset : offset + length]))
     expected = zlib.crc32(content[start:]).to_bytes(4, "little")
-    assert list(checksums([wanted], [*chunks, *known])) == [(at, expected), (at + 8, expected)]
+    assert list(checksum_bytes([wanted], [*chunks, *known])) == [(at, expected), (at + 8, expected)]
 
 
 def test_bytes_outside_of_ranges_are_not_read() -> None:
@@ -64,9 +64,9 @@ def test_bytes_outside_of_ranges_are_not_read() -> None:
 def test_what_nothing_wrote_is_our_mistake() -> None:
     with pytest.raises(AssertionError, match="byte 4, which nothing wrote"):
         list(
-            checksums(
+            checksum_bytes(
                 [Checksum(0, 12, (12,))], [ChecksummedRange(0, 4, 1), ChecksummedRange(8, 4, 1)]
             )
         )
     with pytest.raises(AssertionError, match="bytes 4 to 12"):
-        list(checksums([Checksum(0, 12, (12,))], [ChecksummedRange(0, 4, 1)]))
+        list(checksum_bytes([Checksum(0, 12, (12,))], [ChecksummedRange(0, 4, 1)]))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
-from zerotools.ops.gathering.gather_files import Gathered, gather
-from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
+from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
+from zerotools.ops.gathering.gather_files import Gathered, fetch_and_finish
+from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
 from zerotools.ops.gathering.node_source import NodeSource, parse_source
-from zerotools.ops.gathering.node_survey import survey
+from zerotools.ops.gathering.node_survey import survey_sources
 
 BUDGET = MemoryBudget(1 << 26, 1)
 
@@ -40,8 +40,8 @@ def made_node(directory: Path, node: str, files: Mapping[str, bytes]) -> str:
 def planned(sources: Sequence[str], out: Path, tag: str | None = None) -> GatherPlan:
     shells = OpenShells()
     parsed: list[NodeSource] = [parse_source(each) for each in sources]
-    found = survey(parsed, out, tag=tag, shells=shells, at_once=4)
-    return prepare(found, shells=shells, at_once=4)
+    found = survey_sources(parsed, out, tag=tag, shells=shells, at_once=4)
+    return prepare_gather(found, shells=shells, at_once=4)
 
 
 def gathered(
@@ -54,9 +54,9 @@ def gathered(
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Gathered:
     def checked(directory: Path) -> StagedCheck:
-        return check(directory, *look(directory), fast=fast, budget=BUDGET)
+        return verify_gathered(directory, *find_gathered(directory), fast=fast, budget=BUDGET)
 
-    return gather(
+    return fetch_and_finish(
         planned(sources, out, tag),
         checked,
         shells=OpenShells(),

@@ -14,7 +14,7 @@ from zerotools.core.errors import BadFile, BadRequest, HostUnreachable
 from zerotools.formats import read
 from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.gathering.fetch_files import LARGE
-from zerotools.ops.gathering.gather_files import gather
+from zerotools.ops.gathering.gather_files import fetch_and_finish
 from zerotools.ops.inspection.inspect import inspect
 
 ZERO3 = DEEPSPEED / "z3-bf16-w4" / "checkpoint"
@@ -131,7 +131,7 @@ def test_a_node_that_goes_away_keeps_what_the_others_sent(
     plan = planned(halves, out)
     ssh.fails("ssh: connect to host n2 port 22: No route to host\n", "n2")
     with pytest.raises(HostUnreachable, match=r"^n2 cannot be reached by ssh: .*No route to host"):
-        gather(plan, _unseen, shells=OpenShells(), at_once=2)
+        fetch_and_finish(plan, _unseen, shells=OpenShells(), at_once=2)
     assert {each["source"] for each in journal(out).values()} == {halves[0]}
     assert set(journal(out)) == {each.name for each in plan.fetches[halves[0]]}
 
@@ -210,7 +210,7 @@ def test_a_source_that_changes_is_named(
     plan = planned([source], tmp_path / "out")
     ssh.first("n1", when, change.format(tmp_path / "n1" / "run" / "s" / "a.pt"))
     with pytest.raises(BadFile, match=rf"^{source}: s/a.pt changed while it was gathered: {how}; "):
-        gather(plan, _unseen, shells=OpenShells(), at_once=1, fast=True)
+        fetch_and_finish(plan, _unseen, shells=OpenShells(), at_once=1, fast=True)
 
 
 def test_a_file_that_cannot_be_read_there(ssh: SshDouble, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_two_runs_do_not_share_a_directory(halves: list[str], tmp_path: Path) ->
     plan = planned(halves, out)
     assert not gathered(halves[:1], out).has_name
     with pytest.raises(BadRequest, match=r"another run has changed .*out.partial since"):
-        gather(plan, _unseen, shells=OpenShells(), at_once=2)
+        fetch_and_finish(plan, _unseen, shells=OpenShells(), at_once=2)
 
 
 def test_what_no_source_has_any_more_is_not_in_the_output(

@@ -8,7 +8,13 @@ from tests.golden_files import every_checkpoint
 from tests.io.ssh.double import SshDouble
 from tests.ops.gathering.nodes import gathered, made_node, planned
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.ops.gathering.gather_plan import GatherPlan, alike, doubt, gaps, varying
+from zerotools.ops.gathering.gather_plan import (
+    GatherPlan,
+    missing_in_series,
+    names_alike,
+    varying_numbers,
+    why_no_checkpoint,
+)
 from zerotools.ops.gathering.node_survey import LARGEST_TEXT, may_name_one
 
 
@@ -167,7 +173,7 @@ def test_a_checkpoint_is_not_doubted(path: Path) -> None:
     sizes = {name: each.stat().st_size for name, each in names.items() if may_name_one(name)}
     named = {name: names[name] for name, size in sizes.items() if 0 < size <= LARGEST_TEXT}
     texts = {name: each.read_text(errors="replace") for name, each in named.items()}
-    assert doubt(names, texts, OUT) is None
+    assert why_no_checkpoint(names, texts, OUT) is None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +185,7 @@ def test_a_checkpoint_is_not_doubted(path: Path) -> None:
     ],
 )
 def test_what_is_no_checkpoint(names: list[str], why: str) -> None:
-    assert (doubt(names, {}, OUT) or "").startswith(why)
+    assert (why_no_checkpoint(names, {}, OUT) or "").startswith(why)
 
 
 def zero(*ranks: int) -> list[str]:
@@ -206,19 +212,19 @@ def zero(*ranks: int) -> list[str]:
     ],
 )
 def test_gaps(there: list[str], missing: list[str]) -> None:
-    assert list(gaps(there)) == missing
+    assert list(missing_in_series(there)) == missing
 
 
 def test_numbers_keep_their_width() -> None:
-    assert list(gaps(["r08", "r09", "r11", *(f"r0{n}" for n in range(8))])) == ["r10"]
+    assert list(missing_in_series(["r08", "r09", "r11", *(f"r0{n}" for n in range(8))])) == ["r10"]
 
 
 def test_a_family_without_end_is_not_counted_out() -> None:
-    assert list(gaps(["a0_0_0", "a999999999_999999999_999999999"])) == []
+    assert list(missing_in_series(["a0_0_0", "a999999999_999999999_999999999"])) == []
 
 
 def test_those_that_differ_in_a_number() -> None:
     names = [*zero(0, 1, 3), "step2/other_1.pt", "latest"]
-    assert alike(zero(2)[0], names) == zero(0, 1, 3)
-    assert varying(zero(2)[0], zero(0, 1, 3)) == [0, 1, 3]
-    assert varying("__1_1.distcp", ["__0_0.distcp"]) is None
+    assert names_alike(zero(2)[0], names) == zero(0, 1, 3)
+    assert varying_numbers(zero(2)[0], zero(0, 1, 3)) == [0, 1, 3]
+    assert varying_numbers("__1_1.distcp", ["__0_0.distcp"]) is None

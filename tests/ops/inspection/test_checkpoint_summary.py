@@ -14,7 +14,7 @@ from tests.ops.exports import BF16, model, noise
 from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16
-from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import inspect, to_json
 
 DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
@@ -118,16 +118,16 @@ def test_values_that_json_lacks() -> None:
     cycle: list[Any] = [1]
     cycle.append(cycle)
     foreign = Opaque("some.module", "Thing")
-    assert plain({1: (float("nan"), float("inf"), True), "x": foreign, "d": FLOAT16}) == {
+    assert json_value({1: (float("nan"), float("inf"), True), "x": foreign, "d": FLOAT16}) == {
         "1": ["nan", "inf", True],
         "x": "<some.module.Thing>",
         "d": "float16",
     }
-    assert json.dumps(plain(cycle)).count("[") == 8
+    assert json.dumps(json_value(cycle)).count("[") == 8
 
 
 def test_parts_that_a_pickle_shares_do_not_multiply() -> None:
     tree: Any = 1.0
     for _ in range(8):
         tree = [tree] * 100
-    assert len(json.dumps(plain(tree))) < 2**24
+    assert len(json.dumps(json_value(tree))) < 2**24

@@ -11,7 +11,11 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadFile
-from zerotools.ops.inspection.completeness import check_completeness, damages, lost_rank_sidecars
+from zerotools.ops.inspection.completeness import (
+    check_completeness,
+    damage_sentences,
+    lost_rank_sidecars,
+)
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 
@@ -27,7 +31,7 @@ def test_what_zerotools_does_not_read_is_not_damaged(tmp_path: Path) -> None:
     zipped(tmp_path / "state.pt")
     (tmp_path / "own.bin").write_bytes(b"bytes of a program")
     for path in (tmp_path / "state.pt", tmp_path / "own.bin", tmp_path):
-        assert list(damages(path)) == [], path
+        assert list(damage_sentences(path)) == [], path
     assert check_completeness(tmp_path / "state.pt").problem is not None
 
 
@@ -35,29 +39,29 @@ def test_a_file_that_is_cut_off_or_empty_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     zipped(path)
     path.write_bytes(path.read_bytes()[:-30])
-    assert "truncated" in next(damages(path))
-    assert "truncated" in next(damages(tmp_path))
+    assert "truncated" in next(damage_sentences(path))
+    assert "truncated" in next(damage_sentences(tmp_path))
     path.write_bytes(b"")
-    assert list(damages(tmp_path)) == [f"{path} is empty"]
+    assert list(damage_sentences(tmp_path)) == [f"{path} is empty"]
 
 
 def test_a_file_of_several_that_is_missing_is_damage(tmp_path: Path) -> None:
     (tmp_path / "own-00001-of-00002.bin").write_bytes(b"x")
     with pytest.raises(BadFile, match=r"own-00002-of-00002.bin is missing"):
-        next(damages(tmp_path))
+        next(damage_sentences(tmp_path))
     (tmp_path / "own-00001-of-00002.bin").rename(tmp_path / "part.bin")
     index = {"weight_map": {"w": "part.bin", "b": "gone.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    assert [each.rpartition("/")[2] for each in damages(tmp_path)] == [
+    assert [each.rpartition("/")[2] for each in damage_sentences(tmp_path)] == [
         "gone.bin is missing, which pytorch_model.bin.index.json lists"
     ]
 
 
 def test_a_layout_that_is_no_guess_must_be_whole(tmp_path: Path) -> None:
     path = shutil.copytree(TRAINER, tmp_path / "checkpoint-2")
-    assert list(damages(path)) == []
+    assert list(damage_sentences(path)) == []
     next(path.rglob("*zero_pp_rank_1_mp_rank_00_optim_states.pt")).unlink()
-    assert "is missing; the run had 2 ranks" in next(damages(path))
+    assert "is missing; the run had 2 ranks" in next(damage_sentences(path))
 
 
 @pytest.mark.parametrize(

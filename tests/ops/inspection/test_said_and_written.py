@@ -15,10 +15,10 @@ from tests.golden_files import GOLDEN, OTHER_VERSIONS, every_checkpoint
 from zerotools import formats
 from zerotools.formats.torch_optimizers import NUMBERED_STATE
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import inspect, to_json
 
 CHECKPOINTS = every_checkpoint()
@@ -36,9 +36,9 @@ class Written:
 
     @classmethod
     def of(cls, path: Path, out: Path, asked: Mapping[str, Any]) -> Written:
-        conversion = prepare(path, out, "torch", asked, force=True)
+        conversion = prepare_convert(path, out, "torch", asked, force=True)
         assert isinstance(conversion, Conversion)
-        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+        perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False)
         tree = TorchFile.open(out, "checkpoint.pt").tree
         assert isinstance(tree, dict)
         dropped = frozenset(each.what for each in conversion.target.dropped)
@@ -80,11 +80,11 @@ def test_the_run_that_inspect_shows_is_the_one_that_convert_writes(
     by_number = NUMBERED_STATE in said["notes"]  # `convert` reads it, and `inspect` does not
     if not by_number:
         compare_groups(said["param_groups"], written)
-        assert active_scale(said["loss_scaler"]) == plain(tree.get("loss_scale"))
+        assert active_scale(said["loss_scaler"]) == json_value(tree.get("loss_scale"))
     assert (said["optimizer"] or {}).get("name") == tree.get("optimizer_name")
     assert (said["step"], said["skipped_steps"]) == (tree.get("steps"), tree.get("skipped_steps"))
     if "lr_scheduler" not in written.dropped:  # it holds objects: a file of plain values has none
-        assert said["lr_scheduler"] == plain(tree.get("lr_scheduler"))
+        assert said["lr_scheduler"] == json_value(tree.get("lr_scheduler"))
     # Where no file says in what the run computed, the type of the weights is shown.
     assert tree.get("precision") in (None, said["weights_dtype"])
     stored = {tensor.dtype.name for tensor in tree["model"].values()}
@@ -101,7 +101,7 @@ def compare_groups(said: list[dict[str, Any]] | None, written: Written) -> None:
     assert len(said) == len(written.groups)
     for shown, group in zip(said, written.groups, strict=True):
         assert shown["params"] == group.get("param_names", group["params"])
-        assert plain(group).items() >= shown["hyperparameters"].items()
+        assert json_value(group).items() >= shown["hyperparameters"].items()
 
 
 def active_scale(scaler: dict[str, Any] | None) -> dict[str, Any] | None:

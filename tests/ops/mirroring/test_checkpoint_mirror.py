@@ -200,7 +200,7 @@ def test_a_damaged_one_on_the_disk_is_fetched_again(
     else:
         shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     assert output.fetch(None) == tmp_path / "step-00000004"
-    assert checkpoint_dirs.choose(tmp_path).path == tmp_path / "step-00000004"
+    assert checkpoint_dirs.newest_valid(tmp_path).path == tmp_path / "step-00000004"
 
 
 def test_a_job_does_not_begin_with_another_checkpoint_than_the_one_it_names(

@@ -35,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 def is_whole() -> bool:
     """What `zerotools verify` says of the copy."""
     place().forget()
-    return verify.verify(verify.prepare(place() / STEP)).is_whole
+    return verify.carry_out_verify(verify.prepare_verify(place() / STEP)).is_whole
 
 
 def test_a_copy_is_what_the_disk_has(store: GcsServer, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.io.stores.addresses import path_of
-from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
@@ -26,7 +26,7 @@ SHARD_BYTES = 2**11
 def cast(source: str, out: str, dtype: str) -> Conversion:
     """In shards so small that each has a tensor or a few."""
     options = Options(dtype=dtype, max_shard_bytes=SHARD_BYTES, check_names=False)
-    return prepare(path_of(source), path_of(out), options)
+    return prepare_export(path_of(source), path_of(out), options)
 
 
 def budget_of(conversion: Conversion) -> MemoryBudget:
@@ -36,7 +36,7 @@ def budget_of(conversion: Conversion) -> MemoryBudget:
 
 
 def main() -> None:
-    from zerotools.ops.uploading.write_output import write
+    from zerotools.ops.uploading.write_output import write_output
 
     conversion = cast(*sys.argv[1:4])
     out = conversion.destination
@@ -53,7 +53,7 @@ def main() -> None:
             assert not deadline.has_passed(), "no shard is noted as complete"
         os.kill(os.getpid(), signal.SIGKILL)
 
-    write(conversion, budget=budget_of(conversion), overwrite=False, on_bytes=on_bytes)
+    write_output(conversion, budget=budget_of(conversion), overwrite=False, on_bytes=on_bytes)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from tests.formats.safetensors.files import entry, file_bytes
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.dtypes import named
+from zerotools.core.dtypes import dtype_named
 from zerotools.io.numeric.dtype_casts import Array
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -68,7 +68,7 @@ def write(
     directory.mkdir(parents=True)
     header, data = {}, b""
     for name, array in tensors.items():
-        word = named(array.dtype.name).safetensors
+        word = dtype_named(array.dtype.name).safetensors
         assert word is not None
         raw = array.tobytes()
         header[name] = entry(word, list(array.shape), len(data), len(data) + len(raw))

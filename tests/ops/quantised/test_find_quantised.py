@@ -26,7 +26,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.find_quantised import find_quantised
 
 Tensors = dict[str, Array]
 E4M3 = ml_dtypes.float8_e4m3fn
@@ -170,7 +170,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
 def test_what_is_wrong_is_said(
     tmp_path: Path, tensors: Tensors, settings: dict[str, Any] | None, said: str
 ) -> None:
-    found = recognise(read(tmp_path / "m", tensors, settings))
+    found = find_quantised(read(tmp_path / "m", tensors, settings))
     error = found.error()
     assert isinstance(error, BadFile)
     with pytest.raises(BadFile, match=said):
@@ -192,7 +192,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("settings", "said"), UNKNOWN.values(), ids=UNKNOWN)
 def test_an_unknown_method_is_named(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    error = recognise(read(tmp_path / "m", fp8_tensors(), settings)).error()
+    error = find_quantised(read(tmp_path / "m", fp8_tensors(), settings)).error()
     assert isinstance(error, Unsupported)
     with pytest.raises(Unsupported, match=said):
         raise error
@@ -202,7 +202,7 @@ def test_an_unknown_method_is_named(tmp_path: Path, settings: dict[str, Any], sa
 def test_blocks_are_those_of_the_config_or_of_its_class(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    found = recognise(read(tmp_path / "m", fp8_tensors(), settings))
+    found = find_quantised(read(tmp_path / "m", fp8_tensors(), settings))
     assert found.error() is None
     assert found.kinds() == {"fp8 blocks 128x128": (1, 1)}
     assert found.words() == "fp8 blocks 128x128, 1 tensor, with 1 tensor of scales"
@@ -238,7 +238,7 @@ def test_blocks_that_nothing_proves_are_not_guessed(
     model = write(tmp_path / "m", tensors, settings)
     if settings is None:
         (model / "config.json").unlink()
-    found = recognise(formats.read(model))
+    found = find_quantised(formats.read(model))
     error = found.error()
     assert not found.weights
     assert found.damage == ()
@@ -249,7 +249,9 @@ def test_blocks_that_nothing_proves_are_not_guessed(
 
 def test_exponents_without_a_config_are_for_32_elements_of_a_row(tmp_path: Path) -> None:
     tensors = {"a.weight": fp8(4, 70), "a.weight_scale": np.ones((4, 3), np.uint8)}
-    assert recognise(read(tmp_path / "m", tensors, None)).kinds() == {"mxfp8 groups of 32": (1, 1)}
+    assert find_quantised(read(tmp_path / "m", tensors, None)).kinds() == {
+        "mxfp8 groups of 32": (1, 1)
+    }
 
 
 def test_one_scale_for_a_tensor_and_scales_of_activations(tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ def test_one_scale_for_a_tensor_and_scales_of_activations(tmp_path: Path) -> Non
         "a.weight_scale_inv": np.array(0.5, np.float32),
         "a.activation_scale": np.array(0.5, np.float32),
     }
-    found = recognise(read(tmp_path / "m", tensors, {"quant_method": "fp8"}))
+    found = find_quantised(read(tmp_path / "m", tensors, {"quant_method": "fp8"}))
     assert found.kinds() == {"fp8 with one scale for each tensor": (1, 1)}
     assert found.activations == (Key("a.activation_scale", "param"),)
 
@@ -270,7 +272,7 @@ def test_a_plain_model_is_not_quantised(tmp_path: Path) -> None:
         "q.input_scale": plain(1),
         "h.layer_scale": plain(1),
     }
-    assert not recognise(read(tmp_path / "m", tensors, None)).is_there
+    assert not find_quantised(read(tmp_path / "m", tensors, None)).is_there
 
 
 def test_a_config_is_found_beside_a_file_and_above_a_directory(tmp_path: Path) -> None:
@@ -280,6 +282,6 @@ def test_a_config_is_found_beside_a_file_and_above_a_directory(tmp_path: Path) -
     step.mkdir()
     shutil.copy(model / "model.safetensors", step)
     for path in (model, model / "model.safetensors", step, step / "model.safetensors"):
-        found = recognise(formats.read(path))
+        found = find_quantised(formats.read(path))
         assert found.error() is None
         assert found.weights[Key("a.weight", "param")].kind == "fp8 blocks 64x64"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import GOLDEN, digests
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 TOOLS = (
@@ -25,8 +25,8 @@ def _named(path: Path) -> str:
 
 
 def _export(source: Path, out: Path, dtype: str) -> None:
-    conversion = prepare(source, out, Options(dtype=dtype, check_names=False))
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+    conversion = prepare_export(source, out, Options(dtype=dtype, check_names=False))
+    perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=_named)

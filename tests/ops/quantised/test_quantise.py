@@ -11,8 +11,8 @@ from tests.ops.quantised.models import FP8, fp8_tensors, plain, read
 from zerotools import formats
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.quantised.find_quantised import recognise
-from zerotools.ops.quantised.quantise import quantised
+from zerotools.ops.quantised.find_quantised import find_quantised
+from zerotools.ops.quantised.quantise import quantise_weights
 
 MODEL: dict[str, Array] = {
     "model.embed_tokens.weight": plain(256, 128),
@@ -28,7 +28,7 @@ MODEL: dict[str, Array] = {
 
 def test_linear_layers_that_blocks_divide(tmp_path: Path) -> None:
     source = read(tmp_path / "m", MODEL, None)
-    made = quantised(source, recognise(source), "fp8-block")
+    made = quantise_weights(source, find_quantised(source), "fp8-block")
     names = [key.name for key in made.weights.tensors]
     added = [name for name in names if name not in MODEL]
     assert {name.removesuffix("_scale_inv") for name in added} == {
@@ -53,7 +53,7 @@ def test_linear_layers_that_blocks_divide(tmp_path: Path) -> None:
 
 def test_groups_of_32_need_less(tmp_path: Path) -> None:
     source = read(tmp_path / "m", MODEL, None)
-    made = quantised(source, recognise(source), "mxfp8")
+    made = quantise_weights(source, find_quantised(source), "mxfp8")
     assert "mxfp8 groups of 32, 3 tensors" in made.note
     assert made.settings["weight_block_size"] == [1, 32]
 
@@ -72,7 +72,7 @@ def test_refusals(
 ) -> None:
     source = read(tmp_path / "m", tensors, settings)
     with pytest.raises(BadRequest, match=said):
-        quantised(source, recognise(source), "fp8-block")
+        quantise_weights(source, find_quantised(source), "fp8-block")
 
 
 def test_without_a_config_nobody_could_read_it(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_without_a_config_nobody_could_read_it(tmp_path: Path) -> None:
     (tmp_path / "m/config.json").unlink()
     source = formats.read(tmp_path / "m")
     with pytest.raises(BadRequest, match="pass --config-dir"):
-        quantised(source, recognise(source), "fp8-block")
+        quantise_weights(source, find_quantised(source), "fp8-block")
 
 
 def test_layers_that_are_kept_the_other_way_round(tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ def test_layers_that_are_kept_the_other_way_round(tmp_path: Path) -> None:
     (tmp_path / "m/config.json").write_text('{"model_type": "gpt2"}')
     source = formats.read(tmp_path / "m")
     with pytest.raises(BadRequest, match="model_type gpt2"):
-        quantised(source, recognise(source), "fp8-block")
+        quantise_weights(source, find_quantised(source), "fp8-block")

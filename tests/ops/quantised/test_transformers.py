@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 torch = pytest.importorskip("torch")
@@ -25,8 +25,8 @@ SHAPE: dict[str, Any] = {
 
 
 def _export(source: Path, out: Path, dtype: str) -> Path:
-    conversion = prepare(source, out, Options(dtype=dtype))
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+    conversion = prepare_export(source, out, Options(dtype=dtype))
+    perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False)
     return out
 
 

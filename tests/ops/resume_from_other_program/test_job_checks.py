@@ -18,8 +18,8 @@ from zerotools.ops.resume_from_other_program.job_checks import (
     check_for_deepspeed,
     check_state,
     check_weights,
-    differences,
-    unknown,
+    optimizer_differences,
+    unknown_values,
     weights_of,
 )
 from zerotools.ops.resume_from_other_program.job_names import WantedModel
@@ -172,11 +172,11 @@ STATE = FoundState("adamw")
 
 
 def said(job: JobOptimizer = SAME, state: FoundState = STATE, **changes: Any) -> list[str]:
-    return list(differences(made(**changes), state, job, "fp32"))
+    return list(optimizer_differences(made(**changes), state, job, "fp32"))
 
 
 def test_what_no_file_says_is_said() -> None:
-    lines = list(unknown(made()))
+    lines = list(unknown_values(made()))
     assert "at step 5; it does not record the order of the data" in lines[0]
     assert "seeds it from seed and step 5" in lines[1]
 

@@ -26,8 +26,8 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.writing.lay_out_other_format import ONE_STEP_LESS
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, NUMBERED_STATE
 from zerotools.ops.conversions import convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.conversions.convert_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
@@ -119,10 +119,10 @@ def converted(source: Path, out: Path, to: str, **options: Any) -> Path:
     if to == "job":
         done = prepare_job(source, out, options)
     else:
-        prepared = convert.prepare(source, out, to, options)
+        prepared = convert.prepare_convert(source, out, to, options)
         assert isinstance(prepared, Conversion)
         done = prepared
-    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False, verify=True)
     return out
 
 
@@ -252,11 +252,11 @@ def test_an_order_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
 
 def test_the_optimizer_can_be_left_out(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     options = {"world_size": 1, "weights_only": True}
-    prepared = convert.prepare(checkpoints["sorted"], tmp_path / "out", "dcp", options)
+    prepared = convert.prepare_convert(checkpoints["sorted"], tmp_path / "out", "dcp", options)
     assert isinstance(prepared, Conversion)
     dropped = {each.what: each.why for each in prepared.target.dropped}
     assert dropped["exp_avg"] == "--weights-only leaves it out"
-    perform(prepared, budget=MemoryBudget(), overwrite=False, verify=True)
+    perform_conversion(prepared, budget=MemoryBudget(), overwrite=False, verify=True)
     assert {key.role for key in formats.read(tmp_path / "out").tensors} == {"param"}
 
 
@@ -279,14 +279,14 @@ ORDER = (
 
 
 def planned(case: str, out: Path, to: str, **options: Any) -> Conversion:
-    conversion = prepare(DEEPSPEED / case / "checkpoint", out, to, options)
+    conversion = prepare_convert(DEEPSPEED / case / "checkpoint", out, to, options)
     assert isinstance(conversion, Conversion)
     return conversion
 
 
 def convert_case(case: str, out: Path, to: str, **options: Any) -> Conversion:
     conversion = planned(case, out, to, **options)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     return conversion
 
 
@@ -394,9 +394,9 @@ def test_equal_layers_are_told_apart_by_their_masters(
     order = tmp_path / "order"
     order.write_text("\n".join(REVERSED[:3]) + "\n\n" + "\n".join(REVERSED[3:]))
     options = {"order": str(order)} if has_order else {}
-    conversion = prepare(source, tmp_path / "out", "deepspeed", {"stage": 2, **options})
+    conversion = prepare_convert(source, tmp_path / "out", "deepspeed", {"stage": 2, **options})
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     found = formats.read(tmp_path / "out")
     torch.manual_seed(3)
     for name in LAYER_NAMES:
@@ -415,7 +415,7 @@ def test_an_order_that_the_masters_contradict_is_refused(is_flat: bool, tmp_path
     order = tmp_path / "order"
     order.write_text("\n".join(sorted(REVERSED[:3])) + "\n\n" + "\n".join(REVERSED[3:]))
     with pytest.raises(BadRequest, match=r"layers\.0\.weight to number 0 .* not cast to that"):
-        prepare(source, tmp_path / "out", "dcp", {"order": str(order)})
+        prepare_convert(source, tmp_path / "out", "dcp", {"order": str(order)})
 
 
 @pytest.mark.torch
@@ -424,10 +424,10 @@ def test_a_flat_group_of_another_size_is_refused(tmp_path: Path) -> None:
     order = tmp_path / "order"
     order.write_text("\n".join(REVERSED[:2]) + "\n\n" + "\n".join(REVERSED[3:]))
     with pytest.raises(BadRequest, match=r"60 elements in group 0 .* have 40"):
-        prepare(source, tmp_path / "out", "dcp", {"order": str(order)})
+        prepare_convert(source, tmp_path / "out", "dcp", {"order": str(order)})
     order.write_text("\n".join(REVERSED))
     with pytest.raises(BadRequest, match=r"2 flat tensors.*--order has 1 group"):
-        prepare(source, tmp_path / "out", "dcp", {"order": str(order)})
+        prepare_convert(source, tmp_path / "out", "dcp", {"order": str(order)})
 
 
 def test_weights_alone_say_that_the_optimizer_is_left_out(tmp_path: Path) -> None:
@@ -447,4 +447,4 @@ def test_a_step_that_the_run_does_not_count_is_left_out(tmp_path: Path) -> None:
 
 def test_reshard_names_the_command_that_changes_the_stage(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"use zerotools convert --to deepspeed --stage 1"):
-        reshard.prepare(DEEPSPEED / BF16 / "checkpoint", tmp_path / "out", world_size=3)
+        reshard.prepare_reshard(DEEPSPEED / BF16 / "checkpoint", tmp_path / "out", world_size=3)

@@ -17,8 +17,8 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.salvage.examine import prepare
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.salvage.examine import read_remaining
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage
 from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
 from zerotools.ops.verification.checkpoint_files import archives_in
@@ -61,7 +61,7 @@ def salvage(
 ) -> tuple[Salvage, dict[str, Array]]:
     """What is found, and the weights that are written, which are read back and compared."""
     found = prepare_salvage(
-        prepare(path, stand_in=fill_from),
+        read_remaining(path, stand_in=fill_from),
         out,
         SalvageOptions(**options),  # type: ignore[arg-type]
         fill_from=fill_from,
@@ -69,7 +69,7 @@ def salvage(
     )
     if found.conversion is None:
         return found, {}
-    perform(found.conversion, budget=SMALL, overwrite=False, verify=True)
+    perform_conversion(found.conversion, budget=SMALL, overwrite=False, verify=True)
     return found, weights_of(out)
 
 

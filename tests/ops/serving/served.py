@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.serving.authorization import Credentials
@@ -23,7 +23,7 @@ SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 def conversion_of(path: Path, out: Path | None = None, **options: object) -> Conversion:
     """Of `path`, to `out`, if it is to be written."""
     place = out or path.with_name("served")
-    found = prepare(path, place, Options(**options))  # type: ignore[arg-type]
+    found = prepare_export(path, place, Options(**options))  # type: ignore[arg-type]
     assert isinstance(found, Conversion)
     return found
 

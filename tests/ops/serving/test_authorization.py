@@ -5,7 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from zerotools.ops.serving.authorization import Credentials, SignedRequest, refusal, signature
+from zerotools.ops.serving.authorization import (
+    Credentials,
+    SignedRequest,
+    request_signature,
+    signature_refusal,
+)
 
 # The example of AWS: "Signature Calculations for the Authorization Header", GET Object.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
@@ -26,11 +31,11 @@ KEYS = Credentials(key_id="AKIAIOSFODNN7EXAMPLE", secret=SECRET)
 
 def test_the_examples_of_aws() -> None:
     request = SignedRequest("GET", "/test.txt", [], HEADERS)
-    assert signature(request, SECRET, SIGNED, "us-east-1") == EXAMPLE
+    assert request_signature(request, SECRET, SIGNED, "us-east-1") == EXAMPLE
     listing = {name: value for name, value in HEADERS.items() if name != "range"}
     asked = SignedRequest("GET", "/", [("max-keys", "2"), ("prefix", "J")], listing)
     signed = [name for name in SIGNED if name != "range"]
-    assert signature(asked, SECRET, signed, "us-east-1") == LISTING
+    assert request_signature(asked, SECRET, signed, "us-east-1") == LISTING
 
 
 def request(**changes: str) -> SignedRequest:
@@ -46,7 +51,7 @@ def request(**changes: str) -> SignedRequest:
 
 
 def test_who_signs_rightly_is_taken() -> None:
-    assert refusal(request(), KEYS, NOW) is None
+    assert signature_refusal(request(), KEYS, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_who_signs_rightly_is_taken() -> None:
 def test_who_does_not_is_refused(
     asked: SignedRequest, keys: Credentials, now: datetime, why: str
 ) -> None:
-    assert refusal(asked, keys, now) == why
+    assert signature_refusal(asked, keys, now) == why
 
 
 def test_tokens() -> None:

@@ -14,7 +14,7 @@ from tests.matrices import FULL
 from tests.ops.serving.served import SMALL, conversion_of
 from tests.ops.verification.damage import copy
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.serving.byte_source import AHEAD, ByteSource
 
 CASES = {
@@ -26,7 +26,7 @@ CASES = {
 
 
 def written(path: Path, out: Path, **options: object) -> dict[str, bytes]:
-    perform(conversion_of(path, out, **options), budget=SMALL, overwrite=False)
+    perform_conversion(conversion_of(path, out, **options), budget=SMALL, overwrite=False)
     return {
         each.relative_to(out).as_posix(): each.read_bytes()
         for each in out.rglob("*")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.ops.serving.http_answers import NotSatisfiable, WantedBytes, matches, wanted_of
+from zerotools.ops.serving.http_answers import NotSatisfiable, WantedBytes, etag_matches, wanted_of
 
 WHOLE = WantedBytes(0, 100)
 
@@ -35,7 +35,7 @@ def test_ranges_behind_the_end(header: str) -> None:
 
 
 def test_etags() -> None:
-    assert matches('"a", W/"b"', '"b"')
-    assert matches("*", '"b"')
-    assert not matches('"bb"', '"b"')
-    assert not matches(None, '"b"')
+    assert etag_matches('"a", W/"b"', '"b"')
+    assert etag_matches("*", '"b"')
+    assert not etag_matches('"bb"', '"b"')
+    assert not etag_matches(None, '"b"')

@@ -20,7 +20,7 @@ from tests.ops.serving.served import Reply, Served, serving
 from tests.ops.serving.test_byte_source import written
 from tests.ops.verification.damage import copy
 from zerotools.ops.serving import byte_source, model_server
-from zerotools.ops.serving.authorization import ALGORITHM, SignedRequest, signature
+from zerotools.ops.serving.authorization import ALGORITHM, SignedRequest, request_signature
 
 NAME = "model-00002-of-00003.safetensors"
 SHARDS: dict[str, object] = {"max_shard_bytes": 5000}
@@ -42,7 +42,7 @@ def signed(served: Served, path: str, query: str = "", method: str = "GET") -> R
     host = served.url.removeprefix("http://")
     headers = {"host": host, "x-amz-date": stamp}
     pairs = [(n, v) for n, _, v in (each.partition("=") for each in query.split("&") if each)]
-    own = signature(
+    own = request_signature(
         SignedRequest(method, path, pairs, headers),
         served.credentials.secret,
         ["host", "x-amz-date"],
@@ -340,7 +340,7 @@ def test_trouble_of_the_disk_and_of_ours_is_told(
         raise trouble
 
     with serving(JOB, **SHARDS) as found:
-        monkeypatch.setattr(byte_source, "fill", fails)
+        monkeypatch.setattr(byte_source, "fill_tile", fails)
         if status is None:
             with pytest.raises(http.client.HTTPException):
                 found.ask(f"/{NAME}", range="bytes=-10")

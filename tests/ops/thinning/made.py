@@ -8,8 +8,8 @@ from pathlib import Path
 
 from zerotools.core.thinning import Keep
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.thinning.thin_checkpoint import Thinned, thin
-from zerotools.ops.thinning.thin_plan import prepare
+from zerotools.ops.thinning.thin_checkpoint import Thinned, carry_out_thinning
+from zerotools.ops.thinning.thin_plan import prepare_thinning
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BUDGET = MemoryBudget(2**24, workers=1)
@@ -25,7 +25,7 @@ def copy_of(case: str, into: Path) -> Path:
 
 def thinned(path: Path, keep: Keep = Keep.MASTERS, *, force: bool = False) -> Thinned:
     """Thin the checkpoint at `path`."""
-    return thin(prepare(path, keep, now=1.8e9), force=force, budget=BUDGET)
+    return carry_out_thinning(prepare_thinning(path, keep, now=1.8e9), force=force, budget=BUDGET)
 
 
 def contents(directory: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.golden_files import DEEPSPEED
 from tests.ops.thinning.made import thinned
 from zerotools.core.errors import BadRequest
-from zerotools.ops.thinning.select_checkpoints import checkpoints_in, paths_of, select
+from zerotools.ops.thinning.select_checkpoints import checkpoints_in, paths_of, select_for_thinning
 
 TAG = DEEPSPEED / "z1-fp32-w1" / "checkpoint" / "global_step2"
 NOW = 2e9
@@ -37,7 +37,7 @@ def _tag(path: Path, age_days: float) -> None:
 
 def chosen(run: Path, **rules: float | int | None) -> list[str]:
     wanted = {"keep_last": None, "keep_every": None, "older_than": None, **rules}
-    found = select(run, now=NOW, **wanted)  # type: ignore[arg-type]
+    found = select_for_thinning(run, now=NOW, **wanted)  # type: ignore[arg-type]
     assert len(found.chosen) + len(found.stays) == 5
     return [path.name for path in paths_of(found.chosen)]
 
@@ -56,7 +56,9 @@ def test_the_newest_stays_unless_somebody_says_otherwise(run: Path) -> None:
 def test_what_latest_names_stays(run: Path) -> None:
     (run / "latest").write_text("global_step10")
     assert chosen(run, keep_last=1) == ["global_step9", "global_step11"]
-    stays = dict(select(run, keep_last=1, keep_every=None, older_than=None, now=NOW).stays)
+    stays = dict(
+        select_for_thinning(run, keep_last=1, keep_every=None, older_than=None, now=NOW).stays
+    )
     assert stays[run / "global_step10"] == "latest names it"
     assert "does not end in a step" in stays[run / "best"]
 
@@ -64,17 +66,17 @@ def test_what_latest_names_stays(run: Path) -> None:
 def test_what_best_names_stays(run: Path) -> None:
     shutil.rmtree(run / "best")
     (run / "best").write_text("global_step10\n")
-    found = select(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
+    found = select_for_thinning(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
     assert dict(found.stays)[run / "global_step10"] == "best names it"
     (run / "best").write_bytes(b"\xff")  # no hint, but a file of the user's
-    found = select(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
+    found = select_for_thinning(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
     assert run / "global_step10" in paths_of(found.chosen)
 
 
 def test_a_checkpoint_is_not_a_run(run: Path) -> None:
     assert checkpoints_in(run / "best") == []
     with pytest.raises(BadRequest, match="is not a run's directory: no checkpoints lie in it"):
-        select(run / "best", keep_last=1, keep_every=None, older_than=None, now=NOW)
+        select_for_thinning(run / "best", keep_last=1, keep_every=None, older_than=None, now=NOW)
 
 
 def test_one_that_was_thinned_is_as_old_as_before(tmp_path: Path) -> None:
@@ -83,5 +85,5 @@ def test_one_that_was_thinned_is_as_old_as_before(tmp_path: Path) -> None:
     thinned(tmp_path / "b")
     assert [each.path.name for each in checkpoints_in(tmp_path)] == ["a", "b", "c"]
     rules = {"keep_last": 1, "keep_every": None, "older_than": None}
-    found = select(tmp_path, now=NOW, **rules)  # type: ignore[arg-type]
+    found = select_for_thinning(tmp_path, now=NOW, **rules)  # type: ignore[arg-type]
     assert [path.name for path, _ in found.stays] == ["c"]

@@ -16,11 +16,11 @@ from tests.ops.thinning.made import BUDGET, contents, copy_of, thinned
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.thinning import Keep
 from zerotools.formats import detect
-from zerotools.io.output.exchange_names import exchange
+from zerotools.io.output.exchange_names import exchange_names
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.thinning.swap_directories import Workspace, clear_left
-from zerotools.ops.thinning.thin_checkpoint import thin
-from zerotools.ops.thinning.thin_plan import prepare
+from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
+from zerotools.ops.thinning.thin_plan import prepare_thinning
 from zerotools.runs.thinning_record import workspace_of
 
 CASES = {
@@ -99,7 +99,7 @@ def test_a_file_system_without_the_exchange_is_refused_before_anything_is_writte
     path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
     before = contents(tmp_path)
     with pytest.raises(Unsupported, match=r"cannot exchange two names in one step .*copy it to"):
-        thin(prepare(path, Keep.MASTERS), budget=BUDGET, exchange=of_nfs)
+        carry_out_thinning(prepare_thinning(path, Keep.MASTERS), budget=BUDGET, exchange=of_nfs)
     assert contents(tmp_path) == before
     assert not workspace_of(path).exists()
 
@@ -110,10 +110,10 @@ def test_what_is_written_in_the_last_moment_takes_the_exchange_back(tmp_path: Pa
     def late(first: Path, second: Path) -> None:
         if second == path:
             (path / "mp_rank_00_model_states.pt").write_bytes(b"a save of the run")
-        exchange(first, second)
+        exchange_names(first, second)
 
     with pytest.raises(BadFile, match=r"changed while the checkpoint was thinned: it was written"):
-        thin(prepare(path, Keep.MASTERS), budget=BUDGET, exchange=late)
+        carry_out_thinning(prepare_thinning(path, Keep.MASTERS), budget=BUDGET, exchange=late)
     assert (path / "mp_rank_00_model_states.pt").read_bytes() == b"a save of the run"
     assert not workspace_of(path).exists()
 
@@ -178,20 +178,20 @@ def test_what_is_written_runs_as_nobody_else(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z3-bf16-w2", tmp_path / "a") / "global_step2"
     for file in path.iterdir():
         file.chmod(0o4755)
-    plan = prepare(path, Keep.MASTERS)
+    plan = prepare_thinning(path, Keep.MASTERS)
     written = [name for name in plan.rewritten if name in plan.entries.status]
     assert written
-    thin(plan, budget=BUDGET)
+    carry_out_thinning(plan, budget=BUDGET)
     assert {stat.S_IMODE((path / name).stat().st_mode) for name in written} == {0o755}
 
 
 def test_a_file_that_takes_the_place_of_one_that_stays(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path / "a") / "global_step2"
-    plan = prepare(path, Keep.WEIGHTS)
+    plan = prepare_thinning(path, Keep.WEIGHTS)
     stays = next(n for n in plan.entries.files() if n not in plan.removed | plan.rewritten.keys())
     (path / stays).rename(tmp_path / "aside")
     (path / stays).symlink_to("/etc/passwd")
     with pytest.raises(BadFile, match="another file has replaced it"):
         plan.entries.check_same(stays, path / stays)
     with pytest.raises(BadFile, match="changed while"):
-        thin(plan, budget=BUDGET)
+        carry_out_thinning(plan, budget=BUDGET)

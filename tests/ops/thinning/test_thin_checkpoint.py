@@ -19,9 +19,9 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.thinning import Keep
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, diff
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.thinning.thin_checkpoint import thin
-from zerotools.ops.thinning.thin_plan import prepare
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
+from zerotools.ops.thinning.thin_plan import prepare_thinning
 from zerotools.ops.verification import verify as verification
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Soundness
@@ -59,8 +59,8 @@ def test_the_weights_of_every_kind_stay_and_its_state_goes(case: str, tmp_path: 
     asked, stays = KINDS[case]
     path = copy_of(case, tmp_path)
     before = formats.read_any(path)
-    plan = prepare(path, asked)
-    done = thin(plan, budget=BUDGET)
+    plan = prepare_thinning(path, asked)
+    done = carry_out_thinning(plan, budget=BUDGET)
     assert done.checked is not None
     assert plan.thinning.keep == stays
     after = formats.read_any(path)
@@ -68,11 +68,11 @@ def test_the_weights_of_every_kind_stay_and_its_state_goes(case: str, tmp_path: 
     assert {key.name for key in after.tensors} == {
         key.name for key in before.tensors if key.role in ("param", "param16", "buffer", "state")
     }
-    found = verification.verify(verification.prepare(path))
+    found = verification.carry_out_verify(verification.prepare_verify(path))
     assert not found.findings
     if plan.subject.is_dir():  # a file has no room for a record
         assert "training cannot resume from it" in " ".join(found.checkpoint.origin.notes)
-    assert not prepare(path, asked).has_work
+    assert not prepare_thinning(path, asked).has_work
     assert plan.bytes_after < plan.bytes_before
 
 
@@ -84,8 +84,8 @@ def test_weights_and_export_are_equal_before_and_after(keep: Keep, tmp_path: Pat
     exports = []
     for source in (tmp_path / "before", path):
         out = tmp_path / f"{source.name}-export"
-        conversion = consolidate.prepare(source, out, consolidate.Options())
-        perform(conversion, budget=BUDGET, overwrite=False)
+        conversion = consolidate.prepare_export(source, out, consolidate.Options())
+        perform_conversion(conversion, budget=BUDGET, overwrite=False)
         exports.append((out / "model.safetensors").read_bytes())
     assert exports[0] == exports[1]
     tolerance = "cast" if keep == W else "bits"
@@ -96,12 +96,12 @@ def test_weights_and_export_are_equal_before_and_after(keep: Keep, tmp_path: Pat
 def test_a_job_says_that_it_cannot_go_on_and_its_manifest_is_true(tmp_path: Path) -> None:
     shutil.copytree(JOB, tmp_path / JOB.name)
     path = tmp_path / JOB.name
-    assert checkpoint_dirs.choose(tmp_path).path == path
+    assert checkpoint_dirs.newest_valid(tmp_path).path == path
     done = thinned(path)
     assert done.checked is not None
     assert done.checked.soundness is Soundness.WHOLE
-    assert checkpoint_dirs.check(path).weights_only
-    chosen = checkpoint_dirs.choose(tmp_path)
+    assert checkpoint_dirs.verify_checkpoint_files(path).weights_only
+    chosen = checkpoint_dirs.newest_valid(tmp_path)
     assert chosen.path is None
     assert "it was thinned" in chosen.skipped[0].why
     assert read_thinned(path) is not None
@@ -109,18 +109,20 @@ def test_a_job_says_that_it_cannot_go_on_and_its_manifest_is_true(tmp_path: Path
 
 def test_the_manifest_of_before_still_describes_what_is_left(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
-    found = verification.verify(verification.prepare(path), digests=True)
+    found = verification.carry_out_verify(verification.prepare_verify(path), digests=True)
     assert found.manifest is not None
     sidecar = sidecar_of(found.files)
     write_digest_manifest(found.manifest, sidecar, found.files)
     thinned(path, W)
-    again = verification.verify(verification.prepare(path))
+    again = verification.carry_out_verify(verification.prepare_verify(path))
     assert again.verdict is Soundness.WHOLE
     assert again.comparison is not None
     assert again.comparison.path == sidecar
     assert again.comparison.tensors == 13
     flip(path / "mp_rank_00_model_states.pt", largest_record(path / "mp_rank_00_model_states.pt"))
-    assert verification.verify(verification.prepare(path)).verdict is Soundness.FAULTY
+    assert (
+        verification.carry_out_verify(verification.prepare_verify(path)).verdict is Soundness.FAULTY
+    )
 
 
 def test_lost_optimizer_files_are_no_thinned_checkpoint(tmp_path: Path) -> None:
@@ -166,10 +168,10 @@ def test_a_file_that_is_open_for_writing_is_refused(tmp_path: Path) -> None:
 
 def test_what_changes_between_plan_and_thinning_is_refused(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
-    plan = prepare(path, M)
+    plan = prepare_thinning(path, M)
     (path / "notes.txt").write_text("new")
     with pytest.raises(BadFile, match=r"notes.txt changed .*: it is new"):
-        thin(plan, budget=BUDGET)
+        carry_out_thinning(plan, budget=BUDGET)
     assert not workspace_of(path).exists()
 
 
@@ -195,9 +197,9 @@ def test_links_stay_links_and_other_names_keep_the_old_bytes(tmp_path: Path) -> 
     (path / "readme.txt").symlink_to(tmp_path / "elsewhere.txt")
     model = path / "mp_rank_00_model_states.pt"
     inode, time = model.stat().st_ino, model.stat().st_mtime_ns
-    plan = prepare(path, W)
+    plan = prepare_thinning(path, W)
     assert plan.shared == optim.stat().st_size
-    thin(plan, budget=BUDGET)
+    carry_out_thinning(plan, budget=BUDGET)
     assert backup.read_bytes() == old
     assert (path / "readme.txt").readlink() == tmp_path / "elsewhere.txt"
     assert (model.stat().st_ino, model.stat().st_mtime_ns) == (inode, time)
@@ -261,13 +263,13 @@ def test_what_cannot_be_made_anew_is_refused(
 def test_optimizer_state_alone_has_nothing_that_would_stay(tmp_path: Path) -> None:
     path = copy_of("torch-2.13.0/fsdp2-dcp-w3", tmp_path) / "optimizer_0"
     with pytest.raises(BadRequest, match="holds no weights, so nothing would stay"):
-        prepare(path, M)
+        prepare_thinning(path, M)
 
 
 def test_several_checkpoints_are_not_guessed_among(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2-tags", tmp_path)
     with pytest.raises(BadRequest, match=r"holds 3 checkpoints: name those to thin"):
-        prepare(path, M)
+        prepare_thinning(path, M)
 
 
 def test_weights_alone_have_nothing_to_drop(tmp_path: Path) -> None:
@@ -280,12 +282,12 @@ def test_weights_alone_have_nothing_to_drop(tmp_path: Path) -> None:
 def test_keys_that_only_the_optimizer_explains_are_refused(tmp_path: Path) -> None:
     path = copy_of("torch-2.13.0-fsdp2/one_rank", tmp_path)
     with pytest.raises(Unsupported, match=r"its keys are a flat list, and without the optimizer"):
-        prepare(path, M)
+        prepare_thinning(path, M)
 
 
 def test_latest_is_told_of(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
-    notes = prepare(path, M).notes
+    notes = prepare_thinning(path, M).notes
     assert any(str(path / "latest") in note for note in notes)
     record = read_thinned(thinned(path).plan.subject)
     assert record is not None

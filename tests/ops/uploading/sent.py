@@ -7,9 +7,9 @@ import sys
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.reshard import prepare
+from zerotools.ops.conversions.reshard import prepare_reshard
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.uploading.write_output import write
+from zerotools.ops.uploading.write_output import write_output
 
 
 def send(source: str, out: str, *, resume: bool = False, verify: bool = False) -> Conversion:
@@ -17,9 +17,9 @@ def send(source: str, out: str, *, resume: bool = False, verify: bool = False) -
     Raises:
         ZerotoolsError: as the command.
     """
-    conversion = prepare(path_of(source), path_of(out), world_size=3)
+    conversion = prepare_reshard(path_of(source), path_of(out), world_size=3)
     assert isinstance(conversion, Conversion)
-    write(conversion, budget=MemoryBudget(), overwrite=False, resume=resume, verify=verify)
+    write_output(conversion, budget=MemoryBudget(), overwrite=False, resume=resume, verify=verify)
     return conversion
 
 

@@ -31,11 +31,11 @@ from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.uploading.upload import file_stream
-from zerotools.ops.uploading.write_output import check_write, write
+from zerotools.ops.uploading.write_output import check_write, write_output
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import verify_manifest
 
@@ -78,8 +78,8 @@ def test_every_store_takes_and_gives_what_a_disk_does(
         assert objects(store, "out") == written(JOB, tmp_path / "out")
         assert verify_manifest(path_of(f"{here}/out")) == []
         assert store.uploads() == []
-        given = verify.prepare(path_of(f"{here}/out"))
-        assert verify.verify(given).is_whole
+        given = verify.prepare_verify(path_of(f"{here}/out"))
+        assert verify.carry_out_verify(given).is_whole
         for word in ("resume", "again"):
             with pytest.raises(BadRequest, match=r"holds \d+ objects"):
                 send(f"{here}/in/step-3", f"{here}/out", resume=word == "resume")
@@ -96,8 +96,8 @@ def test_a_large_file_goes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for to in ("near", "far"):
             out = tmp_path / "out" if to == "near" else far("out")
             options = consolidate.Options(dtype="fp32")
-            conversion = consolidate.prepare(tmp_path / "model.safetensors", out, options)
-            write(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False, verify=True)
+            conversion = consolidate.prepare_export(tmp_path / "model.safetensors", out, options)
+            write_output(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False, verify=True)
         near = (tmp_path / "out" / "model.safetensors").read_bytes()
         assert store.get("out/model.safetensors") == near
         assert proxy.counts["part"] == -(-len(near) // (5 * 2**20)) >= 4
@@ -140,9 +140,11 @@ def test_a_listing_that_lies_replaces_nothing(
         for name, data in theirs.items():
             put_object(far(name), data)
         proxy.add(ForgetWrites(50), kind="list")
-        conversion = consolidate.prepare(source, far("out"), consolidate.Options(dtype="fp32"))
+        conversion = consolidate.prepare_export(
+            source, far("out"), consolidate.Options(dtype="fp32")
+        )
         with pytest.raises(ObjectExists, match=r"out/model\.safetensors already exists"):
-            write(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False)
+            write_output(conversion, budget=MemoryBudget(64 * 2**20), overwrite=False)
         assert {name: store.get(name) for name in store.sizes()} == theirs
 
 
@@ -225,17 +227,17 @@ def test_what_no_store_can_take_is_refused_before_any_work(
 ) -> None:
     case = DEEPSPEED / "z1-fp32-w2-adapter" / "checkpoint"
     with served(monkeypatch) as store:
-        conversion = consolidate.prepare(case, far("out"), consolidate.Options())
+        conversion = consolidate.prepare_export(case, far("out"), consolidate.Options())
         if conversion.sums_bytes:
             with pytest.raises(Unsupported, match="summed on a disk"):
                 check_write(conversion, overwrite=False)
         source = put_directory(store, ZERO, "in/checkpoint")
-        inside = consolidate.prepare(source, source / "out", consolidate.Options())
+        inside = consolidate.prepare_export(source, source / "out", consolidate.Options())
         with pytest.raises(BadRequest, match="is inside the checkpoint"):
             check_write(inside, overwrite=False)
         with pytest.raises(BadRequest, match="--max-memory is"):
-            write(
-                consolidate.prepare(source, far("out"), consolidate.Options()),
+            write_output(
+                consolidate.prepare_export(source, far("out"), consolidate.Options()),
                 budget=MemoryBudget(2**20, workers=1),
                 overwrite=False,
             )
@@ -253,10 +255,10 @@ def test_losses_are_counted_as_on_a_disk(tmp_path: Path, monkeypatch: pytest.Mon
         said = []
         for out in (tmp_path / "out", far("out")):
             options = consolidate.Options(dtype="fp16")
-            conversion = consolidate.prepare(tmp_path / "model.safetensors", out, options)
+            conversion = consolidate.prepare_export(tmp_path / "model.safetensors", out, options)
             with pytest.raises(BadRequest) as refusal:
-                write(conversion, budget=MemoryBudget(), overwrite=False, check=check)
-            report = write(conversion, budget=MemoryBudget(), overwrite=False)
+                write_output(conversion, budget=MemoryBudget(), overwrite=False, check=check)
+            report = write_output(conversion, budget=MemoryBudget(), overwrite=False)
             said.append((str(refusal.value), report.losses, report.bytes_written))
         assert said[0] == said[1]
         assert json.loads(store.get(f"out/{MARKER}"))["files"]["model.safetensors"]["size"]
@@ -271,9 +273,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("held", [0, 300, 5000, 2**30])
 def test_the_stream_is_the_file_that_is_written(tmp_path: Path, case: str, held: int) -> None:
-    conversion = reshard.prepare(CASES[case], tmp_path / "out", world_size=4)
+    conversion = reshard.prepare_reshard(CASES[case], tmp_path / "out", world_size=4)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     told = 0
 
     def note(count: int, _: object) -> None:

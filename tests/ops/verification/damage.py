@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.verification.findings import Verification
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
@@ -49,8 +49,8 @@ def largest_record(file: Path, offset: int = 0, length: int | None = None) -> in
 
 
 def verified(path: Path, *, fast: bool = False) -> Verification:
-    """What `verify` says, with the smallest buffers."""
-    return verify(prepare(path), fast=fast, budget=SMALL)
+    """What `carry_out_verify` says, with the smallest buffers."""
+    return carry_out_verify(prepare_verify(path), fast=fast, budget=SMALL)
 
 
 def messages(found: Verification) -> str:

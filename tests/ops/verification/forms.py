@@ -8,7 +8,7 @@ from typing import Any
 from tests.ops.verification.damage import SMALL
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import consolidate, convert, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 
 
 def made(source: Path, out: Path, how: str) -> Path:
@@ -17,11 +17,13 @@ def made(source: Path, out: Path, how: str) -> Path:
     if how.startswith("reshard"):
         _, ranks, stage = how.split("-")
         options = WriteOptions(stage=int(stage))
-        prepared = reshard.prepare(source, out, world_size=int(ranks), options=options)
+        prepared = reshard.prepare_reshard(source, out, world_size=int(ranks), options=options)
     elif how.startswith("export"):
-        prepared = consolidate.prepare(source, out, consolidate.Options(dtype=how.split("-")[1]))
+        prepared = consolidate.prepare_export(
+            source, out, consolidate.Options(dtype=how.split("-")[1])
+        )
     else:
-        prepared = convert.prepare(source, out, how, {})
+        prepared = convert.prepare_convert(source, out, how, {})
     assert isinstance(prepared, Conversion)
-    perform(prepared, budget=SMALL, overwrite=False)
+    perform_conversion(prepared, budget=SMALL, overwrite=False)
     return out

@@ -15,11 +15,11 @@ from tests.ops.verification.forms import made
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.verification.compare_manifest import Against, against
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.verification.compare_manifest import Against, chosen_reference
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Check, Soundness, Verification
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 from .damage import SMALL, copy, flip, messages
 
@@ -29,16 +29,16 @@ TAGS = DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint"
 
 
 def manifest_of(path: Path) -> Against:
-    return against(path, SMALL)
+    return chosen_reference(path, SMALL)
 
 
 def compared(path: Path, other: Against) -> Verification:
-    return verify(prepare(path), other=other, budget=SMALL)
+    return carry_out_verify(prepare_verify(path), other=other, budget=SMALL)
 
 
 def with_sidecar(path: Path) -> Path:
-    given = prepare(path)
-    found = verify(given, digests=True, budget=SMALL)
+    given = prepare_verify(path)
+    found = carry_out_verify(given, digests=True, budget=SMALL)
     assert found.manifest is not None
     file = sidecar_of(given.files)
     write_digest_manifest(found.manifest, file, given.files)
@@ -69,7 +69,7 @@ def test_a_manifest_of_fewer_bits_does_not_make_a_file_whole(tmp_path: Path) -> 
     narrow = made(ZERO3, tmp_path / "narrow", "export-bf16") / "model.safetensors"
     wide = made(ZERO3, tmp_path / "wide", "export-fp32") / "model.safetensors"
     assert compared(narrow, manifest_of(wide)).is_whole
-    chunk = prepare(wide).checkpoint.tensors[Key("embed.weight", "param")].chunks[0]
+    chunk = prepare_verify(wide).checkpoint.tensors[Key("embed.weight", "param")].chunks[0]
     flip(wide, chunk.offset, 1)  # the last bit of a float32
     found = compared(wide, manifest_of(narrow))
     assert (found.findings, found.verdict) == ((), Soundness.UNCHECKED)
@@ -89,15 +89,15 @@ def test_float64_and_its_export_in_float32_are_compared(tmp_path: Path) -> None:
 
 def test_the_index_of_an_export_needs_no_checksum_of_its_own(tmp_path: Path) -> None:
     options = consolidate.Options(dtype="fp32", max_shard_bytes=300)
-    prepared = consolidate.prepare(ZERO3, tmp_path / "out", options)
-    perform(prepared, budget=SMALL, overwrite=False)
+    prepared = consolidate.prepare_export(ZERO3, tmp_path / "out", options)
+    perform_conversion(prepared, budget=SMALL, overwrite=False)
     assert (tmp_path / "out" / "model.safetensors.index.json").is_file()
     assert compared(tmp_path / "out", manifest_of(ZERO3)).is_whole
 
 
 def test_one_changed_value_is_found_whatever_the_format(tmp_path: Path) -> None:
     out = made(ZERO3, tmp_path / "out", "export-bf16")
-    weight = prepare(out).checkpoint.tensors["embed.weight", "param"]
+    weight = prepare_verify(out).checkpoint.tensors["embed.weight", "param"]
     flip(out / weight.chunks[0].file, weight.chunks[0].offset)
     found = compared(out, manifest_of(ZERO3))
     (finding,) = found.findings
@@ -107,15 +107,15 @@ def test_one_changed_value_is_found_whatever_the_format(tmp_path: Path) -> None:
 
 def test_a_safetensors_file_is_whole_with_its_manifest(tmp_path: Path) -> None:
     path = copy(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint", tmp_path)
-    assert verify(prepare(path), budget=SMALL).verdict is Soundness.UNCHECKED
+    assert carry_out_verify(prepare_verify(path), budget=SMALL).verdict is Soundness.UNCHECKED
     with_sidecar(path)
-    found = verify(prepare(path), budget=SMALL)
+    found = carry_out_verify(prepare_verify(path), budget=SMALL)
     assert found.is_whole
     assert found.comparison is not None
     assert found.comparison.by_files
     file = next(path.glob("*00002*.safetensors"))
     flip(file, file.stat().st_size - 1)
-    (finding,) = verify(prepare(path), budget=SMALL).findings
+    (finding,) = carry_out_verify(prepare_verify(path), budget=SMALL).findings
     assert finding.file == file.name
     assert "its bytes have changed; changed are " in finding.message
 
@@ -124,8 +124,8 @@ def test_a_safetensors_file_is_whole_with_its_manifest(tmp_path: Path) -> None:
 def test_every_file_is_compared(tmp_path: Path, case: str) -> None:
     path = copy(DEEPSPEED / case / "checkpoint", tmp_path)
     with_sidecar(path if case.startswith("z2") else path / "checkpoint-2")
-    given = prepare(path)
-    assert verify(given, budget=SMALL).is_whole
+    given = prepare_verify(path)
+    assert carry_out_verify(given, budget=SMALL).is_whole
     for name in sorted(given.files.names)[::3]:
         file = given.files.base / name
         kept = file.read_bytes()
@@ -139,7 +139,7 @@ def test_every_file_is_compared(tmp_path: Path, case: str) -> None:
 
 def said(path: Path) -> str:
     try:
-        return messages(verify(prepare(path), budget=SMALL))
+        return messages(carry_out_verify(prepare_verify(path), budget=SMALL))
     except (BadFile, BadRequest) as error:
         return str(error)
 
@@ -157,7 +157,7 @@ def test_another_checkpoint_in_the_same_place_is_found(tmp_path: Path) -> None:
     with_sidecar(tags / "global_step1")
     shutil.rmtree(tags / "global_step1")
     shutil.copytree(tags / "global_step3", tags / "global_step1")
-    found = verify(prepare(tags / "global_step1"), budget=SMALL)
+    found = carry_out_verify(prepare_verify(tags / "global_step1"), budget=SMALL)
     assert found.verdict is Soundness.FAULTY
 
 
@@ -210,8 +210,8 @@ def test_what_differs_alike_is_one_sentence(names: str, sentence: str, tmp_path:
 
 
 def test_a_manifest_goes_into_a_regular_file_alone(tmp_path: Path) -> None:
-    given = prepare(copy(ZERO3, tmp_path))
-    found = verify(given, digests=True, budget=SMALL)
+    given = prepare_verify(copy(ZERO3, tmp_path))
+    found = carry_out_verify(given, digests=True, budget=SMALL)
     os.mkfifo(tmp_path / "fifo")
     assert found.manifest is not None
     for place in (tmp_path / "fifo", Path("/dev/full"), tmp_path):
@@ -225,6 +225,6 @@ def test_a_damaged_manifest_beside_it_is_a_finding(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("float32", "float64", 1))
     assert "damaged or was changed by hand" in said(path)
     with pytest.raises(BadFile, match="damaged or was changed by hand"):
-        against(file, SMALL)
+        chosen_reference(file, SMALL)
     with pytest.raises(BadRequest, match="cannot be read"):
-        against(tmp_path / "nothing.json", SMALL)
+        chosen_reference(tmp_path / "nothing.json", SMALL)

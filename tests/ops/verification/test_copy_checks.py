@@ -17,7 +17,7 @@ from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import numpy_dtype
 from zerotools.ops.verification.copy_checks import counts_of, differing_weights
 from zerotools.ops.verification.findings import Check
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 from .damage import SMALL, copy, messages, verified
 
@@ -94,7 +94,11 @@ def test_a_weight_of_another_step_is_found(tmp_path: Path) -> None:
     tree = torch.load(file, weights_only=False)
     tree["module"]["embed.weight"].view(-1)[-1] += 1
     torch.save(tree, file)
-    found = [f for f in verify(prepare(path), budget=SMALL).findings if f.check is Check.MEANING]
+    found = [
+        f
+        for f in carry_out_verify(prepare_verify(path), budget=SMALL).findings
+        if f.check is Check.MEANING
+    ]
     (finding,) = found
     weight = tree["module"]["embed.weight"]
     assert "embed.weight is not the bfloat16 of its master" in finding.message
@@ -115,14 +119,14 @@ def test_ranks_at_another_step_are_found(tmp_path: Path) -> None:
     assert len(states) > 1
     states[1]["step"] += 1
     torch.save(tree, file)
-    assert "group 1 (step)" in messages(verify(prepare(path), budget=SMALL))
+    assert "group 1 (step)" in messages(carry_out_verify(prepare_verify(path), budget=SMALL))
 
 
 def test_files_of_two_tags_do_not_fit(tmp_path: Path) -> None:
     tags = copy(DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint", tmp_path)
     name = "mp_rank_00_model_states.pt"
     shutil.copy(tags / "global_step1" / name, tags / "global_step3" / name)
-    found = messages(verify(prepare(tags / "global_step3"), budget=SMALL))
+    found = messages(carry_out_verify(prepare_verify(tags / "global_step3"), budget=SMALL))
     assert "is not the bfloat16 of its master" in found
 
 
@@ -136,7 +140,7 @@ def test_the_model_file_of_a_rank_of_another_step_is_found(tmp_path: Path) -> No
     tree = torch.load(file, weights_only=False)
     tree["global_steps"] -= 1
     torch.save(tree, file)
-    assert "step 1" in messages(verify(prepare(path), budget=SMALL))
+    assert "step 1" in messages(carry_out_verify(prepare_verify(path), budget=SMALL))
 
 
 def pair(tmp_path: Path, changed: int | None) -> Checkpoint:

@@ -21,19 +21,19 @@ from zerotools.ops.verification.digest_manifest import (
     write_digest_manifest,
 )
 from zerotools.ops.verification.findings import Verification
-from zerotools.ops.verification.verify import ToVerify, prepare, verify
+from zerotools.ops.verification.verify import ToVerify, carry_out_verify, prepare_verify
 
 SAFETENSORS = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> ToVerify:
-    return prepare(copy(SAFETENSORS, tmp_path))
+    return prepare_verify(copy(SAFETENSORS, tmp_path))
 
 
 @pytest.fixture
 def written(given: ToVerify) -> Path:
-    found = verify(given, digests=True, budget=SMALL)
+    found = carry_out_verify(given, digests=True, budget=SMALL)
     assert found.manifest is not None
     path = sidecar_of(given.files)
     write_digest_manifest(found.manifest, path, given.files)
@@ -43,7 +43,12 @@ def written(given: ToVerify) -> Path:
 def test_what_was_written_is_read(given: ToVerify, written: Path) -> None:
     assert written == given.files.subject.with_name("checkpoint.zerotools.json")
     found = read_digest_manifest(written)
-    assert found == verify(prepare(given.files.subject), digests=True, budget=SMALL).manifest
+    assert (
+        found
+        == carry_out_verify(
+            prepare_verify(given.files.subject), digests=True, budget=SMALL
+        ).manifest
+    )
     assert set(found.tensors) == set(given.checkpoint.tensors)
     assert set(found.files) == set(given.files.names)
 
@@ -83,8 +88,8 @@ def test_another_program_computes_it_by_the_documentation(tmp_path: Path) -> Non
     """docs/reference/digest-manifest.md, and nothing of zerotools."""
     values = np.random.default_rng(2).normal(size=(3, 400_000)).astype(np.float32)
     save_file({"w": values, "häufig": np.arange(5)}, tmp_path / "model.safetensors")
-    given = prepare(tmp_path / "model.safetensors")
-    found = verify(given, digests=True, budget=SMALL).manifest
+    given = prepare_verify(tmp_path / "model.safetensors")
+    found = carry_out_verify(given, digests=True, budget=SMALL).manifest
     assert found is not None
     write_digest_manifest(found, tmp_path / "m.json", given.files)
     tree = json.loads((tmp_path / "m.json").read_text())
@@ -131,8 +136,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def write(path: Path) -> Path:
-    given = prepare(path)
-    found = verify(given, digests=True, budget=SMALL)
+    given = prepare_verify(path)
+    found = carry_out_verify(given, digests=True, budget=SMALL)
     assert found.manifest is not None
     file = sidecar_of(given.files)
     write_digest_manifest(found.manifest, file, given.files)
@@ -140,7 +145,7 @@ def write(path: Path) -> Path:
 
 
 def verified(path: Path) -> Verification:
-    return verify(prepare(path), budget=SMALL)
+    return carry_out_verify(prepare_verify(path), budget=SMALL)
 
 
 def test_either_is_found_for_either(run: Path) -> None:

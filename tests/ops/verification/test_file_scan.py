@@ -20,7 +20,7 @@ from zerotools.ops.verification.file_scan import (
     Record,
     ScannedFile,
     claims_of,
-    scan,
+    scan_files,
 )
 
 from .damage import SMALL, flip
@@ -44,10 +44,10 @@ def file(tmp_path: Path) -> ScannedFile:
 @pytest.mark.parametrize("at", [0, 4, 5, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 9])
 def test_a_flipped_bit_is_in_its_record_alone(tmp_path: Path, file: ScannedFile, at: int) -> None:
     seen: list[int] = []
-    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL, seen.append)
+    (found,), _ = scan_files(tmp_path, [file], ClaimedBytes(), SMALL, seen.append)
     assert (found.damaged, found.error, sum(seen)) == ([], None, SIZE)
     flip(tmp_path / "a", at)
-    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL)
+    (found,), _ = scan_files(tmp_path, [file], ClaimedBytes(), SMALL)
     ((record, crc),) = found.damaged
     assert record.begin <= at < record.begin + record.length
     assert crc != record.crc
@@ -61,14 +61,14 @@ def test_the_digest_of_a_file_is_that_of_its_blocks(
     hashers = [block_hasher() for _ in range(0, SIZE, BLOCK_BYTES)]
     for number, hasher in enumerate(hashers):
         hasher.update(data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
-    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), budget, digests=True)
+    (found,), _ = scan_files(tmp_path, [file], ClaimedBytes(), budget, digests=True)
     assert found.digest == of_blocks(each.digest() for each in hashers)
     assert found.damaged == []
 
 
 def test_bytes_in_no_record_do_not_matter(tmp_path: Path, file: ScannedFile) -> None:
     flip(tmp_path / "a", SIZE - 1)
-    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL)
+    (found,), _ = scan_files(tmp_path, [file], ClaimedBytes(), SMALL)
     assert found.damaged == []
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_others_from_it(
     (tmp_path / "short").write_bytes(b"1234")
     short = ScannedFile("short", 100)
     gone = ScannedFile("gone", 5)
-    found, _ = scan(tmp_path, [short, gone, file], ClaimedBytes(), SMALL)
+    found, _ = scan_files(tmp_path, [short, gone, file], ClaimedBytes(), SMALL)
     assert "truncated" in (found[0].error or "")
     assert "missing" in (found[1].error or "")
     assert found[2].error is None
@@ -100,7 +100,7 @@ def test_every_number_is_counted_once_wherever_it_lies(tmp_path: Path, offset: i
         Origin("dcp", tmp_path),
         files={"a": size},
     )
-    _, counts = scan(
+    _, counts = scan_files(
         tmp_path, [ScannedFile("a", size, claimed_as="a")], claims_of(checkpoint), SMALL
     )
     assert counts == {key: ValueCounts(600, 120)}
@@ -113,7 +113,9 @@ def test_tensors_that_share_bytes_are_both_counted(tmp_path: Path) -> None:
     part = Tensor(FLOAT32, (2,), (Chunk(Box((0,), (2,)), "a", 8),))
     tensors = {Key("whole", "param"): whole, Key("part", "param"): part}
     checkpoint = Checkpoint(tmp_path, tensors, Origin("dcp", tmp_path), files={"a": 24})
-    _, counts = scan(tmp_path, [ScannedFile("a", 24, claimed_as="a")], claims_of(checkpoint), SMALL)
+    _, counts = scan_files(
+        tmp_path, [ScannedFile("a", 24, claimed_as="a")], claims_of(checkpoint), SMALL
+    )
     assert counts == {
         Key("whole", "param"): ValueCounts(1, 1),
         Key("part", "param"): ValueCounts(0, 1),

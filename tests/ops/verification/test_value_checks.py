@@ -1,4 +1,6 @@
-"""`verify` finds what `consolidate --dtype` refuses of quantised weights, and no more than that."""
+"""`carry_out_verify` finds what `consolidate --dtype` refuses of quantised weights, and no more
+than that.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.errors import BadFile
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options
-from zerotools.ops.conversions.consolidate import prepare as prepare_export
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import prepare_export as prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.value_checks import is_exact_in, is_mask
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 from .damage import SMALL
 
@@ -82,37 +84,39 @@ def test_both_say_the_same(
     tensors: Mapping[str, Array], settings: Mapping[str, Any], said: str | None, tmp_path: Path
 ) -> None:
     model = write(tmp_path / "model", tensors, settings)
-    findings = verify(prepare(model)).findings
+    findings = carry_out_verify(prepare_verify(model)).findings
     export = prepare_export(model, tmp_path / "out", Options(dtype="fp32"))
     if said is None:
         assert not findings
-        perform(export, budget=MemoryBudget(), overwrite=False)
+        perform_conversion(export, budget=MemoryBudget(), overwrite=False)
         return
     (finding,) = findings
     assert said in finding.message
     assert finding.tensor is not None
     assert finding.tensor.name.startswith("a.weight")
     with pytest.raises(BadFile, match=said):
-        perform(export, budget=MemoryBudget(), overwrite=False)
-    assert not verify(prepare(model), fast=True).findings
+        perform_conversion(export, budget=MemoryBudget(), overwrite=False)
+    assert not carry_out_verify(prepare_verify(model), fast=True).findings
 
 
 def test_the_bytes_that_are_no_numbers_are_found_once(tmp_path: Path) -> None:
     model = write(tmp_path / "model", _fp8(scale=float("nan")), FP8)
-    (finding,) = verify(prepare(model)).findings
+    (finding,) = carry_out_verify(prepare_verify(model)).findings
     assert "1 NaN" in finding.message
 
 
 def test_of_several_parts_one_finds_it(tmp_path: Path) -> None:
     model = write(tmp_path / "model", _fp8(scale=0.0), FP8)
-    found = [verify(prepare(model, part=OutputPart(at, 2))).findings for at in (1, 2)]
+    found = [
+        carry_out_verify(prepare_verify(model, part=OutputPart(at, 2))).findings for at in (1, 2)
+    ]
     assert sum(map(len, found)) == 1
 
 
 def test_in_a_store_it_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write(tmp_path / "model", _fp8(scale=0.0), FP8)
     with served(monkeypatch) as store:
-        (finding,) = verify(prepare(put_directory(store, model, "model"))).findings
+        (finding,) = carry_out_verify(prepare_verify(put_directory(store, model, "model"))).findings
     assert "a scale of 0 for" in finding.message
 
 
@@ -140,7 +144,7 @@ def test_a_mask_has_one_finite_number(tmp_path: Path, values: np.ndarray, expect
     file = tmp_path / "model.safetensors"
     save_file({"w": values, "other": np.ones(3, np.float32)}, file)
     assert is_mask(formats.read(file), W) is expected
-    found = verify(prepare(file), budget=SMALL)
+    found = carry_out_verify(prepare_verify(file), budget=SMALL)
     assert bool(found.findings) is not expected
     assert W in found.odd
 

@@ -19,7 +19,12 @@ from zerotools.formats import FORMATS
 from zerotools.io.files.source_stamps import Sources
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
 from zerotools.ops.verification.findings import Check, Soundness
-from zerotools.ops.verification.verify import OF_ANY_SAVE, ToVerify, prepare, verify
+from zerotools.ops.verification.verify import (
+    OF_ANY_SAVE,
+    ToVerify,
+    carry_out_verify,
+    prepare_verify,
+)
 
 from .damage import SMALL, copy, flip, largest_record, messages, verified
 
@@ -199,10 +204,10 @@ def test_other_tags_are_no_part_of_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_meanwhile_is_said(tmp_path: Path) -> None:
     path = copy(DEEPSPEED / "hf-trainer-z3-bf16-w2" / "checkpoint", tmp_path)
-    given = prepare(path)
+    given = prepare_verify(path)
     file = next(path.rglob("trainer_state.json"))
     file.write_text(file.read_text() + " ")
-    (finding,) = verify(given, fast=True).findings
+    (finding,) = carry_out_verify(given, fast=True).findings
     assert finding.check is Check.CHANGED
     assert "changed while it was verified" in finding.message
     assert "bytes and has" in finding.message
@@ -230,28 +235,28 @@ def test_copies_that_differ_are_found(tmp_path: Path) -> None:
 
 
 def _of_copies(given: ToVerify) -> list[str]:
-    found = verify(given, budget=SMALL).findings
+    found = carry_out_verify(given, budget=SMALL).findings
     return [finding.message for finding in found if "copies" in finding.message]
 
 
 def test_values_that_cannot_be_are_counted(tmp_path: Path) -> None:
     values = noise(500, 400)
     values[0, :3], values[499, 399] = np.nan, -np.inf
-    found = verify(stored(tmp_path / "a", "param", values), budget=SMALL)
+    found = carry_out_verify(stored(tmp_path / "a", "param", values), budget=SMALL)
     assert "w holds 3 NaN and 1 infinite values" in messages(found)
 
     squares = np.abs(noise(500, 400))
     squares[3, 4], squares[5, 6] = -1e-8, -0.0
-    found = verify(stored(tmp_path / "b", "exp_avg_sq", squares), budget=SMALL)
+    found = carry_out_verify(stored(tmp_path / "b", "exp_avg_sq", squares), budget=SMALL)
     assert "w (exp_avg_sq) holds 1 values below zero" in messages(found)
 
-    found = verify(stored(tmp_path / "c", "buffer", values), budget=SMALL)
+    found = carry_out_verify(stored(tmp_path / "c", "buffer", values), budget=SMALL)
     assert found.odd[Key("w", "buffer")].nans == 3
     assert [f for f in found.findings if f.check is Check.MEANING] == []
 
 
 def test_nothing_of_other_checkpoints_is_read() -> None:
-    names = prepare(GOLDEN / "deepspeed-0.19.8/z3-bf16-w2/checkpoint").files.names
+    names = prepare_verify(GOLDEN / "deepspeed-0.19.8/z3-bf16-w2/checkpoint").files.names
     assert all(name.startswith("global_step2/") for name in names)
 
 

@@ -16,9 +16,9 @@ from tests.ops.verification.damage import SMALL, copy, flip, largest_record
 from tests.ops.verification.forms import made
 from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.execution.part_share import OutputPart
-from zerotools.ops.verification.compare_manifest import Against, against
+from zerotools.ops.verification.compare_manifest import Against, chosen_reference
 from zerotools.ops.verification.findings import Check, Soundness, Verification
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.ops.verification.verify_part import Portion, portion_of, tied_names
 
 CASES = {
@@ -38,15 +38,15 @@ FILES = 8 if FULL else 4
 def in_parts(path: Path, of: int, other: Path | None = None) -> list[Verification]:
     found = []
     for index in range(1, of + 1):
-        given = prepare(path, part=OutputPart(index, of))
-        compared = None if other is None else against(other, SMALL, portion=given.portion)
-        found.append(verify(given, other=compared, budget=SMALL))
+        given = prepare_verify(path, part=OutputPart(index, of))
+        compared = None if other is None else chosen_reference(other, SMALL, portion=given.portion)
+        found.append(carry_out_verify(given, other=compared, budget=SMALL))
     return found
 
 
 def whole(path: Path, other: Path | None = None) -> Verification:
-    compared: Against | None = None if other is None else against(other, SMALL)
-    return verify(prepare(path), other=compared, budget=SMALL)
+    compared: Against | None = None if other is None else chosen_reference(other, SMALL)
+    return carry_out_verify(prepare_verify(path), other=compared, budget=SMALL)
 
 
 def said(found: Sequence[Verification]) -> set[str]:
@@ -114,9 +114,9 @@ def test_a_part_compares_its_own_tensors(tmp_path: Path, how: str) -> None:
 def test_a_changed_value_is_found_by_the_part_that_has_its_tensor(tmp_path: Path) -> None:
     source = CASES["zero 3"]
     out = made(source, tmp_path / "out", "export-bf16")
-    keys = list(prepare(out).checkpoint.tensors)
+    keys = list(prepare_verify(out).checkpoint.tensors)
     for key in (keys[0], keys[-1]):
-        chunk = prepare(out).checkpoint.tensors[key].chunks[0]
+        chunk = prepare_verify(out).checkpoint.tensors[key].chunks[0]
         flip(out / chunk.file, chunk.offset)
         (finding,) = [each for part in in_parts(out, 3, source) for each in part.findings]
         assert (finding.check, finding.tensor) == (Check.MANIFEST, key)
@@ -144,7 +144,7 @@ def test_fewer_bits_in_one_part_leave_its_file_unchecked(tmp_path: Path) -> None
 
 
 def test_tied_names_are_of_one_part() -> None:
-    given = prepare(JOB)
+    given = prepare_verify(JOB)
     assert given.checkpoint.aliases
     for of in (2, 5, 50):
         parts = [

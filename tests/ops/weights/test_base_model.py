@@ -25,10 +25,10 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.hub_layout import HubBlock
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.io.stores.store_path import StorePath
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.base_model import with_base
 from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
-from zerotools.ops.weights.restore_hub_layout import hub_layout_of, restored
+from zerotools.ops.weights.restore_hub_layout import hub_layout_of, restore_hub_layout
 from zerotools.runs.base_model_record import record_base
 from zerotools.runs.job_record import JobRecord, LoraRecord
 
@@ -254,7 +254,7 @@ def test_the_sum_is_that_of_the_weight_before_it_was_rounded(tmp_path: Path) -> 
     assert merged is not None
     assert set(merged.checkpoint.tensors) == {PLAIN, OTHER}
     with merged.sums():
-        found = load(merged.checkpoint, dict.fromkeys((PLAIN, OTHER), dtypes.FLOAT32))
+        found = load_tensors(merged.checkpoint, dict.fromkeys((PLAIN, OTHER), dtypes.FLOAT32))
     np.testing.assert_allclose(found[PLAIN], wanted(), rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found[OTHER], matrices()[OTHER])
 
@@ -267,9 +267,9 @@ def test_a_weight_may_have_another_name_on_the_hub(tmp_path: Path) -> None:
     assert merged is not None
     layout = hub_layout_of(merged.checkpoint)
     with merged.sums():
-        found = restored(merged.checkpoint, layout)
+        found = restore_hub_layout(merged.checkpoint, layout)
         assert {key.name for key in found.tensors} == {ON_HUB, OTHER.name}
-        total = load(found, {Key(ON_HUB, "param"): dtypes.FLOAT32})[Key(ON_HUB, "param")]
+        total = load_tensors(found, {Key(ON_HUB, "param"): dtypes.FLOAT32})[Key(ON_HUB, "param")]
     np.testing.assert_allclose(total, wanted(), rtol=1e-6, atol=1e-6)
 
 
@@ -294,7 +294,7 @@ def test_a_base_that_is_gone_or_changed_is_refused(
     merged = merge_adapters(source, tmp_path / "scratch", request=AdapterRequest(base=Path("copy")))
     assert merged is not None
     with merged.sums():
-        found = load(merged.checkpoint, {PLAIN: dtypes.FLOAT32})[PLAIN]
+        found = load_tensors(merged.checkpoint, {PLAIN: dtypes.FLOAT32})[PLAIN]
     np.testing.assert_allclose(found, wanted(), rtol=1e-6, atol=1e-6)
 
 

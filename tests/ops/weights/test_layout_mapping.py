@@ -16,11 +16,11 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.layout_mapping import (
     MapRequest,
     config_of,
-    mapped,
+    mapped_checkpoint,
     mapped_training,
 )
 
@@ -57,12 +57,12 @@ def request(checkpoint: Checkpoint, to: str = "other", source: str | None = None
 
 
 def arrays_of(checkpoint: Checkpoint) -> dict[Key, np.ndarray]:
-    return load(checkpoint, {key: each.dtype for key, each in checkpoint.tensors.items()})
+    return load_tensors(checkpoint, {key: each.dtype for key, each in checkpoint.tensors.items()})
 
 
 def test_masters_copies_and_moments_move_alike_and_come_back(tmp_path: Path) -> None:
     source = toy(tmp_path)
-    there = mapped(source, request(source))
+    there = mapped_checkpoint(source, request(source))
     assert there.notes[0] == "the tensors have the layout hf of the map toy"
     assert "top.in is padded from 10 to 128 rows" in there.notes[1]
     assert {key.role for key in there.checkpoint.tensors} == set(ROLES)
@@ -73,7 +73,7 @@ def test_masters_copies_and_moments_move_alike_and_come_back(tmp_path: Path) -> 
         assert (made[Key("block.q", role)] == np.stack(q)).all()
         kv = [before[Key(f"layer.{n}.kv", role)][[0, 1, 4, 5, 2, 3, 6, 7]] for n in range(2)]
         assert (made[Key("block.kv", role)] == np.stack(kv)).all()
-    back = mapped(there.checkpoint, request(source, "hf"))
+    back = mapped_checkpoint(there.checkpoint, request(source, "hf"))
     after = arrays_of(back.checkpoint)
     assert set(after) == set(before)
     assert all(after[key].tobytes() == before[key].tobytes() for key in before)
@@ -82,26 +82,26 @@ def test_masters_copies_and_moments_move_alike_and_come_back(tmp_path: Path) -> 
 
 def test_a_layout_that_it_has_already_is_said_and_changes_nothing(tmp_path: Path) -> None:
     source = toy(tmp_path)
-    same = mapped(source, request(source, "hf"))
+    same = mapped_checkpoint(source, request(source, "hf"))
     assert not same.is_changed
     assert same.notes == ("the checkpoint already has the layout hf: its tensors stay as they are",)
-    there = mapped(source, request(source))
-    assert not mapped(there.checkpoint, request(source, "twin")).is_changed
+    there = mapped_checkpoint(source, request(source))
+    assert not mapped_checkpoint(there.checkpoint, request(source, "twin")).is_changed
 
 
 def test_a_layout_that_is_said_is_checked(tmp_path: Path) -> None:
     source = toy(tmp_path)
-    assert mapped(source, request(source, source="hf")).is_changed
+    assert mapped_checkpoint(source, request(source, source="hf")).is_changed
     with pytest.raises(BadRequest, match="does not have the layout other of the map toy"):
-        mapped(source, request(source, "hf", source="other"))
+        mapped_checkpoint(source, request(source, "hf", source="other"))
     with pytest.raises(BadRequest, match="no layout othr; the nearest is other"):
-        mapped(source, request(source, "othr"))
+        mapped_checkpoint(source, request(source, "othr"))
 
 
 def test_a_shape_that_config_contradicts_is_said_with_both(tmp_path: Path) -> None:
     source = toy(tmp_path, vocab_size=11)
     with pytest.raises(BadRequest, match=r"embed has shape \[10, 4\], but .* gives it \[11, 4\]"):
-        mapped(source, request(source))
+        mapped_checkpoint(source, request(source))
 
 
 def test_tensors_that_no_rule_knows_are_refused(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_tensors_that_no_rule_knows_are_refused(tmp_path: Path) -> None:
     stray = source.tensors[Key("layer.0.q", "param")]
     more = replace(source, tensors={**source.tensors, Key("layer.0.qq", "param"): stray})
     with pytest.raises(BadRequest, match=r"1 tensor unknown \(layer.0.qq; the nearest"):
-        mapped(more, request(source))
+        mapped_checkpoint(more, request(source))
     more = replace(source, tensors={**source.tensors, Key("stray", "exp_avg"): stray})
     with pytest.raises(BadRequest, match=r"has stray \(exp_avg\), but no weight stray"):
-        mapped(more, request(source))
+        mapped_checkpoint(more, request(source))
 
 
 def test_state_that_some_parts_lack_is_refused(tmp_path: Path) -> None:
@@ -120,16 +120,16 @@ def test_state_that_some_parts_lack_is_refused(tmp_path: Path) -> None:
     tensors = dict(source.tensors)
     del tensors[Key("layer.1.expert.2.w", "exp_avg")]
     with pytest.raises(BadRequest, match=r"layer.1.expert.2.w|has no exp_avg"):
-        mapped(replace(source, tensors=tensors), request(source))
+        mapped_checkpoint(replace(source, tensors=tensors), request(source))
 
 
 def test_state_of_another_shape_moves_with_a_plain_name_only(tmp_path: Path) -> None:
     source = toy(tmp_path, ("param",))
     row = Tensor(dtypes.FLOAT32, (4,), (Chunk(Box.whole((4,)), "data", 0),))
     with pytest.raises(Unsupported, match=r"layer.0.kv \(row\) has shape \[4\] and its weight"):
-        mapped(replace(source, tensors={**source.tensors, Key("layer.0.kv", "row"): row}),
+        mapped_checkpoint(replace(source, tensors=source.tensors | {Key("layer.0.kv", "row"): row}),
                request(source))  # fmt: skip
-    made = mapped(replace(source, tensors={**source.tensors, Key("embed", "row"): row}),
+    made = mapped_checkpoint(replace(source, tensors={**source.tensors, Key("embed", "row"): row}),
                   request(source))  # fmt: skip
     assert made.checkpoint.tensors[Key("top.in", "row")] is row
 
@@ -138,11 +138,11 @@ def test_a_tie_gets_the_names_of_the_layout(tmp_path: Path) -> None:
     source = toy(tmp_path, ("param",), tied=True)
     tensors = {key: each for key, each in source.tensors.items() if key.name != "head"}
     tied = replace(source, tensors=tensors, aliases={"head": "embed"})
-    there = mapped(tied, request(source)).checkpoint
+    there = mapped_checkpoint(tied, request(source)).checkpoint
     assert there.aliases == {"top.out": "top.in"}
     assert Key("top.out", "param") not in there.tensors
-    assert mapped(there, request(source, "hf")).checkpoint.aliases == {"head": "embed"}
-    untold = mapped(replace(tied, aliases={}), request(source)).checkpoint
+    assert mapped_checkpoint(there, request(source, "hf")).checkpoint.aliases == {"head": "embed"}
+    untold = mapped_checkpoint(replace(tied, aliases={}), request(source)).checkpoint
     assert untold.aliases == {"top.out": "top.in"}
 
 
@@ -150,19 +150,19 @@ def test_a_tie_that_config_does_not_say_is_written_under_both_names(tmp_path: Pa
     source = toy(tmp_path, ("param", "exp_avg"))
     tensors = {key: each for key, each in source.tensors.items() if key.name != "head"}
     tied = replace(source, tensors=tensors, aliases={"head": "embed"})
-    there = mapped(tied, request(source)).checkpoint
+    there = mapped_checkpoint(tied, request(source)).checkpoint
     assert there.aliases == {}
     made = arrays_of(there)
     assert (made[Key("top.out", "param")] == made[Key("top.in", "param")]).all()
     assert Key("top.out", "exp_avg") not in made
     with pytest.raises(BadRequest, match="1 tensor missing"):
-        mapped(replace(tied, aliases={"other": "embed"}), request(source))
+        mapped_checkpoint(replace(tied, aliases={"other": "embed"}), request(source))
 
 
 def test_without_a_config_no_map_is_made(tmp_path: Path) -> None:
     source = replace(toy(tmp_path), model_sidecars={})
     with pytest.raises(BadRequest, match=r"has no config.json, .* give --config-dir"):
-        mapped(source, request(source))
+        mapped_checkpoint(source, request(source))
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(BadFile, match="is not a JSON object"):
         config_of(tmp_path / "config.json", tmp_path)
@@ -170,7 +170,7 @@ def test_without_a_config_no_map_is_made(tmp_path: Path) -> None:
     with pytest.raises(
         Unsupported, match="no map exists for models of type qwen9; the nearest is qw"
     ):
-        mapped(unknown, MapRequest(to="megatron"))
+        mapped_checkpoint(unknown, MapRequest(to="megatron"))
 
 
 ONE_STEP = {Key(name, "step"): Scalar(3.0) for name in HUB}
@@ -186,7 +186,7 @@ def test_groups_and_numbers_get_the_new_names(tmp_path: Path) -> None:
     experts = tuple(name for name in HUB if "expert" in name)
     rest = tuple(reversed([name for name in HUB if "expert" not in name and name != "embed"]))
     training = trained(rest, experts, frozen=frozenset({"embed"}))
-    made = mapped(source, request(source))
+    made = mapped_checkpoint(source, request(source))
     found = mapped_training(source, training, made.origins)
     assert [group.options for group in found.groups] == [{"lr": 0}, {"lr": 1}]
     assert found.groups[0].params == ("block.kv", "block.q", "top.out")
@@ -198,7 +198,7 @@ def test_groups_and_numbers_get_the_new_names(tmp_path: Path) -> None:
 
 def test_parts_of_different_groups_or_steps_are_refused(tmp_path: Path) -> None:
     source = toy(tmp_path)
-    made = mapped(source, request(source))
+    made = mapped_checkpoint(source, request(source))
     names = tuple(name for name in HUB if name != "layer.1.q")
     with pytest.raises(BadRequest, match=r"layer.0.q and layer.1.q are parts of block.q"):
         mapped_training(source, trained(names, ("layer.1.q",)), made.origins)

@@ -12,9 +12,9 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
-from zerotools.ops.weights.layout_search import namings
-from zerotools.ops.weights.rewrite import rename, select
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
+from zerotools.ops.weights.layout_search import possible_namings
+from zerotools.ops.weights.rewrite import rename_tensors, select_tensors
 
 TIED: dict[str, Any] = {"tie_word_embeddings": True}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -26,25 +26,25 @@ def llama(folder: Path, **config: Any) -> Checkpoint:
 
 
 def without(checkpoint: Checkpoint, name: str) -> Checkpoint:
-    return select(checkpoint, lambda key: key.name != name)
+    return select_tensors(checkpoint, lambda key: key.name != name)
 
 
 def test_a_head_alone_is_the_embedding_where_they_are_tied(tmp_path: Path) -> None:
     source = llama(tmp_path / "tied", **TIED)
-    made = mapped(without(source, EMBEDDING), MapRequest(to="meta"))
+    made = mapped_checkpoint(without(source, EMBEDDING), MapRequest(to="meta"))
     assert Key("tok_embeddings.weight", "param") in made.checkpoint.tensors
     assert made.origins["tok_embeddings.weight"] == (HEAD,)
     untied = llama(tmp_path / "untied")
     with pytest.raises(BadRequest, match=EMBEDDING):
-        mapped(without(untied, EMBEDDING), MapRequest(to="meta"))
+        mapped_checkpoint(without(untied, EMBEDDING), MapRequest(to="meta"))
 
 
 @pytest.mark.parametrize("to", ["meta", "hf"])
 def test_wrappers_come_off_and_param_groups_find_their_weights(tmp_path: Path, to: str) -> None:
-    source = rename(llama(tmp_path / "run"), lambda name: f"module.{name}")
+    source = rename_tensors(llama(tmp_path / "run"), lambda name: f"module.{name}")
     names = tuple(key.name for key in source.tensors)
     training = TrainingState(groups=(ParamGroup(names, {"lr": 0.1}),))
-    made = mapped(source, MapRequest(to=to), training)
+    made = mapped_checkpoint(source, MapRequest(to=to), training)
     assert made.is_changed
     assert "took module. off the names, to match the layouts of the map" in made.notes
     (group,) = mapped_training(source, training, made.origins).groups
@@ -53,16 +53,18 @@ def test_wrappers_come_off_and_param_groups_find_their_weights(tmp_path: Path, t
 
 
 def test_names_that_fit_no_layout_are_refused_as_they_are(tmp_path: Path) -> None:
-    source = rename(llama(tmp_path / "run"), lambda name: f"module.x{name}y")
+    source = rename_tensors(llama(tmp_path / "run"), lambda name: f"module.x{name}y")
     with pytest.raises(BadRequest, match=r"unknown \(module\.x"):
-        mapped(source, MapRequest(to="meta"))
+        mapped_checkpoint(source, MapRequest(to="meta"))
 
 
 NAMES = ("model.embed.weight", "model.layers.0.q.weight", "head.weight")
 
 
 def made(names: list[str]) -> list[tuple[list[str], tuple[str, ...]]]:
-    return [([way.new_name(name) for name in names], way.removed) for way in namings(names)]
+    return [
+        ([way.new_name(name) for name in names], way.removed) for way in possible_namings(names)
+    ]
 
 
 @pytest.mark.parametrize(

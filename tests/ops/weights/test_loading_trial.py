@@ -10,7 +10,7 @@ from tests.maps.models import built_without_values
 from zerotools.core.errors import Unsupported
 from zerotools.maps.hub_tensor_names import NameFaults
 from zerotools.ops.weights import loading_trial
-from zerotools.ops.weights.loading_trial import Unbuildable, trials
+from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 
 MIXTRAL = ".block_sparse_moe.experts.{}.w{}.weight"
 
@@ -34,7 +34,7 @@ def test_what_is_missing_unexpected_and_of_another_shape() -> None:
         {**hub, "model.norm.weight": (31,)},
         {name: shape for name, shape in hub.items() if name != "model.embed_tokens.weight"},
     ]
-    found = trials(config, cases)
+    found = trial_loads(config, cases)
     assert [each.faults.count for each in found] == [0, 0, 1, 1, 1, 0]
     assert found[2].faults.missing == ("model.layers.1.mlp.experts.gate_up_proj",)
     assert found[3].faults == NameFaults(unexpected=("v_head.weight",))
@@ -46,7 +46,7 @@ def test_what_is_missing_unexpected_and_of_another_shape() -> None:
 def test_without_transformers_it_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading_trial, "_NEEDED", ("json", "no_such_package"))
     with pytest.raises(Unsupported, match=r"^no_such_package is not installed$"):
-        trials({"model_type": "llama"}, [{}])
+        trial_loads({"model_type": "llama"}, [{}])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_trial_that_fails_says_why(
     monkeypatch.setattr(loading_trial, "_PROGRAM", program)
     monkeypatch.setattr(loading_trial, "TRIAL_SECONDS", 2.0)
     with pytest.raises(Unsupported, match=said):
-        trials({"model_type": "llama"}, [{}])
+        trial_loads({"model_type": "llama"}, [{}])
 
 
 @pytest.mark.full
@@ -74,7 +74,7 @@ def test_config_json_is_read_as_transformers_reads_it() -> None:
     pytest.importorskip("transformers")
     config = {"model_type": "mamba2", "time_step_limit": [0.0, {"__float__": "Infinity"}]}
     config |= {"hidden_size": 8, "num_heads": 2, "head_dim": 8, "state_size": 4, "n_groups": 1}
-    found = trials({**config, "num_hidden_layers": 1}, [{}])
+    found = trial_loads({**config, "num_hidden_layers": 1}, [{}])
     assert "backbone.embeddings.weight" in found[0].faults.missing
 
 
@@ -83,4 +83,4 @@ def test_config_json_is_read_as_transformers_reads_it() -> None:
 def test_a_config_of_a_known_type_that_is_wrong_is_told_from_others() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(Unbuildable, match="hidden_size"):
-        trials({"model_type": "mamba2", "hidden_size": "x"}, [{}])
+        trial_loads({"model_type": "mamba2", "hidden_size": "x"}, [{}])

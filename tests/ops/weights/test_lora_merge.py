@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Target
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights import adapter_arithmetic
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.runs.job_record import JobRecord, LoraRecord
@@ -65,7 +65,7 @@ def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns
     assert list(merged.checkpoint.tensors) == [plain, OTHER]
     assert not (tmp_path / "scratch").exists()
     with merged.sums():
-        found = load(merged.checkpoint, dict.fromkeys((plain, OTHER), dtypes.FLOAT32))
+        found = load_tensors(merged.checkpoint, dict.fromkeys((plain, OTHER), dtypes.FLOAT32))
     wanted = arrays[WEIGHT] + np.float32(SCALE) * (arrays[UP] @ arrays[DOWN])
     np.testing.assert_allclose(found[plain], wanted, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found[OTHER], arrays[OTHER])
@@ -95,7 +95,7 @@ def test_a_layer_that_keeps_its_weight_transposed_gets_the_sum_so(tmp_path: Path
     assert merged is not None
     plain = Key("layer.q.weight", "param")
     with merged.sums():
-        found = load(merged.checkpoint, {plain: dtypes.FLOAT32})[plain]
+        found = load_tensors(merged.checkpoint, {plain: dtypes.FLOAT32})[plain]
     wanted = arrays[WEIGHT] + np.float32(SCALE) * (arrays[UP] @ arrays[DOWN]).T
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
     mixed = {**matrices(5, 9), DOWN: arrays[DOWN], UP: matrices(9, 5)[UP]}

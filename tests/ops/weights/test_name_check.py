@@ -16,7 +16,7 @@ import zerotools
 from tests.maps.test_hub_tensor_names import BODY, HEAD, LLAMA
 from zerotools.core.errors import BadRequest
 from zerotools.ops.weights import loading_trial
-from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit
+from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit_to_config
 
 WHOLE = {**BODY, **HEAD}
 UNKNOWN = "transformers does not know it"
@@ -245,36 +245,36 @@ def test_gather_takes_a_lora_run_as_it_is(tmp_path: Path) -> None:
 class TestFit:
     def test_transformers_is_asked_before_a_refusal(self, trial: list[Any]) -> None:
         trial.append(answer())
-        assert isinstance(fit(BODY, {}, LLAMA), Fits)
+        assert isinstance(fit_to_config(BODY, {}, LLAMA), Fits)
 
     def test_transformers_is_asked_of_other_models(self, trial: list[Any]) -> None:
         other = {"model_type": "falcon"}
-        assert fit(BODY, {}, other) == NotChecked(UNKNOWN)
+        assert fit_to_config(BODY, {}, other) == NotChecked(UNKNOWN)
         trial.append(answer(missing=["a"], unexpected=["model.norm.weight"]))
-        found = fit(BODY, {}, other)
+        found = fit_to_config(BODY, {}, other)
         assert isinstance(found, Misses)
         assert found.faults.missing == ("a",)
         held = {name: shape for name, shape in BODY.items() if name != "model.norm.weight"}
-        found = fit(held, {"model.norm.weight": (8,)}, other)
+        found = fit_to_config(held, {"model.norm.weight": (8,)}, other)
         assert isinstance(found, Misses)
         assert found.faults.unexpected == ()
 
     def test_code_of_its_own_is_not_judged(self, trial: list[Any]) -> None:
         trial.append(answer(missing=["a"]))
-        found = fit(BODY, {}, {"model_type": "falcon", "auto_map": {"AutoModel": "x.Y"}})
+        found = fit_to_config(BODY, {}, {"model_type": "falcon", "auto_map": {"AutoModel": "x.Y"}})
         assert found == NotChecked("it names extra code (auto_map), which is not run")
 
     def test_a_config_without_a_type_is_not_judged(self) -> None:
-        assert fit(BODY, {}, {}) == NotChecked("it has no model_type")
+        assert fit_to_config(BODY, {}, {}) == NotChecked("it has no model_type")
 
     def test_a_size_that_the_config_leaves_out_is_that_of_its_class(self) -> None:
         config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
-        found = fit(WHOLE, {}, config)
+        found = fit_to_config(WHOLE, {}, config)
         assert isinstance(found, Misses)
         assert found.faults.wrong[0] == ("model.layers.0.mlp.gate_proj.weight", (12, 8), (11008, 8))
 
     def test_a_size_that_is_none_is_for_transformers(self) -> None:
-        assert fit(WHOLE, {}, {**LLAMA, "hidden_size": "8"}) == NotChecked(UNKNOWN)
+        assert fit_to_config(WHOLE, {}, {**LLAMA, "hidden_size": "8"}) == NotChecked(UNKNOWN)
 
 
 def test_a_config_that_transformers_cannot_build_is_refused(

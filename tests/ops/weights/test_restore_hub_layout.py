@@ -15,11 +15,11 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.hub_layout import HubBlock, renamed
+from zerotools.core.hub_layout import HubBlock, whole_tensor_block
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights.restore_hub_layout import hub_layout_of, keys_on_hub, restored
+from zerotools.ops.execution.load_arrays import load_tensors
+from zerotools.ops.weights.restore_hub_layout import hub_layout_of, keys_on_hub, restore_hub_layout
 from zerotools.runs.job_record import write_record
 from zerotools.runs.manifest import write_manifest
 
@@ -52,11 +52,11 @@ def test_every_element_is_where_the_hub_has_it(
     shape, blocks = LAYOUTS[name]
     wanted = hub_tensors(blocks)
     source = written(tmp_path / "source", {"w": filled(shape, blocks, wanted)}, cut, dim)
-    found = restored(source, {"w": tuple(blocks)})
+    found = restore_hub_layout(source, {"w": tuple(blocks)})
     assert {key.name: tensor.shape for key, tensor in found.tensors.items()} == {
         name: array.shape for name, array in wanted.items()
     }
-    arrays = load(found, dict.fromkeys(found.tensors, dtypes.FLOAT32))
+    arrays = load_tensors(found, dict.fromkeys(found.tensors, dtypes.FLOAT32))
     for key, array in arrays.items():
         assert np.array_equal(array, wanted[key.name]), key
 
@@ -69,9 +69,9 @@ def test_one_tensor_of_several(tmp_path: Path) -> None:
         "q": (HubBlock("qk", (6, 4), Box.whole((2, 4))),),
         "k": (HubBlock("qk", (6, 4), Box.whole((4, 4)), offset=8),),
     }
-    found = restored(source, layout)
+    found = restore_hub_layout(source, layout)
     assert [key.name for key in found.tensors] == ["qk", "n"]
-    arrays = load(found, dict.fromkeys(found.tensors, dtypes.FLOAT32))
+    arrays = load_tensors(found, dict.fromkeys(found.tensors, dtypes.FLOAT32))
     assert np.array_equal(arrays[Key("qk", "param")], whole)
 
 
@@ -81,8 +81,8 @@ def test_tied_names_follow_theirs(tmp_path: Path) -> None:
         source.root, source.tensors, source.origin, aliases={"head": "model.e", "u": "t"}
     )
     layout = {
-        "model.e": (renamed("e", (2, 3)),),
-        "head": (renamed("out", (2, 3)),),
+        "model.e": (whole_tensor_block("e", (2, 3)),),
+        "head": (whole_tensor_block("out", (2, 3)),),
         "t": (
             HubBlock("t.0", (3,), Box((0, 0), (1, 3))),
             HubBlock("t.1", (3,), Box((1, 0), (1, 3))),
@@ -92,7 +92,7 @@ def test_tied_names_follow_theirs(tmp_path: Path) -> None:
             HubBlock("u.1", (3,), Box((1, 0), (1, 3))),
         ),
     }
-    found = restored(source, layout)
+    found = restore_hub_layout(source, layout)
     assert found.aliases == {"out": "e"}
     assert sorted(key.name for key in found.tensors) == ["e", "t.0", "t.1", "u.0", "u.1"]
 
@@ -100,8 +100,8 @@ def test_tied_names_follow_theirs(tmp_path: Path) -> None:
 def test_the_record_of_the_job_decides(tmp_path: Path) -> None:
     source = written(tmp_path / "source", {"w": np.ones((2, 3))})
     assert hub_layout_of(source) == {}
-    assert restored(source, {}) is source
-    layout = {"w": (renamed("v", (2, 3)),)}
+    assert restore_hub_layout(source, {}) is source
+    layout = {"w": (whole_tensor_block("v", (2, 3)),)}
     recorded = Checkpoint(
         source.root, source.tensors, source.origin, native=DcpNative(job=a_record(hub=layout))
     )
@@ -118,15 +118,15 @@ def with_type(checkpoint: Checkpoint, name: str, dtype: DType) -> Checkpoint:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path / "source", {"a": np.ones((2, 3)), "b": np.ones((2, 3))})
     with pytest.raises(BadFile, match=r"a has shape \[2, 3\], but the record of the job has"):
-        restored(source, {"a": (renamed("v", (3, 3)),)})
+        restore_hub_layout(source, {"a": (whole_tensor_block("v", (3, 3)),)})
     joined = {
         "a": (HubBlock("ab", (4, 3), Box.whole((2, 3))),),
         "b": (HubBlock("ab", (4, 3), Box.whole((2, 3)), offset=6),),
     }
     with pytest.raises(Unsupported, match=r"a is float32, but b is float16; .* parts of ab"):
-        restored(with_type(source, "b", dtypes.FLOAT16), joined)
+        restore_hub_layout(with_type(source, "b", dtypes.FLOAT16), joined)
     with pytest.raises(BadFile, match=r"has ab in shape \[4, 3\] and also in shape \[2, 3\]"):
-        restored(source, {**joined, "b": (renamed("ab", (2, 3)),)})
+        restore_hub_layout(source, {**joined, "b": (whole_tensor_block("ab", (2, 3)),)})
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -136,8 +136,10 @@ def test_weights_alone_of_a_job_have_its_record(tmp_path: Path, alone: bool) -> 
     directory = tmp_path / "step-00000002"
     directory.mkdir()
     save_file({"w": np.ones((2, 3), "f4")}, directory / "model.safetensors")
-    layout = {"w": (renamed("v", (2, 3)),)}
+    layout = {"w": (whole_tensor_block("v", (2, 3)),)}
     write_record(directory, a_record(hub=layout, weights_only=alone))
     write_manifest(directory)
-    done = consolidate.prepare(directory, tmp_path / "out", consolidate.Options(dtype="fp32"))
+    done = consolidate.prepare_export(
+        directory, tmp_path / "out", consolidate.Options(dtype="fp32")
+    )
     assert [key.name for key in done.target.checkpoint.tensors] == ["v" if alone else "w"]

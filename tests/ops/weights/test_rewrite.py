@@ -12,15 +12,15 @@ from zerotools.ops.weights.rewrite import (
     MASTERS,
     WEIGHTS,
     choose_names,
-    matcher,
-    namer,
+    name_function,
+    name_matcher,
     parse_rule,
     weights_from,
 )
 
 
 def renamed(name: str, *rules: str, prefixes: tuple[str, ...] = ()) -> str:
-    return namer(prefixes, [parse_rule(rule) for rule in rules])(name)
+    return name_function(prefixes, [parse_rule(rule) for rule in rules])(name)
 
 
 def test_prefixes_are_taken_off_once_and_in_order() -> None:
@@ -102,8 +102,8 @@ def test_masters_alone_have_no_16_bit_weights() -> None:
 
 def test_a_tied_name_holds_the_bytes_where_the_other_is_left_out() -> None:
     tied = checkpoint({"head": "embed", "copy": "embed"}, embed__param=dtypes.FLOAT32)
-    both = choose_names(tied, matcher((), ()))
+    both = choose_names(tied, name_matcher((), ()))
     assert (types(both), both.aliases) == ({"embed": "float32"}, tied.aliases)
-    alone = choose_names(tied, matcher((), ("embed",)))
+    alone = choose_names(tied, name_matcher((), ("embed",)))
     assert (types(alone), alone.aliases) == ({"head": "float32"}, {"copy": "head"})
-    assert choose_names(tied, matcher(("embed",), ())).aliases == {}
+    assert choose_names(tied, name_matcher(("embed",), ())).aliases == {}

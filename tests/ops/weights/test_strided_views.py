@@ -19,11 +19,18 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Incomplete, Unsupported
 from zerotools.core.quantisation_schemes import BlockScaled, ScaledCast
-from zerotools.maps.views import TensorView, View, inverses, joined, padded, whole
-from zerotools.ops.execution.load_arrays import load
+from zerotools.maps.views import (
+    TensorView,
+    View,
+    concatenated,
+    inverse_pieces,
+    padded_view,
+    whole_view,
+)
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.weights.strided_views import rearranged
+from zerotools.ops.weights.strided_views import rearranged_checkpoint
 
 SMALL = MemoryBudget(3 * MIN_TILE_BYTES, 1)
 
@@ -36,15 +43,15 @@ def test_a_view_of_any_chunks_is_what_numpy_makes_and_maps_back(data: st.DataObj
     names = tuple(f"t{number}" for number in range(len(arrays)))
     with tempfile.TemporaryDirectory() as folder:
         source = stored(data, Path(folder), dict(zip(names, arrays, strict=True)))
-        made = rearranged(source, {"all": TensorView(view, names)})
+        made = rearranged_checkpoint(source, {"all": TensorView(view, names)})
         assert (loaded(made, "all") == array).all()
         back = {
             name: TensorView(View(shape, pieces), ("all",))
             for name, shape, pieces in zip(
-                names, shapes, inverses(view, [2] * len(shapes)), strict=True
+                names, shapes, inverse_pieces(view, [2] * len(shapes)), strict=True
             )
         }
-        again = rearranged(made, back)
+        again = rearranged_checkpoint(made, back)
         for name, wanted in zip(names, arrays, strict=True):
             assert loaded(again, name).tobytes() == wanted.tobytes()
 
@@ -62,7 +69,7 @@ def stored(data: st.DataObject, root: Path, arrays: dict[str, np.ndarray]) -> Ch
 
 def loaded(checkpoint: Checkpoint, name: str) -> np.ndarray:
     key = Key(name, "param")
-    return load(checkpoint, {key: checkpoint.tensors[key].dtype}, SMALL)[key]
+    return load_tensors(checkpoint, {key: checkpoint.tensors[key].dtype}, SMALL)[key]
 
 
 def written(root: Path, rows: dict[tuple[str, str], int], dtype: DType = dtypes.FLOAT32):
@@ -76,26 +83,30 @@ def written(root: Path, rows: dict[tuple[str, str], int], dtype: DType = dtypes.
     return Checkpoint(root, tensors, Origin("toy", root), files={"data": len(data)})
 
 
-BOTH = TensorView(joined([whole(0, (2, 2)), whole(1, (1, 2))], 0), ("a", "b"))
+BOTH = TensorView(concatenated([whole_view(0, (2, 2)), whole_view(1, (1, 2))], 0), ("a", "b"))
 
 
 def test_every_role_is_moved_and_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     rows = {(n, r): c for r in ("param", "exp_avg") for n, c in (("a", 2), ("b", 1))}
-    made = rearranged(written(tmp_path, rows), {"both": BOTH, "other": TensorView(BOTH.view, "cd")})
+    made = rearranged_checkpoint(
+        written(tmp_path, rows), {"both": BOTH, "other": TensorView(BOTH.view, "cd")}
+    )
     assert set(made.tensors) == {Key("both", "param"), Key("both", "exp_avg")}
     assert loaded(made, "both").tolist() == [[0, 1], [2, 3], [0, 1]]
 
 
 def test_rows_that_are_repeated_are_read_as_often(tmp_path: Path) -> None:
     source = written(tmp_path, {("a", "param"): 3})
-    made = rearranged(source, {"a": TensorView(padded(whole(0, (3, 2)), 6), ("a",))})
+    made = rearranged_checkpoint(
+        source, {"a": TensorView(padded_view(whole_view(0, (3, 2)), 6), ("a",))}
+    )
     assert loaded(made, "a").tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5], [4, 5]]
 
 
 def test_parts_without_their_state_are_refused(tmp_path: Path) -> None:
     source = written(tmp_path, {("a", "param"): 2, ("b", "param"): 1, ("a", "exp_avg"): 2})
     with pytest.raises(BadRequest, match=r"a \(exp_avg\) and b are parts of both, but b has no"):
-        rearranged(source, {"both": BOTH})
+        rearranged_checkpoint(source, {"both": BOTH})
 
 
 def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
@@ -104,7 +115,7 @@ def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
     tensors[Key("b", "param")] = Tensor(dtypes.BFLOAT16, (1, 2), ())
     mixed = Checkpoint(source.root, tensors, source.origin, files=source.files)
     with pytest.raises(Unsupported, match=r"a is float32 but b is bfloat16.*consolidate --dtype"):
-        rearranged(mixed, {"both": BOTH})
+        rearranged_checkpoint(mixed, {"both": BOTH})
 
 
 def test_a_hole_of_the_source_is_a_hole_of_the_view(tmp_path: Path) -> None:
@@ -112,7 +123,7 @@ def test_a_hole_of_the_source_is_a_hole_of_the_view(tmp_path: Path) -> None:
     tensors = dict(source.tensors)
     tensors[Key("b", "param")] = Tensor(dtypes.FLOAT32, (1, 2), ())
     holed = Checkpoint(source.root, tensors, source.origin, files=source.files)
-    made = rearranged(holed, {"both": BOTH})
+    made = rearranged_checkpoint(holed, {"both": BOTH})
     with pytest.raises(Incomplete, match="both is incomplete: 2 of 6 elements"):
         prove_source(Key("both", "param"), made.tensors[Key("both", "param")], made)
 
@@ -126,7 +137,7 @@ def test_a_computed_tensor_gets_another_name_and_is_no_part_of_another(tmp_path:
     )
     tensors[Key("a", "param")] = computed
     quantised = Checkpoint(source.root, tensors, source.origin, files=source.files)
-    renamed = rearranged(quantised, {"new": TensorView(whole(0, (2, 2)), ("a",))})
+    renamed = rearranged_checkpoint(quantised, {"new": TensorView(whole_view(0, (2, 2)), ("a",))})
     assert renamed.tensors[Key("new", "param")] is computed
     with pytest.raises(Unsupported, match="a is a quantised part of both"):
-        rearranged(quantised, {"both": BOTH})
+        rearranged_checkpoint(quantised, {"both": BOTH})

@@ -10,7 +10,7 @@ import click
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.client.daemon_address import machine_behind
@@ -57,7 +57,7 @@ def command(
         return
     job, watched = answer["job"], answer["watched"]
     below, gpus = len(watched["below"]), len(watched["gpu_uuids"])
-    more = f" and {counted(below, 'process', 'processes')} below it" if below else ""
+    more = f" and {count_text(below, 'process', 'processes')} below it" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
     if job["reason"]:
         click.echo(f"it is not watched yet: {render.clean(str(job['reason']))}")

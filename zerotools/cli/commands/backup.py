@@ -23,7 +23,7 @@ def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
     The copy has jobs, attempts and events, but no logs and no checkpoints. Do not copy zerotools.db
     itself: without its other files, that copy lacks the newest jobs.
     """
-    copy = queue_backup.back_up((state_dir or default_state_dir()).absolute(), out.absolute())
+    copy = queue_backup.back_up_queue((state_dir or default_state_dir()).absolute(), out.absolute())
     if as_json:
         render.print_json({"copy": asdict(copy)})
     else:

@@ -14,11 +14,11 @@ from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say as say_message
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
 from zerotools.jobs.chaos.chaos_options import ChaosOptions, make_request
 from zerotools.jobs.chaos.chaos_report import ChaosReport
-from zerotools.jobs.chaos.run_chaos import run
+from zerotools.jobs.chaos.run_chaos import run_chaos
 
 MEANING = (
     "Effective training time: the share of the time from the first start to the end",
@@ -92,12 +92,12 @@ def perform(request: ChaosOptions, *, as_json: bool) -> int:
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
-        f"{counted(request.jobs, 'toy job')} at the same time, "
+        f"{count_text(request.jobs, 'toy job')} at the same time, "
         f"{render.duration(request.trouble_seconds)} of faults, one every {request.every:g} s, "
         f"seed {request.seed}"
     )
     try:
-        report = run(request, say)
+        report = run_chaos(request, say)
     except KeyboardInterrupt:
         say_message("note", "interrupted; all started processes are stopped")
         raise
@@ -142,7 +142,7 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
     yield ""
     broken = sum(not promise.held for promise in report.promises)
     if broken:
-        yield f"{counted(broken, 'promise')} of {len(report.promises)} broken."
+        yield f"{count_text(broken, 'promise')} of {len(report.promises)} broken."
     else:
         yield f"All {len(report.promises)} promises held."
     if report.place is not None:

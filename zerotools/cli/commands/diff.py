@@ -23,7 +23,7 @@ from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.checkpoint import Origin
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.comparison import diff_result
@@ -143,7 +143,7 @@ def _verdict(difference: CheckpointDiff) -> str:
     if difference.different_models is not None:
         text = f"DIFFERENT MODELS: {render.clean(difference.different_models)}"
         return paint(text, "bad", sys.stdout)
-    compared = counted(len(difference.tensors), "tensor")
+    compared = count_text(len(difference.tensors), "tensor")
     if difference.is_equal:
         is_exact = difference.tolerance.text == "bits"
         how = "" if is_exact else f" (tolerance {difference.tolerance.text})"
@@ -152,7 +152,7 @@ def _verdict(difference: CheckpointDiff) -> str:
     if difference.differing:
         parts.append(_equal_weights(difference) or f"{len(difference.differing)} of {compared}")
     if difference.run is not None and difference.run.differences:
-        parts.append(counted(len(difference.run.differences), "point") + " of the run")
+        parts.append(count_text(len(difference.run.differences), "point") + " of the run")
     return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
 
 
@@ -189,7 +189,7 @@ def _origin(origin: Origin) -> str:
     if origin.stage is not None:
         facts.append(f"stage {origin.stage}")
     if origin.world_size is not None:
-        facts.append(counted(origin.world_size, "rank"))
+        facts.append(count_text(origin.world_size, "rank"))
     if origin.step is not None:
         facts.append(f"step {origin.step}")
     return f"{origin.path} ({', '.join(facts)})"
@@ -353,7 +353,7 @@ def _run(run: RunComparison | None, top: int) -> Iterator[str]:
         yield ""
         yield "the run, in A and in B:"
         for point in run.differences[:top]:
-            of = f" ({counted(point.params, 'parameter')})" if point.params else ""
+            of = f" ({count_text(point.params, 'parameter')})" if point.params else ""
             yield f"  {render.clean(f'{point.what}: {_value(point.a)} and {_value(point.b)}{of}')}"
         if len(run.differences) > top:
             yield f"  ... and {len(run.differences) - top} more (--json lists all)"
@@ -373,4 +373,4 @@ def _value(value: Any) -> str:
 
 def _proposals(difference: CheckpointDiff) -> Iterator[str]:
     for rule, names in difference.proposals.items():
-        yield f"--rename '{render.clean(rule)}' would match {counted(names, 'weight')} more"
+        yield f"--rename '{render.clean(rule)}' would match {count_text(names, 'weight')} more"

@@ -22,7 +22,7 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
 from zerotools.cli.output import render
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.memory_estimates.complete_job_file import (
@@ -156,7 +156,7 @@ def _chosen(found: Estimate, number: int | None) -> Way:
     """
     best = found.search.best
     if number is not None and number > len(found.ways):
-        fit = f"{counted(len(found.ways), 'way')} {'fits' if len(found.ways) == 1 else 'fit'}"
+        fit = f"{count_text(len(found.ways), 'way')} {'fits' if len(found.ways) == 1 else 'fit'}"
         raise BadRequest(f"--way {number}: only {fit}; name one of them")
     chosen = best if number is None else found.ways[number - 1]
     if chosen is None:

@@ -15,13 +15,13 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
-from zerotools.ops.gathering.gather_plan import GatherPlan, varying
+from zerotools.ops.gathering.gather_plan import GatherPlan, varying_numbers
 from zerotools.ops.verification.findings import Soundness
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
@@ -93,7 +93,7 @@ def _notes(plan: GatherPlan) -> Iterator[str]:
 
 
 def _planned(plan: GatherPlan) -> Iterator[str]:
-    files = counted(len(plan.survey.files), "file")
+    files = count_text(len(plan.survey.files), "file")
     yield f"would make {plan.destination}: {render.size(plan.bytes_of_all)} in {files}"
     yield from _sources(plan)
     for source, fetches in plan.fetches.items():
@@ -114,7 +114,7 @@ def _sources(plan: GatherPlan) -> Iterator[str]:
     headers = ("SOURCE", "FILES", "SIZE", "FETCHED", "SIZE")
     yield from render.table(headers, rows, right=("FILES", "SIZE", "FETCHED"))
     if plan.survey.complete:
-        yield f"{counted(len(plan.survey.complete), 'file')} complete before"
+        yield f"{count_text(len(plan.survey.complete), 'file')} complete before"
 
 
 def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
@@ -122,9 +122,9 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
     yield from _sources(plan)
     findings = checked.causes
     if findings:
-        count = counted(len(findings), "finding")
+        count = count_text(len(findings), "finding")
         affected = len(checked.findings) - len(findings)
-        count += f", {counted(affected, 'tensor')} affected" if affected else ""
+        count += f", {count_text(affected, 'tensor')} affected" if affected else ""
         where = render.clean(str(plan.destination if done.has_name else checked.directory))
         yield paint(f"NOT WHOLE: {where}: {count}", "bad", sys.stdout)
     for message in findings[:MAX_LISTED]:
@@ -145,7 +145,7 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
     for note in (*said, *checked.notes):
         yield f"note: {render.clean(note)}"
     if done.has_name:
-        files = counted(len(plan.survey.files), "file")
+        files = count_text(len(plan.survey.files), "file")
         yield (
             f"made {plan.destination}: {render.size(plan.bytes_of_all)} in {files}"
             f"{_verdict(checked, fast=fast)}"
@@ -168,7 +168,7 @@ def _numbers(name: str, there: list[str]) -> str:
     """
     if not there:
         return "none like it"
-    numbers = varying(name, there)
+    numbers = varying_numbers(name, there)
     return _some(there) if numbers is None else f"those of {render.spans(numbers)}"
 
 

@@ -35,7 +35,7 @@ from zerotools.jobs.imports.combine import Imported, JobFile, job_text
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
-from zerotools.jobs.imports.reading.import_report import render as report_lines
+from zerotools.jobs.imports.reading.import_report import report_lines as report_lines
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.script_job import import_script
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
@@ -220,7 +220,7 @@ def page_import(
             "model and the GPUs, zerotools estimate shows which settings fit them"
         )
     sys.stderr.write(f"# {translated(f'{clean(source)} has these blocks', sys.stderr)}\n")
-    for line in listed(blocks):
+    for line in block_lines(blocks):
         sys.stderr.write(f"#   {clean(line)}\n")
     chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
     recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)

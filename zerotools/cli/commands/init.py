@@ -46,7 +46,7 @@ from zerotools.jobs.memory_estimates.local_files import (
 )
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
-from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib
+from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib_text
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
@@ -241,7 +241,7 @@ def _choose(ways: Sequence[Way]) -> Way:
         row = way.row
         click.echo(
             f"{number}. {way.words or 'nothing changed'} ({way.slowdown.words}): "
-            f"{gib(row.peak_bytes)} on each GPU, {gib(row.host_bytes)} of host memory",
+            f"{gib_text(row.peak_bytes)} on each GPU, {gib_text(row.host_bytes)} of host memory",
             err=True,
         )
     answer = click.prompt("Which?", 1, type=click.IntRange(1, len(ways)), err=True)

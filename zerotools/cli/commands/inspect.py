@@ -28,7 +28,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
-from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, plain
+from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.public.inspect_checkpoint import InspectKeywords, InspectResult, inspect
@@ -139,13 +139,13 @@ def _head(inspection: Inspection) -> list[str]:
     if not inspection.incomplete:
         count = len(inspection.problems)
         return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
-    tensors = counted(len(inspection.incomplete), "tensor")
+    tensors = count_text(len(inspection.incomplete), "tensor")
     parts = [f"{tensors} affected"]
     if inspection.affected:
         lost = len(inspection.affected) == len(inspection.missing)
         files = len(set(inspection.checkpoint.files) | set(inspection.affected))
         what = "missing" if lost else "missing or damaged"
-        total = counted(files, "file")
+        total = count_text(files, "file")
         parts = [f"{len(inspection.affected)} of {total} {what}", *parts]
     return [paint(f"INCOMPLETE: {', '.join(parts)}", "bad", sys.stdout), ""]
 
@@ -165,7 +165,7 @@ def _problems(inspection: Inspection) -> list[str]:
         names = [str(key) for key in inspection.incomplete]
         more = len(names) - MAX_AFFECTED
         shown = ", ".join(names[:MAX_AFFECTED]) + (f" and {more} more" if more > 0 else "")
-        lines.append(f"affected: {counted(len(names), 'tensor')}: {render.clean(shown)}")
+        lines.append(f"affected: {count_text(len(names), 'tensor')}: {render.clean(shown)}")
     return lines
 
 
@@ -276,7 +276,7 @@ def _groups(run: CheckpointSummary) -> list[str]:
         zip(run.training.groups, run.group_elements, strict=True)
     ):
         values = group.options
-        shown = (f"{k} {plain(values[k])}" for k in SHOWN_HYPERPARAMETERS if k in values)
+        shown = (f"{k} {json_value(values[k])}" for k in SHOWN_HYPERPARAMETERS if k in values)
         elements = "-" if count is None else f"{count:,}"
         rows.append((str(number), str(len(group.params)), elements, ", ".join(shown)))
     headers = ("GROUP", "TENSORS", "ELEMENTS", "HYPER-PARAMETERS")

@@ -11,10 +11,10 @@ from zerotools import formats
 from zerotools.cli.options.click_options import CheckpointPath, json_option, options_of
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
@@ -88,7 +88,7 @@ def command(
         checkpoint, map_name = path_of(map_name), None
     read, training = None, TrainingState()
     if action == "check" and checkpoint is not None:
-        with recording():
+        with recording_sources():
             read = formats.read_any(checkpoint, tag=tag, section=section)
             training = formats.training_of(read)
     sizes = _config(config, read)
@@ -233,7 +233,7 @@ def _print_checks(
 def _verdict(check: LayoutCheck, checkpoint: Path | None) -> str:
     if check.refusal is not None:
         return check.refusal
-    tensors = counted(check.tensors, "tensor")
+    tensors = count_text(check.tensors, "tensor")
     if checkpoint is None:
         return f"{tensors}, total and invertible"
     if check.fits:

@@ -30,7 +30,7 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     continued. All other jobs are held, because the copy does not know their results: `zerotools
     release` lets a job continue, `zerotools cancel` ends it.
     """
-    copy, kept = queue_backup.restore(
+    copy, kept = queue_backup.restore_queue(
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release
     )
     if as_json:

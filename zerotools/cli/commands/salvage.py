@@ -21,10 +21,10 @@ from zerotools.cli.output.conversion_report import hint_at_resuming
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.checkpoint import Origin
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.filled_weights import Part
-from zerotools.ops.salvage.holes import said
+from zerotools.ops.salvage.holes import boxes_text
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult, salvage
 
@@ -78,17 +78,17 @@ def describe(found: Salvage) -> Iterator[str]:
         more = f" and {len(unchecked) - 4} more" if len(unchecked) > 4 else ""
         yield (
             f"bytes cannot be checked: no checksums and no manifest, in "
-            f"{counted(len(unchecked), 'file')}: {some}{more}"
+            f"{count_text(len(unchecked), 'file')}: {some}{more}"
         )
 
 
 def _verdict(found: Salvage) -> str:
     origin = found.examined.checkpoint.origin
     path = render.clean(_origin(origin))
-    tensors = counted(len(found.examined.checkpoint.tensors), "tensor")
+    tensors = count_text(len(found.examined.checkpoint.tensors), "tensor")
     if found.examined.is_whole:
         return f"{path}: {tensors}, and nothing is lost; zerotools consolidate exports it too"
-    lost = counted(len(found.examined.holes), "tensor")
+    lost = count_text(len(found.examined.holes), "tensor")
     text = f"DAMAGED: {path}: {lost} of {len(found.examined.sound)} with holes"
     if found.is_complete:
         return paint(f"{text}; every weight can be written", "warning", sys.stdout)
@@ -98,11 +98,11 @@ def _verdict(found: Salvage) -> str:
 def _missing(found: Salvage) -> str:
     if not found.left_out:
         return (
-            f"{counted(len(found.rounded), 'weight')} rounded"
+            f"{count_text(len(found.rounded), 'weight')} rounded"
             if found.rounded
             else "weights may be left out"
         )
-    return f"{counted(len(found.left_out), 'weight')} left out"
+    return f"{count_text(len(found.left_out), 'weight')} left out"
 
 
 def _origin(origin: Origin) -> str:
@@ -110,7 +110,7 @@ def _origin(origin: Origin) -> str:
     if origin.stage is not None:
         facts.append(f"stage {origin.stage}")
     if origin.world_size is not None:
-        facts.append(counted(origin.world_size, "rank"))
+        facts.append(count_text(origin.world_size, "rank"))
     if origin.step is not None:
         facts.append(f"step {origin.step}")
     return f"{origin.path} ({', '.join(facts)})"
@@ -158,7 +158,7 @@ def _left_out(found: Salvage) -> Iterator[str]:
 
 
 def _part(part: Part) -> str:
-    return f"{said(part.boxes, part.ranges, part.tensor.numel)}, {part.dtype} there"
+    return f"{boxes_text(part.boxes, part.ranges, part.tensor.numel)}, {part.dtype} there"
 
 
 def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _notes(found: SalvageResult) -> Iterator[str]:
 
 
 def _ending(found: SalvageResult) -> str:
-    weights = counted(len(found.weights), "weight")
+    weights = count_text(len(found.weights), "weight")
     if found.salvage_plan.conversion is None:
         return "nothing was written: every weight is damaged"
     if found.dry_run:

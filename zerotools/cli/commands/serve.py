@@ -14,7 +14,7 @@ import click
 from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
@@ -69,7 +69,7 @@ def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:
         return
     size = render.size(sum(served.files.values()))
     click.echo(
-        f"serving {served.name}: {counted(len(served.files), 'file')}, {size}, at "
+        f"serving {served.name}: {count_text(len(served.files), 'file')}, {size}, at "
         f"{served.url}\n\n"
         f"  curl -H 'Authorization: Bearer {served.token}' {served.url}/\n\n"
         f"  export HF_ENDPOINT={served.url} HF_TOKEN={served.token}"

@@ -47,7 +47,7 @@ from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 
 ATTEMPT_HEADERS = (
     "attempt",
@@ -351,7 +351,7 @@ def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
         yield from sorted(Path(given).glob("*/lock"))
         return
     try:
-        cache = environment.get("XDG_CACHE_HOME") or str(expanded("~/.cache"))
+        cache = environment.get("XDG_CACHE_HOME") or str(expand_home("~/.cache"))
     except BadRequest:  # a user without a home directory
         return
     yield from sorted((Path(cache) / "torch_extensions").glob("*/*/lock"))

@@ -17,7 +17,7 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.public.command_options.option import bind_options
@@ -65,7 +65,7 @@ def _place(plan: ThinPlan) -> Path:
 def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     """Yield the lines of the plan. The first line has the number of bytes that are freed."""
     planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
-    freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
+    freed, ofs = sum(each.freed for each in planned), count_text(len(planned), "checkpoint")
     if planned and freed >= 0:
         verb = "frees" if yes else "would free"
         yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume afterwards"
@@ -136,7 +136,7 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
             and each.done.checked is not None
         ):
             checked = each.done.checked
-            compared = f"{counted(checked.tensors, 'tensor')} stay"
+            compared = f"{count_text(checked.tensors, 'tensor')} stay"
             if checked.compared:
                 compared += f", {checked.compared} of them written anew and compared"
             yield f"thinned {render.clean(str(each.path))}: {compared}; {checked.soundness.value}"
@@ -144,6 +144,6 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
                 yield f"note: {render.clean(note)}"
     gone = [each for each in done if each.status is Status.THINNED]
     if gone:
-        freed, ofs = sum(each.freed for each in gone), counted(len(gone), "checkpoint")
+        freed, ofs = sum(each.freed for each in gone), count_text(len(gone), "checkpoint")
         took = f"took {render.size(-freed)} more for {ofs}"
         yield f"freed {render.size(freed)} of {ofs}" if freed >= 0 else took

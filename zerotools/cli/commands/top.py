@@ -15,7 +15,7 @@ from zerotools.cli.options.click_options import interval_option, json_option, so
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import wants_colour
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot_source import SnapshotSource
 
@@ -69,7 +69,7 @@ def _run(
         from zerotools.cli.top.screen.terminal_colours import ask_terminal, background_of, styles_of
         from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
     except ImportError:
-        raise missing(
+        raise package_not_installed(
             "zerotools top", "textual", "use zerotools monitor, which shows the same machine"
         ) from None
     if background == AUTO:

@@ -20,7 +20,7 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS
@@ -97,7 +97,7 @@ def _why(found: VerifyResult) -> str:
 def _plan_line(found: VerifyResult) -> str:
     path = render.clean(str(found.path))
     whole = path if found.part.of == 1 else f"{found.part} of {path}"
-    files = counted(len(found.files), "file")
+    files = count_text(len(found.files), "file")
     return f"would read {whole}: {files}, {render.size(found.bytes_to_read)}"
 
 
@@ -107,12 +107,12 @@ def describe(found: Verification) -> Iterator[str]:
     portion = found.portion
     keys = [key for key in found.checkpoint.tensors if portion.has_name(key.name)]
     names = [name for name in found.files.names if portion.has_file(name)]
-    tensors = counted(len(keys), "tensor")
-    files = f"{counted(len(names), 'file')}, {render.size(found.bytes_read)} read"
+    tensors = count_text(len(keys), "tensor")
+    files = f"{count_text(len(names), 'file')}, {render.size(found.bytes_read)} read"
     if portion.part.of > 1:
         path = f"{portion.part} of {path}"
     if found.verdict is Soundness.FAULTY:
-        count = counted(len(found.findings), "finding")
+        count = count_text(len(found.findings), "finding")
         yield paint(f"DAMAGED: {path}: {count}", "bad", sys.stdout)
     elif found.is_fast:
         yield f"{path}: no problem in the structure of {tensors}; bytes were not checked (--fast)"
@@ -143,13 +143,13 @@ def _compared(found: Verification) -> Iterator[str]:
     is_as_said = not any(finding.check is Check.MANIFEST for finding in found.findings)
     if written is not None and is_as_said:
         yield (
-            f"{counted(len(written.vouched), 'file')} as recorded in "
+            f"{count_text(len(written.vouched), 'file')} as recorded in "
             f"{render.clean(str(written.path))} when written"
         )
     if comparison is None:
         return
     if is_as_said:
-        what = "all files are" if comparison.by_files else counted(comparison.tensors, "tensor")
+        what = "all files are" if comparison.by_files else count_text(comparison.tensors, "tensor")
         rest = "those" if comparison.by_files else "with the values"
         yield f"{what} {rest} of {render.clean(str(comparison.path))}"
     for note in comparison.notes:
@@ -165,17 +165,17 @@ def _unchecked(found: Verification) -> Iterator[str]:
     if unsure:
         yield (
             "without a manifest it is not known whether these are from one save: "
-            f"{counted(len(unsure), 'file')}: {_some(unsure)}"
+            f"{count_text(len(unsure), 'file')}: {_some(unsure)}"
         )
     for name in doubts[:MAX_NAMED]:
         yield f"unknown: {render.clean(found.unchecked[name])}"
     if len(doubts) > MAX_NAMED:
-        yield f"unknown in {counted(len(doubts) - MAX_NAMED, 'file')} more"
+        yield f"unknown in {count_text(len(doubts) - MAX_NAMED, 'file')} more"
     others = [name for name in found.unchecked if name not in found.files.essential]
     if essential:
         yield (
             "bytes cannot be checked: no checksums and no manifest, in "
-            f"{counted(len(essential), 'file')}: {_some(essential)}"
+            f"{count_text(len(essential), 'file')}: {_some(essential)}"
         )
     if others:
         yield f"note: not checked, because they hold no data of the run: {_some(others)}"

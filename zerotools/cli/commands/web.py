@@ -11,7 +11,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.client.daemon_address import machine_behind
@@ -38,7 +38,7 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
         if as_json:
             render.print_json({"ended": ended})
         else:
-            click.echo(f"{counted(ended, 'session')} ended")
+            click.echo(f"{count_text(ended, 'session')} ended")
         return
     found = client.web_link()
     if as_json:

@@ -18,7 +18,7 @@ from zerotools.jobs.jobfile.conversion_job import (
     check_conversion,
     command_words,
     conversion_tree,
-    ways,
+    option_sets,
 )
 from zerotools.jobs.jobfile.parse import job_from_tree
 
@@ -49,7 +49,7 @@ def conversion_submission(
         raise BadRequest(
             "--convert: the current directory was removed; change to another"
         ) from None
-    possible = ways(words, parts)
+    possible = option_sets(words, parts)
     if try_it:
         way = _tried(words, possible, parts)
     else:

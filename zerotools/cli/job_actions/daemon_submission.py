@@ -15,10 +15,15 @@ from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
-from zerotools.jobs.client.captured_environment import OF_SLURM, capture, named, with_environment
+from zerotools.jobs.client.captured_environment import (
+    OF_SLURM,
+    capture_environment,
+    named_variables,
+    with_environment,
+)
 from zerotools.jobs.client.daemon_address import RemoteMachine
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.submission_conflicts import Submission, conflicts, with_source
+from zerotools.jobs.client.submission_conflicts import Submission, submission_conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.notify import masked_url, wrong_url
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec, with_key
@@ -38,7 +43,7 @@ def check_all(
     Raises:
         DaemonUnreachable: no daemon answers.
     """
-    refusals: list[ZerotoolsError] = list(conflicts(submissions))
+    refusals: list[ZerotoolsError] = list(submission_conflicts(submissions))
     samples: list[dict[str, Any] | None] = []
     for each in submissions:
         try:
@@ -147,8 +152,8 @@ def with_environment_options(
 
     Notes on variables that were not passed are printed on stderr.
     """
-    named_ones = named(options, os.environ)
-    captured = capture(os.environ if machine is None else machine.environment)
+    named_ones = named_variables(options, os.environ)
+    captured = capture_environment(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
     if left := [name for name in captured.secret if name not in given]:
         say(

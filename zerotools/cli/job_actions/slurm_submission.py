@@ -27,7 +27,7 @@ from zerotools.core.errors import (
 )
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_address import RemoteMachine
-from zerotools.jobs.client.submission_conflicts import Submission, conflicts, with_source
+from zerotools.jobs.client.submission_conflicts import Submission, submission_conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.jobs.slurm.job_directory import JobDirectory, keyed_name, slurm_home
@@ -58,7 +58,7 @@ def submit_to_slurm(
     jobs = SlurmJobs(commands)
     terms = terms_of(lambda word: [_number(jobs, word)])
     options = _options(terms, commands, jobs)
-    if refusals := list(conflicts(submissions)):
+    if refusals := list(submission_conflicts(submissions)):
         raise refusals[0]
     keys = [
         key if key is None or len(submissions) == 1 else f"{key}-{place}"

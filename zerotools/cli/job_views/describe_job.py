@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
-from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
@@ -218,14 +218,14 @@ def plan(job: Job) -> str:
     steps = job["spec"].get("train", {}).get("steps")
     where = "GPU" if job["device"] == "cuda" else "CPU"
     sizes = job.get("sizes") or (job["world_size"],)
-    count = counted(sizes[-1], "rank")
+    count = count_text(sizes[-1], "rank")
     parts = [f"{count if len(sizes) == 1 else f'{sizes[0]} to {count}'} on {where}"]
     meeting = job["spec"].get("rendezvous") or {}
     if meeting.get("nodes", 1) > 1:
         parts.append(f"node {meeting['node_rank']} of {meeting['nodes']}")
     parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
     if steps is not None:
-        parts.append(counted(steps, "step"))
+        parts.append(count_text(steps, "step"))
     return ", ".join(parts)
 
 
@@ -439,7 +439,7 @@ def keys_set_by_author(job: Job) -> dict[str, Any]:
     def is_set(key: str, value: object) -> bool:
         if set_keys is not None:
             return key in set_keys
-        return key not in known or value not in (plain(default_of(key)), {})
+        return key not in known or value not in (plain_json(default_of(key)), {})
 
     def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in tree.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.language import has_wide, translated, wrap_wide
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs.memory_estimates.config_writer import keys_text
 from zerotools.jobs.memory_estimates.training_estimate import Estimate
-from zerotools.ops.estimate.fit_search import FitChange, Way, listed
+from zerotools.ops.estimate.fit_search import FitChange, Way, joined_with_and
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED
 
@@ -39,7 +39,7 @@ def page(found: Estimate) -> list[str]:
         lines += wrapped(each)
     batch, sequence = found.choice.largest_batch, found.choice.largest_sequence
     if best is not None and batch and sequence and best.work.micro is not None:
-        at_a_time = f"{counted(batch, 'sequence')} of {_tokens(best.work.micro.sequence)}"
+        at_a_time = f"{count_text(batch, 'sequence')} of {_tokens(best.work.micro.sequence)}"
         lines += wrapped(
             f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
             f"{_tokens(sequence)}"
@@ -66,7 +66,7 @@ def _verdict(found: Estimate) -> str:
     if found.asked is not None and found.asked.fits is not False:
         return f"yes: the job fits as it is written{at_least}"
     if best is None:
-        some = f"; {counted(len(found.ways), 'other way')} would do" if found.ways else ""
+        some = f"; {count_text(len(found.ways), 'other way')} would do" if found.ways else ""
         return f"no: {found.choice.reason}{some}"
     stage = f"stage {best.row.stage}"
     needs = f"with {_changes(best)}, at {stage}" if best.changes else f"at {stage}"
@@ -78,7 +78,7 @@ def _verdict(found: Estimate) -> str:
 def _changes(way: Way) -> str:
     words = way.change_words
     in_language = [translated(each) for each in words]
-    return listed(words) if in_language == words else "、".join(in_language)
+    return joined_with_and(words) if in_language == words else "、".join(in_language)
 
 
 def _name(source: str) -> str:
@@ -134,17 +134,17 @@ def _head(found: Estimate) -> Iterator[str]:
         count += f", {trained:,} of them trained"
     yield render.clean(f"{work.model.source}: {count}")
     yield f"{work.layout.precision}, {work.layout.optimizer}, engine {work.layout.engine}"
-    where = counted(machine.gpus, "GPU")
+    where = count_text(machine.gpus, "GPU")
     where += f" of {render.gib(machine.gpu_memory)} GiB" if machine.on_gpu else ""
     if not machine.on_gpu:
-        where = f"{counted(machine.gpus, 'rank')} on the CPU"
+        where = f"{count_text(machine.gpus, 'rank')} on the CPU"
     if machine.gpus > machine.ranks_of_node and machine.node_ranks is not None:
         where += f", {machine.node_ranks} on each of {machine.gpus // machine.node_ranks} nodes"
     yield f"{where}, host memory {render.gib(machine.host_memory)} GiB"
     if work.micro is not None:
         micro = work.micro
         again = ", activation checkpointing" if micro.checkpointing else ""
-        each = counted(micro.batch, "sequence")
+        each = count_text(micro.batch, "sequence")
         if micro.sequence_ranks > 1:
             again = f", divided among {micro.sequence_ranks} ranks{again}"
         if micro.tensor_ranks > 1:

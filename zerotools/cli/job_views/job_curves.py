@@ -27,7 +27,7 @@ from zerotools.cli.output.text_charts import (
     step_range,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import CurvePoints, Curves, output_dirs_of
 
@@ -208,7 +208,7 @@ def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise missing(
+        raise package_not_installed(
             "a picture", "matplotlib", "leave -o out for a chart in the terminal"
         ) from None
     figure: Any = Figure(figsize=(9, 7), layout="constrained")

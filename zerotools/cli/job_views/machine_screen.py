@@ -21,7 +21,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -209,7 +209,7 @@ def _details(gpu: Gpu, owners: Owners) -> list[str]:
         codes = ", ".join(f"XID {xid.code}" for xid in gpu.xids[-MOST_XIDS:])
         notes.append(f"the driver reported {codes}; the newest comes last")
     if gpu.ecc_uncorrected_errors:
-        errors = counted(gpu.ecc_uncorrected_errors, "uncorrected error")
+        errors = count_text(gpu.ecc_uncorrected_errors, "uncorrected error")
         notes.append(f"{errors} of its memory (ECC) since the driver was loaded")
     return notes + [
         f"pid {process.pid}  {render.size(process.memory_used_bytes)}  "

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.cli.output.colours import paint, wants_colour
 from zerotools.cli.output.render import clean, duration
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 
 BAR = 40
 """The length of the longest bar, in columns."""
@@ -38,7 +38,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
         yield _heading(example)
         yield from _text(example)
     yield ""
-    yield f"{counted(sample['looked_at'], 'example')} examined, {_share(trained, total)} trained"
+    yield f"{count_text(sample['looked_at'], 'example')} examined, {_share(trained, total)} trained"
     for name, what in (
         ("duplicates", "the same as an earlier one"),
         ("empty", "left out: no prompt or no answer"),
@@ -56,13 +56,15 @@ def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
     """
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:
-        sequences = counted(packed["sequences"], "sequence")
+        sequences = count_text(packed["sequences"], "sequence")
         yield (
             f"packed: {sequences} of {packed['length']} tokens, {100 * packed['filled']:.0f} % full"
         )
     if epoch:
-        line = f"an epoch: about {counted(epoch['tokens'], 'token')}, "
-        line += f"{counted(epoch['sequences'], 'sequence')}, {counted(epoch['steps'], 'step')}"
+        line = f"an epoch: about {count_text(epoch['tokens'], 'token')}, "
+        line += (
+            f"{count_text(epoch['sequences'], 'sequence')}, {count_text(epoch['steps'], 'step')}"
+        )
         if operations := epoch["operations"]:
             seconds = max(1, round(operations / RATE))
             line += f"; {duration(seconds)} at {RATE / 1e12:.0f} TFLOP/s"
@@ -72,7 +74,7 @@ def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _heading(example: Mapping[str, Any]) -> str:
-    words = [f"{counted(example['tokens'], 'token')}, {example['trained_tokens']} trained"]
+    words = [f"{count_text(example['tokens'], 'token')}, {example['trained_tokens']} trained"]
     if example["tokens_lost"]:
         words.append(f"{example['tokens_lost']} more were cut off")
     return f"{clean(example['place'])}   {'; '.join(words)}"
@@ -97,7 +99,7 @@ def _trained(line: str) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} % of {counted(whole, 'token')}" if whole else "0 tokens"
+    return f"{100 * part / whole:.0f} % of {count_text(whole, 'token')}" if whole else "0 tokens"
 
 
 def _bars(lengths: Sequence[Sequence[int]]) -> Iterator[str]:

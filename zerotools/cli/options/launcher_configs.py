@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
-from zerotools.jobs.imports.programs.launcher_options import joined
+from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
@@ -30,14 +30,14 @@ from zerotools.jobs.imports.reading.import_report import (
     WIDTH,
     Wording,
     next_steps,
-    render,
+    report_lines,
 )
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
@@ -261,7 +261,7 @@ class Configs(NamedTuple):
         job, named = self._with_named(job)
         accelerate = None if self.accelerate is None else self._accelerate(self.accelerate)
         if recipe is not None and recipe.accelerate is not None:
-            accelerate = joined(accelerate, recipe.accelerate)
+            accelerate = with_launch_options(accelerate, recipe.accelerate)
         result = import_configs(
             job,
             recipe=recipe,
@@ -278,7 +278,7 @@ class Configs(NamedTuple):
         ]
         lines = [
             f"# {' with '.join(sources)}",
-            *render(result.findings, written=closing is not None, wording=WORDING),
+            *report_lines(result.findings, written=closing is not None, wording=WORDING),
         ]
         if result.changes:
             head = translated("what DeepSpeed gets of it", sys.stderr)
@@ -307,7 +307,7 @@ class Configs(NamedTuple):
             )
         tree = dict(job.tree)
         tree["deepspeed"] = {k: v for k, v in tree["deepspeed"].items() if k != "config"}
-        return replace(job, tree=tree), job.base_dir / expanded(config)
+        return replace(job, tree=tree), job.base_dir / expand_home(config)
 
     def _deepspeed(self, path: Path) -> Document:
         if path.suffix in (".yaml", ".yml"):
@@ -330,7 +330,7 @@ class Configs(NamedTuple):
         """Read the DeepSpeed JSON that the accelerate config names. The path is relative to the
         working directory, as for accelerate, or to the directory of that config.
         """
-        path = expanded(name)
+        path = expand_home(name)
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
             path = beside if beside.exists() else path

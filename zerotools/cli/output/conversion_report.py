@@ -12,7 +12,7 @@ import click
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.render import duration, print_json, size, spans
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import partial_of
 from zerotools.public.run_conversion import ConversionResult, Losses
@@ -43,7 +43,8 @@ def convert_and_report(
     print_losses(done.losses)
     if done.unchanged:
         click.echo(
-            f"{done.source} already has this layout for {counted(done.world_size or 0, 'rank')}; "
+            f"{done.source} already has this layout for "
+            f"{count_text(done.world_size or 0, 'rank')}; "
             "nothing was written (--force rewrites it)"
         )
     elif done.part is not None:
@@ -56,7 +57,7 @@ def convert_and_report(
 
 def _written_line(done: ConversionResult) -> str:
     took = f"{done.seconds:.1f} s" if done.seconds < 60 else duration(done.seconds)
-    files, tensors = counted(len(done.files), "file"), counted(done.tensors, "tensor")
+    files, tensors = count_text(len(done.files), "file"), count_text(done.tensors, "tensor")
     line = f"wrote {done.destination}: {tensors}, {size(done.bytes_to_write)} in {files}, {took}"
     if done.resumed:
         line += f"; {len(done.resumed)} of them were complete before"
@@ -69,7 +70,7 @@ def _plan_lines(done: ConversionResult) -> Iterator[str]:
     yield f"would write {done.destination}:"
     yield from (f"  {name}  {size(count)}" for name, count in done.files.items())
     yield (
-        f"{counted(done.tensors, 'tensor')}; read {size(done.bytes_to_read)}, write "
+        f"{count_text(done.tensors, 'tensor')}; read {size(done.bytes_to_read)}, write "
         f"{size(done.bytes_to_write)}; at most {size(done.buffer_bytes)} of buffers"
     )
 
@@ -77,7 +78,7 @@ def _plan_lines(done: ConversionResult) -> Iterator[str]:
 def _part_lines(done: ConversionResult) -> Iterator[str]:
     part = done.part
     assert part is not None
-    files = counted(len(part.files), "file")
+    files = count_text(len(part.files), "file")
     if part.missing is None:
         yield f"{part} would write {size(part.bytes)} of {done.destination}, in {files}:"
         for each in part.files:
@@ -118,7 +119,7 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
     for lost in losses:
         if lost.overflowed:
             lines.append(
-                f"{lost}: {counted(lost.overflowed, 'value')} up to {lost.largest:g} became "
+                f"{lost}: {count_text(lost.overflowed, 'value')} up to {lost.largest:g} became "
                 "infinite"
             )
         if lost.nans or lost.infinities:

@@ -23,7 +23,7 @@ from zerotools.runs.file_names import DCP, RECORD
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
-def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
+def dcp_prefixes(path: Path) -> tuple[list[str], list[Problem]]:
     """Find the DCP directories that make up the checkpoint at `path`.
 
     Return their paths below `path` (such as `dcp/`; empty for `path` itself), and a problem for

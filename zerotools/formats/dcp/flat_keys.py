@@ -22,7 +22,7 @@ from zerotools.formats.dcp.model_sections import (
     Sections,
     choose_model,
     find_sections,
-    trainers,
+    optimizers_of_model,
 )
 from zerotools.formats.dcp.optimizer_sections import OptimizerSection
 from zerotools.formats.torch_optimizers import (
@@ -75,7 +75,9 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
     mine: list[str] = []
     said: dict[str, None] = {}
     for owner, before in _trained(sections, choice):
-        for optimizer in trainers(sections, owner) if sections.models else sections.optimizers:
+        for optimizer in (
+            optimizers_of_model(sections, owner) if sections.models else sections.optimizers
+        ):
             mine += [optimizer.prefix] if choice.question is None else []
             known: dict[int, str] = {}
             if optimizer.is_numbered:

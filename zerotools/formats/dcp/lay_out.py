@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan, Target
@@ -33,7 +33,7 @@ from zerotools.formats.dcp.rank_files import (
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.carried_files import literal, run_sidecars_in, sidecar_files
+from zerotools.io.output.carried_files import file_of_bytes, run_sidecars_in, sidecar_files
 from zerotools.runs.file_names import DCP, RECORD
 from zerotools.runs.job_record import JobRecord, record_to_json
 
@@ -115,7 +115,7 @@ def check_world_size(world_size: int) -> None:
 
 def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
     return (
-        f"the random number state of {counted(job.world_size, 'rank')} is not carried over: the "
+        f"the random number state of {count_text(job.world_size, 'rank')} is not carried over: the "
         f"run seeds the {world_size} new ones from its seed and step",
     )
 
@@ -165,7 +165,7 @@ def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
 
 
 def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
-    return {RECORD: literal(record_to_json(record).encode()), **sidecar_files(source)}
+    return {RECORD: file_of_bytes(record_to_json(record).encode()), **sidecar_files(source)}
 
 
 def lay_out_job(
@@ -198,7 +198,7 @@ def lay_out_job(
     said = replace(record, replicated=numbers)
     files = {
         **laid_out.files,
-        RECORD: literal(record_to_json(said).encode()),
+        RECORD: file_of_bytes(record_to_json(said).encode()),
         **sidecar_files(source),
     }
     checkpoint = Checkpoint(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
@@ -67,7 +67,7 @@ def lay_out_dcp(
     check_world_size(world_size)
     chosen = style_of(style)
     weights = _weights(source, training)
-    state = trained(source, training)
+    state = roles_of_trained(source, training)
     _refuse_nameless(source, state, weights)
     groups = groups_of(training, state)
     if state and groups.missing:
@@ -258,7 +258,7 @@ def _dropped(
         yield Dropped("client", "state that the training program added")
     job = native_of(source).job
     if job is not None and job.rng == RNG_PER_RANK:
-        yield Dropped("random state", f"it belongs to {counted(job.world_size, 'rank')}")
+        yield Dropped("random state", f"it belongs to {count_text(job.world_size, 'rank')}")
 
 
 def _is_said(training: TrainingState) -> bool:
@@ -300,7 +300,7 @@ class CompletedGroups:
     dropped: tuple[Dropped, ...]
 
 
-def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
+def roles_of_trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
     """Return the roles of optimizer state of each parameter, by parameter name; `step` is the
     first role.
     """

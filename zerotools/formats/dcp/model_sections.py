@@ -386,7 +386,7 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
     return False
 
 
-def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
+def optimizers_of_model(sections: Sections, model: Section) -> list[OptimizerSection]:
     """Return the optimizers that train the model.
 
     If two of them have state for the same parameters, only the one with a general name such as
@@ -453,6 +453,8 @@ def _held(sections: Sections, section: Section) -> str:
         elements += size
     types = sorted({tensor.dtype.name for tensor in section.tensors.values()})
     facts = [f"{count} tensor{'s' if count != 1 else ''}", f"{elements:,} elements", *types[:3]]
-    facts += [f"trained by {optimizer.label}" for optimizer in trainers(sections, section)[:3]]
+    facts += [
+        f"trained by {optimizer.label}" for optimizer in optimizers_of_model(sections, section)[:3]
+    ]
     label = section.label if section.label != ROOT else f"{ROOT} (the top level)"
     return f"{label[:80]} ({', '.join(facts)})"

@@ -16,7 +16,7 @@ from zerotools.core.target import FilePlan
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, metadata_bytes
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 
 Paths = Mapping[str, tuple[str | int, ...]]
 
@@ -105,7 +105,7 @@ def lay_out_directory(
         file.add(shards, entries)
     written = [one for file in files for one in file.planned(tied)]
     plans = {prefix + file.name: file.plan() for file in files}
-    plans[prefix + METADATA] = literal(metadata_bytes(written, paths))
+    plans[prefix + METADATA] = file_of_bytes(metadata_bytes(written, paths))
     chunks: dict[Key, list[Chunk]] = {}
     for file in files:
         for key, chunk in file.chunks:

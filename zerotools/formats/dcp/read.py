@@ -9,22 +9,22 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.directories import prefixes
+from zerotools.formats.dcp.directories import dcp_prefixes
 from zerotools.formats.dcp.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.native import DcpNative
-from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import (
+    joined_metadata,
     load_metadata,
     metadata_names,
     saving_ranks,
     tensor_of,
-    union,
-    within,
+    with_prefix,
 )
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
-from zerotools.io.files.tolerated_damage import lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.runs.file_names import MANIFEST
@@ -54,13 +54,13 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")
     record = _record(path)
-    found, unfinished = prefixes(path)
+    found, unfinished = dcp_prefixes(path)
     parts = _parts(path, found)
-    metadata = union(list(parts.values()), path)
+    metadata = joined_metadata(list(parts.values()), path)
     data = data_files(path, metadata)
     files, problems = data.sizes, [*data.problems, *unfinished]
     for prefix in parts:
-        files |= sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
+        files |= existing_sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
     if record is not None:
         problems += missing_as_recorded(path, record, {problem.file for problem in problems})
     named = _named(path, metadata, record, section)
@@ -97,11 +97,11 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
         try:
-            parts[prefix] = within(prefix, load_metadata(path / prefix))
+            parts[prefix] = with_prefix(prefix, load_metadata(path / prefix))
         except BadFile as error:
             if not parts:
                 raise
-            tolerate(path / prefix / METADATA, error)
+            raise_or_record(path / prefix / METADATA, error)
     return parts
 
 
@@ -120,8 +120,8 @@ def _record(path: Path) -> JobRecord | None:
             "weights and adapters; take another copy"
         )
     except BadFile as error:
-        tolerate(path / RECORD, error)
-        lose_unnamed(path / RECORD)  # names that are tied
+        raise_or_record(path / RECORD, error)
+        record_lost_unnamed(path / RECORD)  # names that are tied
         return None
 
 

@@ -15,12 +15,12 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.core.target import FilePlan
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.formats.dcp.directories import prefixes
+from zerotools.formats.dcp.directories import dcp_prefixes
 from zerotools.formats.dcp.flat_keys import name_tensors
 from zerotools.formats.dcp.native import native_of
-from zerotools.io.distcp.dcp_directory import load_metadata, union, within
+from zerotools.io.distcp.dcp_directory import joined_metadata, load_metadata, with_prefix
 from zerotools.io.distcp.metadata import Metadata
-from zerotools.io.distcp.prune_directory import pruned
+from zerotools.io.distcp.prune_directory import plan_pruned
 
 _STAYS = ("param", "param16", "buffer", "state")
 
@@ -40,11 +40,11 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
     dropped |= {flat for flat in native.blobs if flat.startswith(of_optimizers)}
     removed: set[str] = set()
     rewritten: dict[str, FilePlan] = {}
-    found, _ = prefixes(source.root)
+    found, _ = dcp_prefixes(source.root)
     if dropped and native.job is None:
         _check_names(source, found, dropped, section)
     for prefix in found if dropped else ():
-        part = pruned(source.root / prefix, dropped)
+        part = plan_pruned(source.root / prefix, dropped)
         removed |= {prefix + name for name in part.removed}
         rewritten |= {prefix + name: plan for name, plan in part.rewritten.items()}
     return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten)
@@ -56,8 +56,8 @@ def _check_names(
     """Check that the remaining flat keys, without those of the optimizer, still identify the same
     model.
     """
-    parts = [within(prefix, load_metadata(source.root / prefix)) for prefix in found]
-    left = _without(union(parts, source.root), dropped)
+    parts = [with_prefix(prefix, load_metadata(source.root / prefix)) for prefix in found]
+    left = _without(joined_metadata(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys
     for key, flat in native_of(source).flat_keys.items():
         if flat not in dropped and names[flat] != key:

@@ -36,12 +36,16 @@ from zerotools.formats.megatron.training_metadata import (
     facts_of,
     origin_of,
 )
-from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
-from zerotools.io.files.tolerated_damage import lose_part, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import (
+    raise_or_record,
+    record_lost_part,
+    record_lost_unnamed,
+)
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 TITLE = "Megatron fsdp_dtensor"
@@ -77,7 +81,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
         if name in _OF_RUN
     }
     facts = facts_of(dict(_of_run(path, metadata, values, whole)))
-    files = data.sizes | sizes(path, metadata_names(path))
+    files = data.sizes | existing_sizes(path, metadata_names(path))
     items = Items(path, metadata)
     keys = _keys(metadata)
     stored = {
@@ -115,13 +119,13 @@ def _of_run(
                 found = values[name]
             except BadFile as error:
                 told = f"{error}; it has {name} of the run: take another checkpoint"
-                tolerate(file, BadFile(told))
+                raise_or_record(file, BadFile(told))
         else:
-            lose_part(file, f"it has {name} of the run, which are not there")
+            record_lost_part(file, f"it has {name} of the run, which are not there")
         if found is not None:
             yield name, found
         elif name == "args":  # it lists tied weights
-            lose_unnamed(file)
+            record_lost_unnamed(file)
 
 
 def _with_lost_arguments(

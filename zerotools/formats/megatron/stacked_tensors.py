@@ -32,7 +32,7 @@ _MOST_PIECES = 2**23
 _Index = tuple[int, ...]
 
 
-def unstack(
+def unstack_tensors(
     path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
 ) -> dict[Key, Tensor]:
     """Split `tensors`, which have the chunks of a DCP, into one tensor for each layer and each

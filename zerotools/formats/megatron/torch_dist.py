@@ -8,25 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE
 from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
 from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
-from zerotools.formats.megatron.stacked_tensors import join_halves, reorder_gated_lora, unstack
+from zerotools.formats.megatron.stacked_tensors import (
+    join_halves,
+    reorder_gated_lora,
+    unstack_tensors,
+)
 from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,
     aliases_of,
-    disagreement,
     facts_of,
+    iteration_problem,
     optimizers_in,
     origin_of,
 )
-from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import (
     load_metadata,
     metadata_names,
@@ -69,7 +73,7 @@ def read_directory(path: Path) -> Checkpoint:
     if (path / COMMON).exists() and not (path / CONFIG).exists():
         missing = f"{path} has no {CONFIG}, which is written last: the save was not finished"
         problems.append(Problem(missing, CONFIG, blocks=True))
-    described = sizes(path, (COMMON, CONFIG, BRIDGE))
+    described = existing_sizes(path, (COMMON, CONFIG, BRIDGE))
     if backend == _PLAIN and is_fsdp_dtensor(metadata := load_metadata(path)):
         return read_fsdp_dtensor(path, metadata)
     if backend != "torch_dist":
@@ -96,7 +100,7 @@ def _read(
         key: tensor_of(items, path, flat, saved[flat], data.sizes) for flat, key in keys.items()
     }
     shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items() if flat in keys}
-    tensors = join_halves(path, unstack(path, stored, shapes))
+    tensors = join_halves(path, unstack_tensors(path, stored, shapes))
     tensors = _with_ordered_adapters(tensors, facts, problems)
     state = BlobTrees(path, metadata.blobs)
     unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
@@ -108,10 +112,12 @@ def _read(
     extra = sum(_EXTRA in key for key in metadata.blobs)
     notes = [_layout(stored), *([unread] if unread else []), *data.notes]
     if len(saved) < len(metadata.tensors):
-        again = counted(len(metadata.tensors) - len(saved), "key")
+        again = count_text(len(metadata.tensors) - len(saved), "key")
         notes.append(f"second names of the same bytes are ignored: {again}")
     if extra:
-        notes.append(f"{counted(extra, 'extra state')} of parallel layers, which are not weights")
+        notes.append(
+            f"{count_text(extra, 'extra state')} of parallel layers, which are not weights"
+        )
     return Checkpoint(
         path,
         tensors,
@@ -124,7 +130,7 @@ def _read(
         ),
         aliases=aliases_of(facts, tensors),
         state=state,
-        files=data.sizes | sizes(path, metadata_names(path)) | described,
+        files=data.sizes | existing_sizes(path, metadata_names(path)) | described,
         model_sidecars=model_sidecars(path),
         archives=metadata.empty_archives(),
         problems=[*data.problems, *mixed_saves(path, metadata, keys, stored), *problems],
@@ -241,4 +247,4 @@ def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]
             Problem(f"{path / COMMON} is missing, and only it has the iteration", COMMON)
         )
     facts = bridge_facts(path, facts_of(tree))
-    return common, facts, [*problems, *disagreement(path, facts, COMMON)]
+    return common, facts, [*problems, *iteration_problem(path, facts, COMMON)]

@@ -150,7 +150,7 @@ def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str,
     return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
 
 
-def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
+def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
     """Return a problem if the name of the directory has another iteration than the file in it,
     else None.
     """
@@ -190,7 +190,7 @@ def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
             yield {str(name): value for name, value in group.items()}
 
 
-def fitting(
+def fitting_groups(
     name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
 ) -> Iterator[int]:
     """Yield the numbers of the param groups that a parameter with this name and shape may belong

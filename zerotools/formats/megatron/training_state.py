@@ -10,7 +10,7 @@ from zerotools.core.training_state import LossScale, ParamGroup, Scalar, Trainin
 from zerotools.formats.megatron.training_metadata import (
     Group,
     MegatronNative,
-    fitting,
+    fitting_groups,
     groups_in,
     native_of,
 )
@@ -22,7 +22,7 @@ _OF_RUN = ("args", "checkpoint_version", "content_metadata")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups by Megatron's rule (`training_metadata.fitting`), the step of each
+    """Return param groups by Megatron's rule (`training_metadata.fitting_groups`), the step of each
     parameter, and counters.
 
     Raises:
@@ -71,7 +71,7 @@ def _groups(
     members: list[list[str]] = [[] for _ in found]
     groups = [group for group, _ in found]
     for name, shape in trained.items():
-        fits = list(fitting(name, shape, groups, native.facts.args))
+        fits = list(fitting_groups(name, shape, groups, native.facts.args))
         if len(fits) != 1:
             return (), _common_step(found, trained)
         members[fits[0]].append(name)

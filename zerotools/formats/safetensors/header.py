@@ -23,7 +23,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.json_file import parse_json
 from zerotools.io.files.metadata_memory_limit import Beside, may_be_read, taken_on_disk
 from zerotools.io.files.regular_files import source_file
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
@@ -213,4 +213,4 @@ def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, s
         )
         if edges[-1][1] < size:
             raise error
-        tolerate(path, error)
+        raise_or_record(path, error)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.safetensors.rank_files import SHARD, shards
+from zerotools.formats.safetensors.rank_files import SHARD, shard_numbers
 from zerotools.io.huggingface.model_directory import (
     part_of_a_set,
     readable_index,
@@ -61,11 +61,13 @@ def choose_files(path: Path) -> FileChoice:
     if len(indexes) > 1:
         raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
     weight_map = readable_index(path / indexes[0]) if indexes else None
-    if weight_map is not None and (not shards(names) or set(weight_map.values()) & set(names)):
+    if weight_map is not None and (
+        not shard_numbers(names) or set(weight_map.values()) & set(names)
+    ):
         return _indexed(path, indexes[0], weight_map, names)
     if not names:
         raise BadFile(f"{path} has no *{SUFFIX} file")
-    if shards(names):
+    if shard_numbers(names):
         return FileChoice([name for name in names if SHARD.fullmatch(name)])
     refuse_missing(path, names)
     return FileChoice(names)

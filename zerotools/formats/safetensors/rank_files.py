@@ -68,7 +68,7 @@ def _tensor(
     return Tensor(dtype, tuple(max(stop) for stop in stops), tuple(chunks))
 
 
-def shards(names: Iterable[str]) -> list[int]:
+def shard_numbers(names: Iterable[str]) -> list[int]:
     """Return the shard number in each file name. It is the number of the rank, from 0, plus one."""
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
@@ -76,7 +76,7 @@ def shards(names: Iterable[str]) -> list[int]:
 def name_of_next(names: Iterable[str]) -> str:
     """Return the file name that would follow the last of `names`: the name of the next shard."""
     last = max(name for name in names if SHARD.fullmatch(name))
-    return re.sub(r"(?<=shard-)\d+", f"{max(shards([last])) + 1:05d}", last, count=1)
+    return re.sub(r"(?<=shard-)\d+", f"{max(shard_numbers([last])) + 1:05d}", last, count=1)
 
 
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
@@ -21,11 +21,15 @@ from zerotools.formats.safetensors.rank_files import (
     missing_shards,
     name_of_next,
     problems_from_other_files,
+    shard_numbers,
     sharded_tensors,
-    shards,
 )
 from zerotools.formats.torch_optimizers import weights_dtype
-from zerotools.io.files.tolerated_damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import (
+    raise_or_record,
+    record_lost_tensor,
+    record_lost_unnamed,
+)
 from zerotools.io.huggingface.model_directory import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
@@ -54,7 +58,7 @@ def read(path: Path) -> Checkpoint:
         for key, tensor in _tensors(name, header).items():
             if weight_map is not None and weight_map.get(key.name) != name:
                 error = BadFile(f"{root / name} holds {key}, but the index does not list it there")
-                tolerate(root / name, error)
+                raise_or_record(root / name, error)
                 continue
             if key in tensors:
                 raise BadFile(f"{root / name} holds {key}, which another file also holds")
@@ -82,7 +86,7 @@ def _unread(
             yield from unread_tensor(root / name, tensor, why)
     for listed, name in weight_map.items():
         if name not in headers:
-            lose_name(root / name, listed)
+            record_lost_tensor(root / name, listed)
         elif listed not in headers[name].entries and listed not in headers[name].unread:
             why = f"{root / name} lacks {listed}, which the index lists"
             yield from unread_tensor(root / name, listed, why)
@@ -104,14 +108,14 @@ def _read_shards(
     if path.is_file():
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
-    numbers = shards(headers)
+    numbers = shard_numbers(headers)
     if numbers and not is_end_known(root, tensors):
-        lose_unnamed(root / name_of_next(names))
+        record_lost_unnamed(root / name_of_next(names))
     beside = root / HF_METADATA
     lost = lost_shards(root, tensors, names)
     known = {key: tensor for key, tensor in tensors.items() if key not in lost.unknown}
     notes = (
-        f"{counted(len(numbers) or len(headers), 'shard')}, according to the file names",
+        f"{count_text(len(numbers) or len(headers), 'shard')}, according to the file names",
         NOTE,
     )
     return Checkpoint(
@@ -148,15 +152,15 @@ def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[t
         except BadFile as error:
             if len(names) == 1:
                 raise
-            tolerate(root / name, error)
+            raise_or_record(root / name, error)
             number = SHARD.fullmatch(name)
-            if number is not None and int(number[1]) == max(shards(names)):
+            if number is not None and int(number[1]) == max(shard_numbers(names)):
                 raise BadFile(
                     f"{error}; this last shard has the ends of the tensors, so their shapes are "
                     "not known: take another copy"
                 ) from None
             if not (has_index or number):
-                lose_unnamed(root / name)
+                record_lost_unnamed(root / name)
     if not found:
         raise BadFile(f"{root}: {', '.join(names)} cannot be read; take another copy")
     yield from found.items()

@@ -93,7 +93,7 @@ def _number(group: RankGroup) -> str:
     return match[0] if match else ""
 
 
-def shards(names: Iterable[str]) -> list[str]:
+def numbered_shards(names: Iterable[str]) -> list[str]:
     """Return the names of the numbered files of a Hugging Face model
     (`pytorch_model-00001-of-00002.bin`).
     """

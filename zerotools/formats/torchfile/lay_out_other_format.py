@@ -33,7 +33,7 @@ from zerotools.formats.torchfile.lay_out import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
 from zerotools.io.huggingface.model_directory import sidecar_plans
 from zerotools.io.torchzip import archive_layout as archives
-from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk_values
 from zerotools.io.torchzip.pickle_writer import dumps
 
 STEP = "step"
@@ -334,5 +334,5 @@ def is_plain(value: Any) -> bool:
     """
     return all(
         type(part) in _PLAIN or (type(part) is Ordered and part.attributes is None)
-        for part in walk(value)
+        for part in walk_values(value)
     )

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.sharded_tensors import PartialTensor
-from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
+from zerotools.io.torchzip.pickle_values import StoredTensor, kind_text, walk_values
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 _PARTITION = "partition_count"
@@ -110,7 +110,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
     has_shapes = isinstance(tree, Mapping) and _SHAPES in tree
     if empty and (has_shapes or len(empty) == len(floats)):
         raise Unsupported(
-            f"{counted(len(empty), 'weight')} of {len(floats)} are empty, such as {empty[0]:.200}: "
+            f"{count_text(len(empty), 'weight')} of {len(floats)} are empty, such as "
+            f"{empty[0]:.200}: "
             "they are placeholders of weights that ZeRO-3 has partitioned; name the directory with "
             "the *_optim_states.pt of all ranks, or save with save_checkpoint()"
         )
@@ -165,15 +166,15 @@ def refuse_other(tree: Any) -> None:
     if isinstance(tree, Opaque):
         raise Unsupported(_pickled(tree))
     if not isinstance(tree, dict):
-        raise BadFile(f"it holds a {describe(tree)}, not a state dict: {_ELSEWHERE}")
+        raise BadFile(f"it holds a {kind_text(tree)}, not a state dict: {_ELSEWHERE}")
     for keys, what in _STATES:
         if keys <= tree.keys():
             raise BadFile(f"it holds {what} and no weights: {_ELSEWHERE}")
 
 
 def _pickled(tree: Opaque) -> str:
-    what = f"it holds a pickled {describe(tree)}"
-    if any(isinstance(value, StoredTensor) for value in walk(tree)):
+    what = f"it holds a pickled {kind_text(tree)}"
+    if any(isinstance(value, StoredTensor) for value in walk_values(tree)):
         return f"{what}, not a state dict; save its state_dict() instead"
     return f"{what}, not weights: {_ELSEWHERE}"
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Origin, Problem, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.file_names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.opened_file import (
@@ -26,7 +26,7 @@ from zerotools.formats.torchfile.opened_file import (
 )
 from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
@@ -80,7 +80,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
         beside, opened = _open_all(path, beside)
         moments += _within(beside, opened, size)
     weights = [(file, contents.weights) for file, contents in parts]
-    tied = aliases(weights)
+    tied = rank_aliases(weights)
     names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
     numbered, said = names_by_number(
         moments[-1].contents.groups, moments[-1].contents.moments, float_shapes(names)
@@ -122,7 +122,7 @@ def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]
         try:
             opened[rank] = open_file(path, group.files[rank])
         except BadFile as error:
-            tolerate(path / group.files[rank], error)
+            raise_or_record(path / group.files[rank], error)
     kept = {rank: group.files[rank] for rank in opened}
     return replace(group, files=kept), list(opened.values())
 
@@ -161,14 +161,14 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
     missing = (rank for rank in range(size) if rank not in group.files)
     for rank in islice(missing, _MAX_NAMED):
         name = group.name_of(rank)
-        yield Problem(f"{path / name} is missing; the run had {counted(size, 'rank')}", name)
+        yield Problem(f"{path / name} is missing; the run had {count_text(size, 'rank')}", name)
     if size - present > _MAX_NAMED:
-        yield Problem(f"{path} lacks the files of {size - present} of {counted(size, 'rank')}")
+        yield Problem(f"{path} lacks the files of {size - present} of {count_text(size, 'rank')}")
     for rank in sorted(group.files):
         if rank >= size:
             name = group.files[rank]
             yield Problem(
-                f"{path / name} belongs to a run of more than {counted(size, 'rank')}", name
+                f"{path / name} belongs to a run of more than {count_text(size, 'rank')}", name
             )
 
 
@@ -241,7 +241,7 @@ def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> tuple[str, ...]:
     kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
     notes = (
-        [f"{'s and '.join(kinds)}s in {counted(len(model.files), 'file')}, one per rank"]
+        [f"{'s and '.join(kinds)}s in {count_text(len(model.files), 'file')}, one per rank"]
         if kinds
         else []
     )
@@ -307,7 +307,7 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
     return Chunk(box, chunk.file, chunk.offset, strides)
 
 
-def aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
+def rank_aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
     """Return {alias: first name} for names that have the same elements in every file that has one
     of them.
     """

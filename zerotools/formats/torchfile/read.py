@@ -15,8 +15,8 @@ from zerotools.formats.torchfile.file_names import (
     TRAINING,
     RankGroup,
     numbered_groups,
+    numbered_shards,
     rank_groups,
-    shards,
 )
 from zerotools.formats.torchfile.non_model_files import refuse_no_parameter
 from zerotools.formats.torchfile.opened_file import (
@@ -29,13 +29,17 @@ from zerotools.formats.torchfile.opened_file import (
     with_keys,
 )
 from zerotools.formats.torchfile.rank_files import (
-    aliases,
     choose_rank_group,
     merge_rank_files,
+    rank_aliases,
     read_ranks,
 )
 from zerotools.formats.torchfile.state_dict import BUFFER_NAMES, STATE_ROLE, FileContents
-from zerotools.io.files.tolerated_damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import (
+    raise_or_record,
+    record_lost_tensor,
+    record_lost_unnamed,
+)
 from zerotools.io.huggingface.model_directory import (
     part_of_a_set,
     readable_index,
@@ -76,7 +80,7 @@ def read(path: Path) -> Checkpoint:
         refuse_missing(path, files)
         refuse_unlisted(path, indexes[0], files, listed)
         return read_shards(path, files, weight_map)
-    found = shards(listed)
+    found = numbered_shards(listed)
     if found:
         refuse_missing(path, found)
         return read_shards(path, found, None)
@@ -184,12 +188,12 @@ def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Ch
     try:
         return _read(path, name)
     except BadFile as error:
-        tolerate(path / name, error)
+        raise_or_record(path / name, error)
     for listed, file in (weight_map or {}).items():
         if file == name:
-            lose_name(path / name, listed)
+            record_lost_tensor(path / name, listed)
     if weight_map is None:
-        lose_unnamed(path / name)
+        record_lost_unnamed(path / name)
     return None
 
 
@@ -216,7 +220,7 @@ def read_single(
         BadFile: the file holds no tensors.
     """
     file, contents = opened
-    tied = aliases([(file, contents.weights)])
+    tied = rank_aliases([(file, contents.weights)])
     own = {name: pieces for name, pieces in contents.weights.items() if name not in tied}
     numbered, said = names_by_number(
         contents.groups,

@@ -22,7 +22,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.torchzip.pickle_values import Global, StoredTensor, describe
+from zerotools.io.torchzip.pickle_values import Global, StoredTensor, kind_text
 from zerotools.io.torchzip.tree_tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
 
 _STRIDED = "_StridedShard"
@@ -42,12 +42,12 @@ def dtensor_pieces(state: Any) -> PartialTensor:
         BadFile: the local tensor has another shape than mesh and placements give.
         Unsupported: a placement that does not split into blocks.
     """
-    fields = table(state, DTENSOR)
+    fields = state_attributes(state, DTENSOR)
     local = as_tensor(fields.get("_local_tensor"))
     if local is None:
         raise BadFile("a DTensor has no local tensor")
-    spec = attributes(fields.get("_spec"), "DTensorSpec")
-    mesh = attributes(spec.get("mesh"), "DeviceMesh")
+    spec = object_attributes(fields.get("_spec"), "DTensorSpec")
+    mesh = object_attributes(spec.get("mesh"), "DeviceMesh")
     shape = _global_shape(spec)
     sizes, place = _mesh_sizes(mesh), _coordinates(mesh)
     box = Box.whole(shape)
@@ -69,7 +69,7 @@ def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
     meta = spec.get("tensor_meta")
     if not isinstance(meta, Opaque) or not meta.args:
         raise BadFile("a DTensor does not have its global shape")
-    return counts(meta.args[0], "a DTensor's shape")
+    return size_tuple(meta.args[0], "a DTensor's shape")
 
 
 def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
@@ -77,9 +77,12 @@ def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
     tensor = mesh.get("mesh")
     if isinstance(tensor, StoredTensor):
         return tensor.shape
-    layout = attributes(mesh.get("_layout"), "_MeshLayout")
+    layout = object_attributes(mesh.get("_layout"), "_MeshLayout")
     if "axes" in layout:
-        axes = [attributes(axis, "_FlatLayout").get("shape") for axis in _sequence(layout["axes"])]
+        axes = [
+            object_attributes(axis, "_FlatLayout").get("shape")
+            for axis in _sequence(layout["axes"])
+        ]
     else:
         shape = layout.get("shape")
         axes = list(shape) if isinstance(shape, tuple) else [shape]
@@ -92,14 +95,14 @@ def _product(axis: Any) -> int:
     """
     if type(axis) is int and 0 < axis < 2**31:
         return axis
-    return prod(counts(axis, "the size of a mesh dimension"))
+    return prod(size_tuple(axis, "the size of a mesh dimension"))
 
 
 def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
     found = mesh.get("_coordinate_on_dim")
     if found is None:
         raise BadFile("a DTensor was saved by a rank outside of its mesh")
-    return counts(found, "a rank's coordinates in its mesh")
+    return size_tuple(found, "a rank's coordinates in its mesh")
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
@@ -110,7 +113,7 @@ def _ranks(mesh: Mapping[str, Any]) -> int | None:
         root = mesh.get("_root_mesh")
         if not isinstance(root, Opaque):
             break
-        mesh = attributes(root, "DeviceMesh")
+        mesh = object_attributes(root, "DeviceMesh")
     for name in ("_flatten_rank_map", "_flatten_mesh_list"):
         if isinstance(mesh.get(name), tuple):
             return len(mesh[name])
@@ -176,7 +179,7 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
     tensor.
     """
     if not isinstance(placement, Opaque):
-        raise BadFile(f"a DTensor's placement is a {describe(placement)}")
+        raise BadFile(f"a DTensor's placement is a {kind_text(placement)}")
     if placement.name == "Replicate":
         return None
     if placement.name not in ("Shard", _STRIDED):
@@ -201,7 +204,7 @@ def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
     """
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
-            yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))
+            yield entry.args[0], list(size_tuple(entry.args[1], "a DTensor's shard order"))
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
@@ -239,7 +242,7 @@ class PartialTensor:
     ranks: int | None = None
 
 
-def attributes(value: Any, name: str) -> Mapping[str, Any]:
+def object_attributes(value: Any, name: str) -> Mapping[str, Any]:
     """Return the attributes of a pickled object of class `name`: those in its `__dict__` and in
     its slots.
 
@@ -248,10 +251,10 @@ def attributes(value: Any, name: str) -> Mapping[str, Any]:
     """
     if not isinstance(value, Opaque) or value.name != name:
         raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
-    return table(value.state, name)
+    return state_attributes(value.state, name)
 
 
-def table(state: Any, name: str) -> Mapping[str, Any]:
+def state_attributes(state: Any, name: str) -> Mapping[str, Any]:
     """Return the attributes in the pickled state of an object, which is a dict, or (dict or None,
     dict of slots).
     """
@@ -264,7 +267,7 @@ def table(state: Any, name: str) -> Mapping[str, Any]:
     return state
 
 
-def counts(values: Any, what: str) -> tuple[int, ...]:
+def size_tuple(values: Any, what: str) -> tuple[int, ...]:
     """Return a tuple of sizes or offsets.
 
     Raises:
@@ -291,11 +294,11 @@ def sharded_pieces(state: Any) -> PartialTensor:
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
         raise BadFile("a ShardedTensor does not have the five parts that torch saves")
     shards, about, group, _, _ = state
-    metadata = attributes(about, "ShardedTensorMetadata")
-    shape = counts(metadata.get("size"), "a ShardedTensor's shape")
+    metadata = object_attributes(about, "ShardedTensorMetadata")
+    shape = size_tuple(metadata.get("size"), "a ShardedTensor's shape")
     blocks = tuple(_block(shard, shape) for shard in shards)
     dtype = blocks[0][1].dtype if blocks else _dtype(metadata.get("tensor_properties"))
-    ranks = attributes(group, "ShardedTensor.ProcessGroupState")
+    ranks = object_attributes(group, "ShardedTensor.ProcessGroupState")
     return PartialTensor(
         dtype,
         shape,
@@ -307,10 +310,10 @@ def sharded_pieces(state: Any) -> PartialTensor:
 
 
 def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
-    fields = attributes(shard, "Shard")
-    place = attributes(fields.get("metadata"), "ShardMetadata")
-    start = counts(place.get("shard_offsets"), "a shard's offsets")
-    sizes = counts(place.get("shard_sizes"), "a shard's sizes")
+    fields = object_attributes(shard, "Shard")
+    place = object_attributes(fields.get("metadata"), "ShardMetadata")
+    start = size_tuple(place.get("shard_offsets"), "a shard's offsets")
+    sizes = size_tuple(place.get("shard_sizes"), "a shard's sizes")
     tensor = as_tensor(fields.get("tensor"))
     if tensor is None or tensor.shape != sizes:
         held = "nothing" if tensor is None else f"shape {tensor.shape}"

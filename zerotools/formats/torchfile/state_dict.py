@@ -20,8 +20,8 @@ from zerotools.formats.torchfile.non_model_files import (
     refuse_partition,
 )
 from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor, partial_tensor_of
-from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
-from zerotools.io.torchzip.tree_tensors import unread
+from zerotools.io.torchzip.pickle_values import StoredTensor, kind_text, walk_values
+from zerotools.io.torchzip.tree_tensors import why_unread
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"
@@ -76,7 +76,7 @@ def sort_tensors(tree: Any) -> FileContents:
     partitions = {key for key, value in tree.items() if is_partition(value)}
     if is_partition({k: v for k, v in tree.items() if k not in partitions}):
         refuse_partition(tree)
-    taken = _TensorSorter(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
+    taken = _TensorSorter(_STEPS_PER_PART * (1 + sum(1 for _ in walk_values(tree))))
     if is_optimizer(tree):
         taken.optimizer(tree)
         taken.refuse_unread()
@@ -168,7 +168,7 @@ class _TensorSorter:
             if pieces is None:
                 _put(self.contents.state, at, leaf)
             else:
-                _add(self.contents.weights, dotted(at), pieces)
+                _add(self.contents.weights, dotted_name(at), pieces)
 
     def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
         """Return the value as a tensor; None for another value. A tensor that zerotools does not
@@ -177,16 +177,16 @@ class _TensorSorter:
         try:
             pieces = partial_tensor_of(leaf)
         except ZerotoolsError as error:
-            raise type(error)(f"{dotted(at)} is {error}") from None
+            raise type(error)(f"{dotted_name(at)} is {error}") from None
         if pieces is None and (why := self._unread_because(leaf)) is not None:
-            self._unread.append((dotted(at), why))
+            self._unread.append((dotted_name(at), why))
         return pieces
 
     def _unread_because(self, leaf: Any) -> str | None:
-        why = unread(leaf)
+        why = why_unread(leaf)
         if why is None and isinstance(leaf, Opaque) and _is_object(leaf):
             inside = self.holds_tensors(leaf)
-            return f"a pickled {describe(leaf):.200} with tensors in it" if inside else None
+            return f"a pickled {kind_text(leaf):.200} with tensors in it" if inside else None
         return why
 
     def refuse_unread(self) -> None:
@@ -208,8 +208,8 @@ class _TensorSorter:
             if pieces is None:
                 _put(self.contents.state, at, leaf)
             else:
-                _add(self.contents.rest, dotted(at), pieces)
-                _put(self.contents.state, at, TensorRef(Key(dotted(at), STATE_ROLE)))
+                _add(self.contents.rest, dotted_name(at), pieces)
+                _put(self.contents.state, at, TensorRef(Key(dotted_name(at), STATE_ROLE)))
 
     def optimizer(self, value: Mapping[Any, Any]) -> None:
         self.contents.groups = value["param_groups"]
@@ -221,10 +221,10 @@ class _TensorSorter:
                 if pieces is None:
                     _put(self.contents.state, ("optimizer", name, *at), leaf)
                 else:
-                    _add(self.contents.moments, (name, dotted(at) or STATE_ROLE), pieces)
+                    _add(self.contents.moments, (name, dotted_name(at) or STATE_ROLE), pieces)
 
     def holds_tensors(self, value: Any) -> bool:
-        for part in walk(value):
+        for part in walk_values(value):
             self._step()
             if isinstance(part, StoredTensor):
                 return True
@@ -234,9 +234,9 @@ class _TensorSorter:
         """Return whether a tree contains tensors, like `holds_tensors`; tensors that zerotools
         does not read count too.
         """
-        for part in walk(value):
+        for part in walk_values(value):
             self._step()
-            if isinstance(part, StoredTensor) or unread(part) is not None:
+            if isinstance(part, StoredTensor) or why_unread(part) is not None:
                 return True
         return False
 
@@ -270,7 +270,7 @@ def _is_object(value: Opaque) -> bool:
     return (value.module, value.name) != ("torch._C", "Generator")
 
 
-def dotted(path: tuple[Any, ...]) -> str:
+def dotted_name(path: tuple[Any, ...]) -> str:
     """Return a path as one name: its parts, joined with dots."""
     return ".".join(str(part)[:4096] for part in path)
 
@@ -287,7 +287,7 @@ def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
     for part in above:
         inner = tree.setdefault(str(part), {})
         if not isinstance(inner, dict):
-            raise BadFile(f"it holds two values that are both called {dotted(path)}")
+            raise BadFile(f"it holds two values that are both called {dotted_name(path)}")
         tree = inner
     tree[str(last)] = leaf
 

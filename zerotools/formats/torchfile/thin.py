@@ -17,7 +17,7 @@ from zerotools.formats.torchfile.state_dict import (
     without_optimizers,
 )
 from zerotools.io.huggingface.model_sidecars import optimizer_files
-from zerotools.io.torchzip.pt_file import TorchFile, repacked
+from zerotools.io.torchzip.pt_file import TorchFile, repacked_file
 
 _STAYS = ("param", "param16", "buffer", "state")
 
@@ -41,7 +41,7 @@ def thin(source: Checkpoint) -> Thinning:
         left = without_optimizers(file.tree)
         if left is not file.tree:
             lost |= _state_lost(file, left)
-            rewritten[name] = repacked(file, left)
+            rewritten[name] = repacked_file(file, left)
     stays = (key for key in source.tensors if key.role in _STAYS)
     kept = {key: key for key in stays if not (key.role == STATE_ROLE and key.name in lost)}
     return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten)

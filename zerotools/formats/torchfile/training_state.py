@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.dtypes import named
+from zerotools.core.dtypes import dtype_named
 from zerotools.core.training_state import (
     LARGEST_SCALE,
     LossScale,
@@ -78,7 +78,7 @@ def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
     return replace(
         found,
         frozen=frozenset(map(str, frozen)) if isinstance(frozen, list) else frozenset(),
-        precision=named(precision) if isinstance(precision, str) else found.precision,
+        precision=dtype_named(precision) if isinstance(precision, str) else found.precision,
         optimizer=name if isinstance(name, str) else None,
         steps=_count(state.get(STEPS)),
         skipped=_count(state.get(SKIPPED)),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.open_source import FarSource, RemotePath
@@ -57,7 +57,7 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
         if end > ends.get(item.file, (-1, ""))[0]:
             ends[item.file] = end, key
     last = metadata.ends()
-    files = sizes(root, sorted(last))
+    files = existing_sizes(root, sorted(last))
     problems, longer = list[Problem](), dict[str, int]()
     for file, (end, key) in ends.items():
         if file not in files:
@@ -85,8 +85,8 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     if not bytes_of:
         return ()
     first, more = next(iter(bytes_of)), len(bytes_of) - 1
-    others = f" and {counted(more, 'other file')}" if more else ""
-    counts = counted(sum(bytes_of.values()), "byte")
+    others = f" and {count_text(more, 'other file')}" if more else ""
+    counts = count_text(sum(bytes_of.values()), "byte")
     return (
         f"after the last value of {first}{others} there are {counts} that the metadata does not "
         "list: they are ignored, as in torch",
@@ -121,7 +121,7 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
         return None
 
 
-def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
+def existing_sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
     """Return the sizes in bytes of those files that exist, by name."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 

@@ -31,7 +31,7 @@ def load_metadata(directory: Path) -> Metadata:
             f"{directory} has no {METADATA}, which torch writes last: the save was not finished; "
             "take an older checkpoint"
         )
-    return union([read_metadata(directory / name) for name in names], directory)
+    return joined_metadata([read_metadata(directory / name) for name in names], directory)
 
 
 def metadata_names(directory: Path) -> list[str]:
@@ -43,7 +43,7 @@ def metadata_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
 
 
-def union(parts: list[Metadata], directory: Path) -> Metadata:
+def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
     """Join the metadata of several ranks to one. The data files of all ranks are in the same
     `directory`.
 
@@ -77,7 +77,7 @@ def union(parts: list[Metadata], directory: Path) -> Metadata:
     )
 
 
-def within(prefix: str, metadata: Metadata) -> Metadata:
+def with_prefix(prefix: str, metadata: Metadata) -> Metadata:
     """Return the same metadata with `prefix` before each file name, so that the names are relative
     to the root of the checkpoint.
     """

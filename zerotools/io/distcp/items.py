@@ -30,8 +30,8 @@ from zerotools.io.files.regular_files import open_source
 from zerotools.io.files.source_stamps import note_open
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange
-from zerotools.io.torchzip.pickle_values import StoredTensor, describe
-from zerotools.io.torchzip.tree_tensors import unread
+from zerotools.io.torchzip.pickle_values import StoredTensor, kind_text
+from zerotools.io.torchzip.tree_tensors import why_unread
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.io.torchzip.zip_directory import read_entry
 
@@ -177,9 +177,9 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     except (BadFile, Unsupported) as error:
         raise type(error)(f"{window}: {error}") from None
     if not isinstance(tensor, StoredTensor):
-        if (why := unread(tensor)) is not None:
+        if (why := why_unread(tensor)) is not None:
             raise Unsupported(f"{window}: {key} is {why}")
-        raise BadFile(f"{window} holds {describe(tensor)} instead of {key}")
+        raise BadFile(f"{window} holds {kind_text(tensor)} instead of {key}")
     return tensor
 
 

@@ -20,7 +20,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
 from zerotools.io.files.regular_files import check_regular, read_regular
-from zerotools.io.torchzip.pickle_values import describe
+from zerotools.io.torchzip.pickle_values import kind_text
 from zerotools.io.torchzip.unpickle import loads
 
 LARGEST_METADATA = 2**30
@@ -266,7 +266,7 @@ class _Reader:
                 return {}
             if isinstance(state, dict):
                 return state
-        raise self._bad(f"has {describe(value)} instead of {name}")
+        raise self._bad(f"has {kind_text(value)} instead of {name}")
 
     def _bad(self, message: str) -> BadFile:
         return BadFile(f"{self._path} {message}")

@@ -16,7 +16,7 @@ from zerotools.core.target import CarriedBytes, FilePlan
 from zerotools.io.distcp.dcp_directory import metadata_names
 from zerotools.io.distcp.metadata import LARGEST_METADATA, Item, read_metadata
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 
@@ -31,7 +31,7 @@ class PrunedDirectory:
     rewritten: Mapping[str, FilePlan] = field(default_factory=dict)
 
 
-def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
+def plan_pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
     """Plan to remove the values with the flat keys `dropped` from the DCP in `directory`.
 
     Raises:
@@ -57,7 +57,7 @@ def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
         file: _file(directory / file, kept[file], moves) for file in sorted(changed) if file in kept
     }
     for name in sorted(lives):
-        plans[name] = literal(dumps(_metadata(trees[name], dropped, moves)))
+        plans[name] = file_of_bytes(dumps(_metadata(trees[name], dropped, moves)))
     gone = {file for file in changed if file not in kept} | (trees.keys() - lives)
     return PrunedDirectory(frozenset(gone), plans)
 

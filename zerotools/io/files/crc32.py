@@ -44,10 +44,10 @@ def _advance(power: int) -> tuple[int, ...]:
 
 def of_zeros(length: int) -> int:
     """Return the CRC-32 of `length` zero bytes."""
-    return combine(_FULL, _FULL, length)
+    return combine_crc32(_FULL, _FULL, length)
 
 
-def combine(first: int, second: int, second_length: int) -> int:
+def combine_crc32(first: int, second: int, second_length: int) -> int:
     """Return the CRC-32 of two parts joined, from the CRC-32 of each and the length of the second
     part in bytes.
     """

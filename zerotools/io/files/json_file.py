@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.metadata_memory_limit import SMALL, Beside, allowed, data_in, may_be_read
+from zerotools.io.files.metadata_memory_limit import (
+    SMALL,
+    Beside,
+    data_in,
+    may_be_read,
+    metadata_limit,
+)
 from zerotools.io.files.regular_files import check_regular, read_regular
 
 # The bytes that CPython 3.11 to 3.13 takes for one of each, with its slot in the container.
@@ -59,7 +65,7 @@ def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = N
     """
     cost = len(data) * (2 if data.isascii() else 5)
     cost += sum(each * data.count(sign) for sign, each in _COSTS.items())
-    if cost > SMALL and cost > allowed(given := beside()):
+    if cost > SMALL and cost > metadata_limit(given := beside()):
         raise _too_much(path, len(data), given)
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs, parse_int=_integer)

@@ -43,7 +43,7 @@ def nothing_beside() -> int:
     return 0
 
 
-def allowed(beside: int) -> int:
+def metadata_limit(beside: int) -> int:
     """Return the memory that the description of `beside` bytes of data may take, in bytes."""
     return SMALL + beside // SHARE
 
@@ -53,7 +53,7 @@ def may_be_read(length: int, beside: Beside) -> bool:
     the bytes of the data next to it.
     """
     needed = READ_SHARE * length
-    return needed <= SMALL or needed <= allowed(beside())
+    return needed <= SMALL or needed <= metadata_limit(beside())
 
 
 def taken_on_disk(status: os.stat_result) -> int:

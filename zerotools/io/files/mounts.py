@@ -90,7 +90,7 @@ def _paths_in(named: object) -> Iterator[str]:
             yield from _paths_in(getattr(named, field.name))
 
 
-def answers(mount: str) -> bool:
+def mount_responds(mount: str) -> bool:
     """Return True when the file system at `mount` responds. If it never responds, this call
     hangs.
     """

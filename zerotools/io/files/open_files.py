@@ -341,7 +341,9 @@ _MOST = 64 * 1024 * 1024
 _BUFFER = 1024 * 1024
 
 
-def transfer(source: OpenSource, source_offset: int, output: int, offset: int, length: int) -> int:
+def copy_bytes(
+    source: OpenSource, source_offset: int, output: int, offset: int, length: int
+) -> int:
     """Copy `length` bytes from `source` to the descriptor `output`. Return the number of copied
     bytes, which is lower if the source ends early.
 

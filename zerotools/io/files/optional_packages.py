@@ -79,7 +79,7 @@ def _numbers(version: str) -> list[int]:
     return numbers
 
 
-def missing(what: str, module: str, instead: str = "") -> BadRequest:
+def package_not_installed(what: str, module: str, instead: str = "") -> BadRequest:
     """Return the error that `what` needs the package of `module`, which is not installed. `instead`
     is an alternative for the user, such as "save the config as JSON".
     """

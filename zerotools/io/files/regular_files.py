@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_source import LocalSource, OpenSource, RemotePath
-from zerotools.io.files.source_stamps import named_if_gone, note
+from zerotools.io.files.source_stamps import named_if_gone, record_source
 
 LARGEST_GIVEN = 2**22
 _KINDS = {
@@ -45,7 +45,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
         status = os.fstat(descriptor)
         _check(path, status)
         if is_source and flags == os.O_RDONLY:
-            note(path, status)
+            record_source(path, status)
         os.set_blocking(descriptor, True)
     except BaseException:  # closed, and raised again
         os.close(descriptor)
@@ -61,7 +61,7 @@ def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
     with named_if_gone(path):
         source = path.open_source()
     if is_source:
-        note(path, source.status())
+        record_source(path, source.status())
     return source
 
 

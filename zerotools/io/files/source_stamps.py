@@ -89,7 +89,7 @@ _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
 
 
 @contextmanager
-def recording() -> Iterator[Sources]:
+def recording_sources() -> Iterator[Sources]:
     """Record every file that is opened inside this context, nested contexts included."""
     sources = Sources()
     token = _NOTED.set((*_NOTED.get(), sources))
@@ -108,7 +108,7 @@ def note_source(path: Path) -> int:
     """
     with named_if_gone(path):
         status = path.stat()
-    note(path, status)
+    record_source(path, status)
     return status.st_size
 
 
@@ -127,19 +127,20 @@ def named_if_gone(path: Path) -> Iterator[None]:
         raise
 
 
-def note(path: Path, status: os.stat_result) -> None:
+def record_source(path: Path, status: os.stat_result) -> None:
     """Record a file that is open and not read yet. Raises BadFile if it has changed."""
     for sources in _NOTED.get():
         sources.note(path, status)
 
 
 def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
-    """Record a file that is already open, because it may have been opened outside of `recording`.
+    """Record a file that is already open, because it may have been opened outside of
+    `recording_sources`.
 
-    `status` returns the status of the file. It is called only inside `recording`.
+    `status` returns the status of the file. It is called only inside `recording_sources`.
     """
     if _NOTED.get():
-        note(path, status())
+        record_source(path, status())
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

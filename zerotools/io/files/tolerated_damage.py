@@ -1,7 +1,7 @@
 """A context in which readers of a damaged checkpoint tolerate lost bytes.
 
-A reader refuses a damaged file. Inside `tolerating`, it records the fault of the file instead, and
-continues with the parts that it can still prove:
+A reader refuses a damaged file. Inside `tolerating_damage`, it records the fault of the file
+instead, and continues with the parts that it can still prove:
 
     try:
         header = read_header(path)
@@ -47,7 +47,7 @@ _TOLERATED: ContextVar[Damage | None] = ContextVar("damage", default=None)
 
 
 @contextmanager
-def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
+def tolerating_damage(stand_in: Path | None = None) -> Iterator[Damage]:
     """Record lost bytes inside this context, instead of raising an error at the first one.
 
     `stand_in` may be another checkpoint of the same run.
@@ -73,7 +73,7 @@ def stand_in() -> Path | None:
     return None if damage is None else damage.stand_in
 
 
-def tolerate(path: Path, error: ZerotoolsError) -> None:
+def raise_or_record(path: Path, error: ZerotoolsError) -> None:
     """Record `error` as a fault of the file at `path` if lost bytes are tolerated; raise it
     otherwise.
 
@@ -86,7 +86,7 @@ def tolerate(path: Path, error: ZerotoolsError) -> None:
     damage.faults.setdefault(path.absolute(), str(error))
 
 
-def lose_part(path: Path, why: str) -> None:
+def record_lost_part(path: Path, why: str) -> None:
     """Record that a part of the file at `path` is lost, if lost bytes are tolerated. Otherwise do
     nothing, because the size of the file shows the loss.
     """
@@ -95,7 +95,7 @@ def lose_part(path: Path, why: str) -> None:
         damage.faults.setdefault(path.absolute(), why)
 
 
-def lose_name(path: Path, name: str) -> None:
+def record_lost_tensor(path: Path, name: str) -> None:
     """Record that all data and the shape of the tensor `name` are lost, if lost bytes are
     tolerated.
     """
@@ -104,7 +104,7 @@ def lose_name(path: Path, name: str) -> None:
         damage.names.setdefault(name, path.absolute())
 
 
-def lose_unnamed(path: Path) -> None:
+def record_lost_unnamed(path: Path) -> None:
     """Record that the lost file at `path` may have contained tensors or tied names that no other
     file lists, if lost bytes are tolerated.
     """

@@ -21,10 +21,15 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.tolerated_damage import is_tolerated, lose_name, lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import (
+    is_tolerated,
+    raise_or_record,
+    record_lost_tensor,
+    record_lost_unnamed,
+)
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import carried_file, literal
+from zerotools.io.output.carried_files import carried_file, file_of_bytes
 
 ROLES = ("param", "buffer")
 _LARGEST_INDEX = 2**28
@@ -138,7 +143,7 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
     total = sum(tensor.nbytes for tensor in tensors.values())
     weight_map = {key.name: tensor.chunks[0].file for key, tensor in sorted(tensors.items())}
     tree = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    return literal((json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode())
+    return file_of_bytes((json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
@@ -149,7 +154,7 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
     for name, path in source.model_sidecars.items():
         plans[name] = carried_file(path)
         if name == CONFIG and (text := adapted_config(path, weights_dtype(tensors))) is not None:
-            plans[name] = literal(text)
+            plans[name] = file_of_bytes(text)
     return plans
 
 
@@ -160,8 +165,8 @@ def readable_index(path: Path) -> dict[str, str] | None:
     try:
         return read_index(path)
     except BadFile as error:
-        tolerate(path, error)
-        lose_unnamed(path)
+        raise_or_record(path, error)
+        record_lost_unnamed(path)
         return None
 
 
@@ -172,8 +177,8 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
     If lost bytes are tolerated, the tensor is recorded as lost instead, and no problem is yielded.
     """
     if is_tolerated():
-        tolerate(path, BadFile(why))
-        lose_name(path, tensor)
+        raise_or_record(path, BadFile(why))
+        record_lost_tensor(path, tensor)
         return
     exclude = f"--exclude {shlex.quote(tensor)}"
     yield Problem(f"{why}; export the rest with {exclude}", tensor=tensor, is_unread=True)
@@ -249,8 +254,8 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
             f"has {count} files; fetch them all"
         )
         for name in missing:
-            tolerate(directory / name, error)
-            lose_unnamed(directory / name)
+            raise_or_record(directory / name, error)
+            record_lost_unnamed(directory / name)
 
 
 def refuse_unlisted(

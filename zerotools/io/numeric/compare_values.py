@@ -192,7 +192,7 @@ class _Room(local):
 _ROOM = _Room()
 
 
-def distance(
+def array_distance(
     ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
 ) -> Distance:
     """Compare two one-dimensional arrays of the same type and length, of at most `BLOCK` elements.

@@ -34,7 +34,7 @@ from zerotools.io.numeric.dtype_casts import (
     cast_into,
     numpy_dtype,
 )
-from zerotools.io.numeric.strided_pieces import lattices, near_pieces
+from zerotools.io.numeric.strided_pieces import lattice_copies, near_pieces
 
 # One more read call costs about as much as copying this many bytes too many.
 WORTHWHILE_GAP_BYTES = 16 * 1024
@@ -66,7 +66,7 @@ class Scratch:
         return self.tile[:nbytes]
 
 
-def gather(
+def gather_elements(
     files: HeldFiles,
     pieces: Sequence[ChunkBox],
     box: Box,
@@ -87,7 +87,7 @@ def gather(
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, buffer.nbytes)
     for near in together:
         files.read_into(near.file, near.begin, buffer[: near.end - near.begin].data)
-        for part, whole in lattices(near, source_dtype, buffer, out, box):
+        for part, whole in lattice_copies(near, source_dtype, buffer, out, box):
             losses += cast_ordered(part, whole, cast)
     for piece in alone:
         if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
@@ -105,7 +105,7 @@ def box_reads(
     target_dtype: DType,
     room: int,
 ) -> Iterator[NeededRange]:
-    """Yield the byte ranges that `gather` will read if its buffer has `room` bytes."""
+    """Yield the byte ranges that `gather_elements` will read if its buffer has `room` bytes."""
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, room)
     for near in together:
         yield NeededRange(near.file, near.begin, near.end)

@@ -4,7 +4,8 @@ them.
 If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, each few elements
 are a separate piece. Pieces with bytes near each other are read at once (`near_pieces`). Pieces of
 the same shape that follow one another along a dimension, a constant number of bytes apart, form one
-array with one more dimension (`lattices`). Example: pairs of rows that are two halves of a head:
+array with one more dimension (`lattice_copies`). Example: pairs of rows that are two halves of a
+head:
 
     rows of the tensor     0 1 | 2 3 | 4 5       three pieces of two rows, 3 rows apart in the file
     rows in the file       0 3 | 1 4 | 2 5       an array of 3 x 2, of steps 1 and 3
@@ -96,7 +97,7 @@ def _placed(piece: ChunkBox, dtype: DType) -> PlacedPiece:
     return PlacedPiece(piece.box, chunk.file, begin, begin + (last + 1) * itemsize, steps)
 
 
-def lattices(
+def lattice_copies(
     near: NearPieces, dtype: DType, buffer: Array, out: Array, box: Box
 ) -> Iterator[tuple[Array, Array]]:
     """Yield a part of `out`, and the elements to copy into it, for each lattice in the pieces

@@ -25,7 +25,7 @@ from zerotools.io.files.regular_files import source_file
 from zerotools.io.output.marker import MARKER
 
 
-def literal(data: bytes) -> FilePlan:
+def file_of_bytes(data: bytes) -> FilePlan:
     """Return the plan of an output file that has the bytes `data`."""
     return FilePlan(len(data), [LiteralBytes(0, data)])
 

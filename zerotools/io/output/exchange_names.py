@@ -16,7 +16,7 @@ UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 """The error numbers of file systems that cannot exchange names: NFS, some of FUSE."""
 
 
-def exchange(first: Path, second: Path) -> None:
+def exchange_names(first: Path, second: Path) -> None:
     """Exchange two names, which must both exist on one file system: each then has the contents of
     the other.
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.output.exchange_names import UNSUPPORTED, exchange, why_fixed
+from zerotools.io.output.exchange_names import UNSUPPORTED, exchange_names, why_fixed
 from zerotools.io.output.journal import NAME as LEDGER
 from zerotools.io.output.marker import remove_output
 
@@ -243,7 +243,7 @@ def _free_name(path: Path) -> Path:
 def _exchange(first: Path, second: Path) -> None:
     """Exchange two names in one step, or in two steps if the file system cannot exchange names."""
     try:
-        exchange(first, second)
+        exchange_names(first, second)
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise

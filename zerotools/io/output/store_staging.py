@@ -30,14 +30,20 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.marker import MARKER, marked_files
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written, read_writing
 from zerotools.io.stores.store_interface import FarObject
-from zerotools.io.stores.store_path import StorePath, forget, put_object, remove_objects, writable
+from zerotools.io.stores.store_path import (
+    StorePath,
+    forget_path,
+    put_object,
+    remove_objects,
+    writable_store,
+)
 from zerotools.version import version
 
 SCHEMA = "zerotools.writing/1"
@@ -77,8 +83,8 @@ def check_far_destination(
         Unsupported: the store is read-only.
     """
     assert isinstance(destination, StorePath)
-    writable(destination)
-    forget(destination)
+    writable_store(destination)
+    forget_path(destination)
     if destination.is_file():
         raise BadRequest(f"{destination} is an object; name a prefix without objects")
     objects = {}
@@ -105,7 +111,7 @@ def check_far_destination(
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(objects[WRITING].modified))
         raise BadRequest(
             f"{destination} is not complete: it has {len(record['done'])} of "
-            f"{counted(len(record['files']), 'file')}, last changed at {when}. If no run writes "
+            f"{count_text(len(record['files']), 'file')}, last changed at {when}. If no run writes "
             "there any more, continue with --resume, or start over with --overwrite"
         )
     return FoundOutput(objects, record)
@@ -122,7 +128,7 @@ def _refuse_complete(
         else ""
     )
     raise BadRequest(
-        f"{destination} holds {counted(len(objects), 'object')}{why}; choose another output, or "
+        f"{destination} holds {count_text(len(objects), 'object')}{why}; choose another output, or "
         "remove them"
     )
 
@@ -160,7 +166,7 @@ class FarStaging:
         self._identity = dict(identity)
         self._files = list(files)
         self._resume, self._overwrite = resume, overwrite
-        self._store, self._key = writable(destination)
+        self._store, self._key = writable_store(destination)
         self._lock = Lock()
         self._told = 0.0
         self._record: FarObject | None = None
@@ -257,7 +263,7 @@ class FarStaging:
                 raise
             self._keep = True
             self._store.delete([f"{self._key}/{WRITING}"])
-        forget(self.destination)
+        forget_path(self.destination)
 
     def _put(self, before: FarObject | None, *, new: bool = False) -> None:
         tree = {
@@ -329,7 +335,7 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
             Nothing is removed.
         BadRequest: the list of the output's objects cannot be read.
     """
-    forget(destination)
+    forget_path(destination)
     names = {path.relative_to(destination).as_posix() for path in destination.below()}
     if not names:
         return

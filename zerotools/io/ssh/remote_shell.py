@@ -28,7 +28,7 @@ from zerotools.io.ssh.ssh_host import (
     LOGIN_SECONDS,
     OPTIONS,
     SshHost,
-    failure,
+    connection_failure,
     ssh_environment,
     ssh_program,
     ssh_words,
@@ -256,7 +256,9 @@ class FarShell:
             return HostUnreachable(f"this machine {what}: {self.said()}{advice}")
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
-        return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")) + advice)
+        return HostUnreachable(
+            connection_failure(self._host, what, data.decode("utf-8", "replace")) + advice
+        )
 
     def kill(self) -> None:
         """Kill the script at once. Its output then ends."""

@@ -162,7 +162,7 @@ def ssh_environment() -> dict[str, str]:
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
 
 
-def failure(host: SshHost, what: str, errors: str) -> str:
+def connection_failure(host: SshHost, what: str, errors: str) -> str:
     """Return a sentence about a failed connection: the machine, the failure, the last line that ssh
     printed, and the action to take.
     """

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from zerotools.core.errors import BadRequest, HostUnreachable, ZerotoolsError
-from zerotools.io.stores.store_errors import CREDENTIALS, lacking
+from zerotools.io.stores.store_errors import CREDENTIALS, missing_library
 from zerotools.io.stores.store_interface import FarDirectory, FarObject, directory_of
 
 try:
@@ -27,7 +27,7 @@ try:
         http_backoff,
     )
 except ImportError:
-    raise lacking("huggingface_hub") from None
+    raise missing_library("huggingface_hub") from None
 
 _LINK_SECONDS = 240.0
 _TRIES = 4

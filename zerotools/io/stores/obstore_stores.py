@@ -30,11 +30,11 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.stores.store_errors import (
     CREDENTIALS,
-    changed,
-    failure,
-    gone,
-    lacking,
+    missing_library,
+    object_changed,
+    object_gone,
     odd_key,
+    store_failure,
 )
 from zerotools.io.stores.store_interface import (
     FarDirectory,
@@ -49,7 +49,7 @@ try:
     from obstore import store as stores
     from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
 except ImportError:
-    raise lacking("obstore") from None
+    raise missing_library("obstore") from None
 
 _RETRIES: Any = {
     "max_retries": 8,
@@ -82,7 +82,7 @@ def open_bucket(scheme: str, name: str) -> ObstoreBucket:
     try:
         return ObstoreBucket(url, _OPENERS[scheme](name))
     except (BaseError, ValueError, OSError) as error:
-        raise failure("opened", url, error) from None
+        raise store_failure("opened", url, error) from None
 
 
 def open_web(url: str) -> ObstoreBucket:
@@ -90,7 +90,7 @@ def open_web(url: str) -> ObstoreBucket:
     try:
         store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
     except (BaseError, ValueError, OSError) as error:
-        raise failure("opened", url, error) from None
+        raise store_failure("opened", url, error) from None
     return ObstoreBucket(url, store)
 
 
@@ -198,17 +198,17 @@ class ObstoreBucket:
     def _unlisted(self, key: str, error: Exception) -> ZerotoolsError:
         if isinstance(error, InvalidPathError):
             return odd_key(self._url(key), error)
-        return failure("listed", self._url(key), error)
+        return store_failure("listed", self._url(key), error)
 
     def head(self, key: str) -> FarObject | None:
         try:
             return _object(obstore.head(self._store, key))
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise failure("read", self._url(key), error) from None
+                raise store_failure("read", self._url(key), error) from None
             return None
         except (BaseError, ValueError, OSError) as error:
-            raise failure("read", self._url(key), error) from None
+            raise store_failure("read", self._url(key), error) from None
 
     def get(self, found: FarObject, begin: int, end: int) -> memoryview:
         options: Any = {"range": (begin, end)}
@@ -220,10 +220,10 @@ class ObstoreBucket:
             answer = obstore.get(self._store, found.key, options=options)
             now = _object(answer.meta)
             if now.size != found.size:
-                raise changed(url, f"it had {found.size} bytes and has {now.size}")
+                raise object_changed(url, f"it had {found.size} bytes and has {now.size}")
             signs = [(each.etag, 0.0 if each.etag else each.modified) for each in (found, now)]
             if signs[0] != signs[1] and (now.etag or not found.etag):
-                raise changed(url, "another object has replaced it")
+                raise object_changed(url, "another object has replaced it")
             data = memoryview(answer.bytes())
             if len(data) != end - begin:
                 raise EOFError(f"end of file before message length reached: {len(data)}")
@@ -232,11 +232,11 @@ class ObstoreBucket:
         try:
             return _repeated(once)
         except FileNotFoundError:
-            raise gone(url) from None
+            raise object_gone(url) from None
         except PreconditionError:
-            raise changed(url, "another object has replaced it") from None
+            raise object_changed(url, "another object has replaced it") from None
         except (BaseError, ValueError, OSError, EOFError) as error:
-            raise failure("read", url, error) from None
+            raise store_failure("read", url, error) from None
 
     def put(
         self, key: str, data: bytes, *, new: bool = False, replaces: FarObject | None = None
@@ -252,7 +252,7 @@ class ObstoreBucket:
         except (PreconditionError, obstore.exceptions.AlreadyExistsError):
             raise FileExistsError(17, "another run has written it", self._url(key)) from None
         except (BaseError, ValueError, OSError) as error:
-            raise failure("written", self._url(key), error) from None
+            raise store_failure("written", self._url(key), error) from None
         return _written(key, len(data), done)
 
     def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
@@ -281,7 +281,7 @@ class ObstoreBucket:
         except Exception as error:
             if raised:
                 raise raised[0] from None
-            raise failure("written", self._url(key), error) from None
+            raise store_failure("written", self._url(key), error) from None
         return _written(key, size, done)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -294,7 +294,7 @@ class ObstoreBucket:
                     for key in some:
                         self.delete([key])
             except (BaseError, ValueError, OSError) as error:
-                raise failure("removed", self._url(some[0]), error) from None
+                raise store_failure("removed", self._url(some[0]), error) from None
 
     def _url(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.io.stores.store_interface import OddKey
 
 _STATUS = re.compile(r"(?:status(?: code)?:?|Client error '|Server error ') ?(\d{3})")
@@ -41,7 +41,7 @@ CREDENTIALS = {
 }
 
 
-def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
+def store_failure(what: str, url: str, error: Exception) -> ZerotoolsError:
     """Return the error that `what` (a verb such as "read") failed for `url`. The message has the
     reason, and the action to take.
     """
@@ -79,12 +79,12 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
     )
 
 
-def gone(url: str) -> BadFile:
+def object_gone(url: str) -> BadFile:
     """Return the error for an object that was found before and does not exist any more."""
-    return changed(url, "it is gone")
+    return object_changed(url, "it is gone")
 
 
-def changed(url: str, how: str) -> BadFile:
+def object_changed(url: str, how: str) -> BadFile:
     """Return the error for an object that has changed since it was found."""
     return BadFile(
         f"{url} changed while it was read: {how}; no output is kept. Wait until no program writes "
@@ -113,6 +113,6 @@ def odd_key(url: str, error: Exception) -> OddKey:
     )
 
 
-def lacking(library: str) -> BadRequest:
+def missing_library(library: str) -> BadRequest:
     """Return the error that the library which a store needs is not installed."""
-    return missing("reading object stores", library, "copy the checkpoint to a disk")
+    return package_not_installed("reading object stores", library, "copy the checkpoint to a disk")

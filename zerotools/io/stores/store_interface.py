@@ -2,7 +2,7 @@
 end.
 
 After the library has repeated a request, an error is a `ZerotoolsError` with a sentence
-(`store_errors.failure`).
+(`store_errors.store_failure`).
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class StorePath(RemotePath):
     symlink_to = hardlink_to = rglob = walk = samefile = owner = group = _refuse
 
 
-def writable(path: Path) -> tuple[WritableStore, str]:
+def writable_store(path: Path) -> tuple[WritableStore, str]:
     """Return the store that `path` lies in, and the key of `path` in the store.
 
     Raises:
@@ -208,9 +208,9 @@ def writable(path: Path) -> tuple[WritableStore, str]:
 
 def put_object(path: Path, data: bytes) -> FarObject:
     """Write a small object at `path`. An existing object is replaced."""
-    store, key = writable(path)
+    store, key = writable_store(path)
     written = store.put(key, data)
-    forget(path)
+    forget_path(path)
     return written
 
 
@@ -218,12 +218,12 @@ def remove_objects(paths: Iterable[Path]) -> None:
     """Remove objects, which are all in one store. A path without an object is not an error."""
     paths = list(paths)
     if paths:
-        places = [writable(path) for path in paths]
+        places = [writable_store(path) for path in paths]
         places[0][0].delete([key for _, key in places])
-        forget(paths[0])
+        forget_path(paths[0])
 
 
-def forget(path: Path) -> None:
+def forget_path(path: Path) -> None:
     """Drop the cached facts about a path, so that the store is asked again."""
     assert isinstance(path, StorePath)
     path.forget()

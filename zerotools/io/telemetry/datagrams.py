@@ -38,7 +38,7 @@ class Sender:
             return
         self._socket.settimeout(ROOM_SECONDS if wait else 0.0)
         try:
-            self._socket.send(encode(tree))
+            self._socket.send(encode_datagram(tree))
         except OSError:
             return  # the supervisor is gone or behind: training continues without it
 
@@ -55,7 +55,7 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGESIZE")
 
 
-def encode(tree: dict[str, Any]) -> bytes:
+def encode_datagram(tree: dict[str, Any]) -> bytes:
     """Return the datagram for a JSON object. If it is too long, its sentences are cut."""
     data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why", "doing"):

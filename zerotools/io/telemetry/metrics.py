@@ -237,14 +237,14 @@ class EventFile:
         self._write(event, time.time())
 
     def _write(self, event: bytes, now: float) -> None:
-        write_whole(self._file, tfrecord(_field(_WALL_TIME, _FIXED64, now) + event))
+        write_whole(self._file, tfrecord_bytes(_field(_WALL_TIME, _FIXED64, now) + event))
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
 
-def tfrecord(data: bytes) -> bytes:
+def tfrecord_bytes(data: bytes) -> bytes:
     """Return the TFRecord that contains `data`."""
     length = struct.pack("<Q", len(data))
     return length + _masked_crc(length) + data + _masked_crc(data)

@@ -5,10 +5,10 @@ torch writes records one after another, each as
     local header, name, padding | the bytes | descriptor: PK78, CRC-32, size, size
 
 and the directory at the end. If an archive was truncated, its directory is lost, but the records
-before the cut are complete. `recovered` finds these records from the beginning of the file. The
-header of a record has neither size nor CRC-32. Both are in the descriptor, and its position follows
-from the size in it. A record is accepted only if position and size agree. Its CRC-32 is checked
-when its bytes are read.
+before the cut are complete. `recovered_records` finds these records from the beginning of the file.
+The header of a record has neither size nor CRC-32. Both are in the descriptor, and its position
+follows from the size in it. A record is accepted only if position and size agree. Its CRC-32 is
+checked when its bytes are read.
 
 Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3.7 and 4.3.9.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.metadata_memory_limit import Beside, may_be_read
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_values import Storage
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
@@ -48,8 +48,8 @@ def records_of(window: FileRange) -> dict[str, ZipEntry]:
     try:
         return read_directory(window)
     except (BadFile, Unsupported) as error:  # a flipped bit may look unsupported
-        tolerate(window.path, error)
-        records = recovered(window)
+        raise_or_record(window.path, error)
+        records = recovered_records(window)
         if PICKLE not in records:
             raise
         return records
@@ -85,7 +85,7 @@ class Archive:
         try:
             is_little = order.length <= 6 and read_entry(self.window, order) == b"little"
         except BadFile as error:
-            tolerate(self.window.path, error)
+            raise_or_record(self.window.path, error)
             return
         if not is_little:
             raise Unsupported(
@@ -141,7 +141,7 @@ inside another one.
 _READ_BYTES = 2**20
 
 
-def recovered(window: FileRange) -> dict[str, ZipEntry]:
+def recovered_records(window: FileRange) -> dict[str, ZipEntry]:
     """Find the records of a zip without its directory. Return them by name, without the top
     directory.
 

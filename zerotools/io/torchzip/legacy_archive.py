@@ -17,10 +17,10 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.metadata_memory_limit import may_be_read
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
-from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk_values
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -81,7 +81,7 @@ def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
     classes.
     """
     found: dict[str, Storage] = {}
-    for value in walk(tree):
+    for value in walk_values(tree):
         if isinstance(value, StoredTensor):
             value = value.storage
         if isinstance(value, Storage) and found.setdefault(value.key, value).nbytes != value.nbytes:
@@ -133,7 +133,7 @@ def _offsets(
             )
             if not is_cut:
                 raise error
-            tolerate(window.path, error)
+            raise_or_record(window.path, error)
         offsets[key] = at
         at += storage.nbytes
     return offsets

@@ -30,7 +30,7 @@ LAZY_BITS = ("neg", "conj")
 LARGEST_REPEATED = 2**24
 
 
-def resolve(module: str, name: str) -> Any:
+def resolve_global(module: str, name: str) -> Any:
     """Return the value for a global name in a pickle: an element type, or a `Global` with the
     name.
     """
@@ -39,7 +39,7 @@ def resolve(module: str, name: str) -> Any:
     return Global(module, name)
 
 
-def call(function: Global, args: tuple[Any, ...]) -> Any:
+def value_of_call(function: Global, args: tuple[Any, ...]) -> Any:
     """Return the value that stands for `function(*args)` in a pickle. An unknown function gives an
     `Opaque`.
     """
@@ -50,12 +50,12 @@ def call(function: Global, args: tuple[Any, ...]) -> Any:
     return Opaque(function.module, function.name, args, called=True)
 
 
-def make(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def value_of_new(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the `Opaque` that stands for `cls.__new__(cls, *args, **kwargs)` in a pickle."""
     return Opaque(cls.module, cls.name, args, kwargs=kwargs)
 
 
-def storage(identifier: Any) -> Storage:
+def persistent_storage(identifier: Any) -> Storage:
     """Return the storage for a persistent id of torch: ("storage", class, key, location, numel).
 
     Files from before torch 1.6 have a sixth entry: None, or the storage that this storage is a view

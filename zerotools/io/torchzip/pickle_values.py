@@ -23,7 +23,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-def describe(value: Any) -> str:
+def kind_text(value: Any) -> str:
     """Return the kind of a value for messages: its Python type, or, for an opaque value, the class
     or function that the pickle names.
     """
@@ -84,7 +84,7 @@ class StoredTensor:
     metadata: Any = None
 
 
-def walk(tree: Any) -> Iterator[Any]:
+def walk_values(tree: Any) -> Iterator[Any]:
     """Yield all values in the tree of a pickle. A shared object is yielded once, so a pickle that
     refers to the same list a thousand times is not visited a thousand times.
     """

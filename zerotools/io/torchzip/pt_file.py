@@ -15,7 +15,7 @@ from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.metadata_memory_limit import data_in
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
 from zerotools.io.files.regular_files import open_source, source_file
-from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange
@@ -112,7 +112,7 @@ class TorchFile:
                 archive = Archive(FileRange.whole(source, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
             except BadFile as error:
-                tolerate(self.path, error)
+                raise_or_record(self.path, error)
                 self._offsets[storage.key] = self.size
             finally:
                 source.close()
@@ -145,7 +145,7 @@ def _expect_headers(source: OpenSource, archive: Archive) -> None:
     )
 
 
-def repacked(file: TorchFile, tree: Any) -> FilePlan:
+def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
     """Return the plan of a new file that has `tree` instead of the tree of `file`. The storages are
     those of `file`.
 
@@ -184,6 +184,6 @@ def _sound(archive: Archive) -> dict[str, ZipEntry]:
             try:
                 check_entry(archive.window, record)
             except BadFile as error:
-                tolerate(archive.window.path, error)
+                raise_or_record(archive.window.path, error)
                 del kept[name]
     return kept

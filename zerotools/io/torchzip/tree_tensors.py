@@ -1,6 +1,6 @@
 """Finds the tensors in a tree, also tensors that torch wrapped in other classes.
 
-`unread` recognises tensors with bytes that zerotools cannot copy, by the function that rebuilds
+`why_unread` recognises tensors with bytes that zerotools cannot copy, by the function that rebuilds
 them. A reader refuses such a tensor by its name, because a silently omitted tensor would be a lost
 weight. Views with the negative or conjugate bit set are among them: the sign of their bytes differs
 from the sign of their values.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.io.torchzip.pickle_globals import LAZY_BITS, call
+from zerotools.io.torchzip.pickle_globals import LAZY_BITS, value_of_call
 from zerotools.io.torchzip.pickle_values import Global, Storage, StoredTensor
 
 WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
@@ -31,7 +31,7 @@ def as_tensor(value: Any) -> StoredTensor | None:
     Python attributes; else None.
 
     The attributes are not kept: `attributes_of` returns them. For tensor subclasses (such as
-    DTensor) the result is None. `unread` describes such tensors.
+    DTensor) the result is None. `why_unread` describes such tensors.
     """
     for _ in range(3):
         if isinstance(value, StoredTensor):
@@ -49,7 +49,7 @@ def _unwrapped(value: Opaque) -> Any:
     if named == WITH_STATE and len(value.args) == 4:
         function, kind, args, _ = value.args
         if isinstance(function, Global) and is_plain(kind) and isinstance(args, tuple):
-            return call(function, args)
+            return value_of_call(function, args)
     return None
 
 
@@ -86,7 +86,7 @@ _ARRAYS = ("_reconstruct", "_frombuffer")
 _WRAPPED = 4
 
 
-def unread(value: Any) -> str | None:
+def why_unread(value: Any) -> str | None:
     """Return the kind of a tensor that `as_tensor` does not return, with the action to take. Return
     None for all other values.
 
@@ -115,7 +115,7 @@ def _inside(value: Opaque) -> Any:
     if named == WITH_STATE and value.called and len(value.args) == 4:
         function, kind, args, _ = value.args
         if is_plain(kind) and isinstance(function, Global) and isinstance(args, tuple):
-            return call(function, args)
+            return value_of_call(function, args)
     return None
 
 

@@ -19,8 +19,14 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.io.files.metadata_memory_limit import SMALL, Beside, allowed, nothing_beside
-from zerotools.io.torchzip.pickle_globals import call, check_key, make, resolve, storage
+from zerotools.io.files.metadata_memory_limit import SMALL, Beside, metadata_limit, nothing_beside
+from zerotools.io.torchzip.pickle_globals import (
+    check_key,
+    persistent_storage,
+    resolve_global,
+    value_of_call,
+    value_of_new,
+)
 from zerotools.io.torchzip.pickle_machine import (
     ENTRY,
     HANDLERS,
@@ -60,7 +66,7 @@ def loads_from(
         while not machine.done:
             at = HANDLERS[data[at]](machine, at + 1)
             if machine.cost > most:
-                most = allowed(given := beside())
+                most = metadata_limit(given := beside())
                 if machine.cost > most:
                     raise BadFile(
                         f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
@@ -137,7 +143,7 @@ def _global(machine: PickleMachine, at: int) -> int:
     middle = machine.data.index(b"\n", at)
     end = machine.data.index(b"\n", middle + 1)
     module, name = text(machine.data[at:middle]), text(machine.data[middle + 1 : end])
-    machine.stack.append(resolve(module, name))
+    machine.stack.append(resolve_global(module, name))
     machine.cost += OBJECT
     return end + 1
 
@@ -147,7 +153,7 @@ def _stack_global(machine: PickleMachine, at: int) -> int:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise BadFile("it names a class by something that is not text")
-    machine.stack.append(resolve(module, name))
+    machine.stack.append(resolve_global(module, name))
     machine.cost += OBJECT
     return at
 
@@ -155,7 +161,7 @@ def _stack_global(machine: PickleMachine, at: int) -> int:
 @on(b"R")
 def _reduce(machine: PickleMachine, at: int) -> int:
     args = machine.stack.pop()
-    machine.stack[-1] = call(_a_global(machine.stack[-1]), _a_tuple(args))
+    machine.stack[-1] = value_of_call(_a_global(machine.stack[-1]), _a_tuple(args))
     machine.cost += OBJECT
     return at
 
@@ -163,7 +169,7 @@ def _reduce(machine: PickleMachine, at: int) -> int:
 @on(b"\x81")  # NEWOBJ
 def _new(machine: PickleMachine, at: int) -> int:
     args = machine.stack.pop()
-    machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), {})
+    machine.stack[-1] = value_of_new(_a_global(machine.stack[-1]), _a_tuple(args), {})
     machine.cost += OBJECT
     return at
 
@@ -173,7 +179,7 @@ def _new_with_keywords(machine: PickleMachine, at: int) -> int:
     kwargs, args = machine.stack.pop(), machine.stack.pop()
     if type(kwargs) is not dict:
         raise BadFile("it passes keyword arguments that are not a dict")
-    machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), kwargs)
+    machine.stack[-1] = value_of_new(_a_global(machine.stack[-1]), _a_tuple(args), kwargs)
     machine.cost += OBJECT
     return at
 
@@ -194,7 +200,7 @@ def _build(machine: PickleMachine, at: int) -> int:
 
 @on(b"Q")  # BINPERSID
 def _persistent(machine: PickleMachine, at: int) -> int:
-    machine.stack[-1] = storage(machine.stack[-1])
+    machine.stack[-1] = persistent_storage(machine.stack[-1])
     machine.cost += OBJECT
     return at
 

@@ -97,7 +97,7 @@ class Mismatch(ValueError):
     ..."."""
 
 
-def build(
+def build_dataclass(
     kind: type[Any],
     tree: Mapping[str, Any],
     where: str,
@@ -174,7 +174,7 @@ def is_required(item: Field[Any]) -> bool:
 def _unknown(name: object, where: str, known: Mapping[str, object], root: type[Any]) -> str:
     close = key_meant(str(name), where, known, dict(dotted_keys(root)))
     hint = f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
-    return f"{where}{show(name, bare=True)}: unknown key; {hint}"
+    return f"{where}{format_value(name, bare=True)}: unknown key; {hint}"
 
 
 def _field(
@@ -187,17 +187,17 @@ def _field(
 ) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if isinstance(value, Mapping):
-            return build(hint, value, f"{where}{item.name}.", problems, root)
-        problems.append(f"{where}{item.name}: must be a table, not {show(value)}")
+            return build_dataclass(hint, value, f"{where}{item.name}.", problems, root)
+        problems.append(f"{where}{item.name}: must be a table, not {format_value(value)}")
         return None
     if (table := table_of(hint)) is not None and isinstance(value, Mapping):
-        return build(table, value, f"{where}{item.name}.", problems, root)
+        return build_dataclass(table, value, f"{where}{item.name}.", problems, root)
     try:
-        result = convert(hint, value)
+        result = convert_value(hint, value)
         check_allowed(item, result)
         _check_bounds(item, result)
     except Mismatch as error:
-        problems.append(f"{where}{item.name} = {show(value)}: {error}")
+        problems.append(f"{where}{item.name} = {format_value(value)}: {error}")
         return None
     return result
 
@@ -214,8 +214,8 @@ def check_allowed(item: Field[Any], value: Any) -> None:
     for each in value if is_list else (value,):
         if each not in allowed:
             close = value_meant(each, allowed)
-            hint = f"; did you mean {show(close)}?" if close else ""
-            choices = ", ".join(show(choice) for choice in allowed)
+            hint = f"; did you mean {format_value(close)}?" if close else ""
+            choices = ", ".join(format_value(choice) for choice in allowed)
             raise Mismatch(f"{'each ' if is_list else ''}must be one of {choices}{hint}")
 
 
@@ -231,7 +231,7 @@ def _check_bounds(item: Field[Any], value: Any) -> None:
         raise Mismatch(f"must be more than {above}")
 
 
-def convert(hint: Any, value: Any) -> Any:
+def convert_value(hint: Any, value: Any) -> Any:
     """Convert `value` to the annotated type `hint`. Raises Mismatch."""
     origin = get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -241,7 +241,7 @@ def convert(hint: Any, value: Any) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return _convert_mapping(get_args(hint)[1], value)
     if hint is Any:
-        return plain(value)
+        return plain_json(value)
     if is_dataclass(hint) and isinstance(hint, type):
         return _convert_table(hint, value)
     return _convert_scalar(hint, value)
@@ -251,7 +251,7 @@ def _convert_table(kind: type[Any], value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise Mismatch("must be a table")
     problems: list[str] = []
-    result = build(kind, value, "", problems)
+    result = build_dataclass(kind, value, "", problems)
     if problems:
         raise Mismatch("; ".join(problems))
     return result
@@ -262,10 +262,10 @@ def _convert_union(members: tuple[Any, ...], value: Any) -> Any:
         return None
     members = tuple(member for member in members if member is not type(None))
     if len(members) == 1:
-        return convert(members[0], value)
+        return convert_value(members[0], value)
     for member in members:
         if _same_shape(member, value):
-            return convert(member, value)
+            return convert_value(member, value)
     raise Mismatch(f"must be {' or '.join(_describe(member) for member in members)}")
 
 
@@ -293,9 +293,9 @@ def _convert_tuple(member: Any, value: Any) -> tuple[Any, ...]:
     result = []
     for index, entry in enumerate(value):
         try:
-            result.append(convert(member, entry))
+            result.append(convert_value(member, entry))
         except Mismatch as error:
-            raise Mismatch(f"entry {index} ({show(entry)}) {error}") from None
+            raise Mismatch(f"entry {index} ({format_value(entry)}) {error}") from None
     return tuple(result)
 
 
@@ -307,9 +307,9 @@ def _convert_mapping(member: Any, value: Any) -> dict[str, Any]:
     result = {}
     for name, entry in value.items():
         try:
-            result[_convert_scalar(str, name)] = convert(member, entry)
+            result[_convert_scalar(str, name)] = convert_value(member, entry)
         except Mismatch as error:
-            raise Mismatch(f"its key {show(name, bare=True)} {error}") from None
+            raise Mismatch(f"its key {format_value(name, bare=True)} {error}") from None
     return result
 
 
@@ -351,7 +351,7 @@ def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool
         return False
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain_json(value: Any, depth: int = 0) -> Any:
     """Return a copy of `value` with only the types of JSON. Raises Mismatch for dates, NaN, and
     trees that are too deep."""
     if depth > MAX_DEPTH:
@@ -363,17 +363,17 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         if depth < MAX_DEPTH and are_texts(value):
             return list(value)
-        return [plain(entry, depth + 1) for entry in value]
+        return [plain_json(entry, depth + 1) for entry in value]
     if is_dataclass(value) and not isinstance(value, type):
         value = {item.name: getattr(value, item.name) for item in keys_of(value)}
     if isinstance(value, Mapping):
         if depth < MAX_DEPTH and are_texts(value) and are_texts(value.values()):
             return dict(value)
-        return {_convert_scalar(str, k): plain(v, depth + 1) for k, v in value.items()}
+        return {_convert_scalar(str, k): plain_json(v, depth + 1) for k, v in value.items()}
     raise Mismatch(f"must not contain a {type(value).__name__}")
 
 
-def show(value: object, *, bare: bool = False) -> str:
+def format_value(value: object, *, bare: bool = False) -> str:
     """Return `value` as a user would write it in the file, cut to 80 characters.
 
     With `bare`, a string has no quotes.
@@ -388,7 +388,7 @@ def show(value: object, *, bare: bool = False) -> str:
     elif isinstance(value, Mapping):
         text = "a table"
     elif isinstance(value, (list, tuple)):
-        inner = ", ".join(show(entry) for entry in value[:8])
+        inner = ", ".join(format_value(entry) for entry in value[:8])
         text = f"[{inner}{', ...' if len(value) > 8 else ''}]"
     else:
         text = str(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.chaos.inject_faults import Fault
-from zerotools.jobs.chaos.own_processes import describe, own_processes
+from zerotools.jobs.chaos.own_processes import command_line, own_processes
 from zerotools.jobs.chaos.toy_program import RunLog
 from zerotools.jobs.chaos.toy_queue import ToyJob
 
@@ -181,7 +181,7 @@ def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
     deadline = time.monotonic() + patience
     while (left := own_processes(place)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return Guarantee(NOTHING_LEFT, [f"{describe(pid)} is left" for pid in left])
+    return Guarantee(NOTHING_LEFT, [f"{command_line(pid)} is left" for pid in left])
 
 
 def _told(job: ToyJob) -> str:

@@ -137,7 +137,7 @@ def _is_over(pid: int) -> bool:
     return _state_and_parent(pid)[0] in _OVER
 
 
-def describe(pid: int) -> str:
+def command_line(pid: int) -> str:
     """Return the command line of the process `pid`, for a message."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

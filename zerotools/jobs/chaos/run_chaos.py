@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
+def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
     """Run a fault-injection test, and return its report.
 
     `say` is called with each progress message of one line.
@@ -59,7 +59,7 @@ def run(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
             sweep = CleanupProcess(place)
             report = _Drill(place, request, say).run()
         finally:
-            with uninterrupted():
+            with ignoring_signals():
                 end_all(place)
                 if sweep is not None:
                     sweep.end()
@@ -93,7 +93,7 @@ class _Drill:
             late = self._finish()
             judged = self._judge(late)
         finally:
-            with uninterrupted():
+            with ignoring_signals():
                 self._daemon.end()
         if late is not None:
             end_all(self._place)  # jobs run without a daemon, as intended
@@ -184,7 +184,7 @@ def ending_signals() -> Iterator[None]:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def ignoring_signals() -> Iterator[None]:
     """Ignore SIGINT, SIGTERM and SIGHUP inside the `with` block, so that the cleanup in the
     block is completed.
     """

@@ -39,7 +39,7 @@ More than one is kept, because the daemon may not know the newest checkpoint yet
 EXIT_BESIDE = 70
 
 
-def advanced(state: int, step: int) -> int:
+def state_after(state: int, step: int) -> int:
     """Return the toy program's state after `step`."""
     return (state * FACTOR + step) % MODULUS
 
@@ -48,7 +48,7 @@ def final_state(steps: int) -> int:
     """Return the toy program's state after all steps if no step was lost or repeated."""
     state = 0
     for step in range(1, steps + 1):
-        state = advanced(state, step)
+        state = state_after(state, step)
     return state
 
 
@@ -100,7 +100,7 @@ class ToyProgram:
 
     def advance(self, state: int, step: int) -> int:
         """Run one step, and return the state after this step."""
-        return advanced(state, step)
+        return state_after(state, step)
 
     def load(self, path: str | None) -> tuple[int, int]:
         """Return the step and the state from a checkpoint; (0, 0) if no checkpoint exists."""

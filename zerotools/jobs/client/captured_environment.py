@@ -57,7 +57,7 @@ class Captured(NamedTuple):
     not_text: tuple[str, ...]
 
 
-def capture(environment: Mapping[str, str]) -> Captured:
+def capture_environment(environment: Mapping[str, str]) -> Captured:
     """Select the variables of `environment` that a job gets by default."""
     taken, secret, not_text = {}, [], []
     for name in sorted(environment):
@@ -86,7 +86,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def named_variables(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the options `--env NAME` and `--env NAME=VALUE` set.
 
     Raises BadRequest.

@@ -70,7 +70,7 @@ def _is_ours(directory: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o22
 
 
-def connect(path: Path, timeout_seconds: float) -> socket.socket:
+def connect_socket(path: Path, timeout_seconds: float) -> socket.socket:
     """Return a socket connected to the Unix socket at `path`.
 
     The path may be longer than a socket address can be. Raises OSError.

@@ -198,7 +198,7 @@ class SocketConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the socket. Raises OSError if nothing listens there."""
-        self.sock = daemon_address.connect(self._path, self._timeout_seconds)
+        self.sock = daemon_address.connect_socket(self._path, self._timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools import version
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 
 API_VERSION = 1
 """The version of the API that this client uses, and that the daemon offers under `/v1`."""
@@ -44,7 +44,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     """
     its = str(health.get("version"))
     spoken = api_versions(health)
-    older = version.order(its) < version.order(mine)
+    older = version.version_order(its) < version.version_order(mine)
     if "api_versions" not in health:  # whatever its version, it is older than this client
         return (
             f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (running "
@@ -54,7 +54,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
         older = max(spoken, default=0) < API_VERSION
     elif its == mine:
         return None
-    elif version.order(its) == version.order(mine):
+    elif version.version_order(its) == version.version_order(mine):
         return (
             f"the daemon is zerotoolsd {its} and this is zerotools {mine}, of another commit: "
             "restart the daemon from this installation, or use the zerotools of the daemon's"
@@ -77,7 +77,7 @@ def missing_package() -> BadRequest:
     """Return the error for a daemon that cannot start because the package NEEDED is not
     installed.
     """
-    return missing("zerotoolsd", NEEDED)
+    return package_not_installed("zerotoolsd", NEEDED)
 
 
 def why_no_daemon() -> str | None:

@@ -91,7 +91,7 @@ class NeedGuard:
 def needs_at(socket: Path | None = None) -> list[Need] | None:
     """Return the paths that jobs of the daemon at `socket` need; None if no daemon answers."""
     try:
-        return needs(DaemonClient(socket))
+        return needed_paths(DaemonClient(socket))
     except DaemonError:
         return None
 
@@ -103,7 +103,7 @@ def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
         raise BadRequest(need.sentence(checkpoint))
 
 
-def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
+def needed_paths(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
     """Return the paths that all unfinished jobs need.
 
     A file system that hangs does not block the call.
@@ -176,11 +176,11 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
 
     If it is damaged, also yield the older checkpoint that the job would resume from.
     """
-    newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
+    newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
     if newest is None:
         return
     yield newest, "it is the newest in its output directory"
-    whole = checkpoint_dirs.choose(output_dir, digests=False).path
+    whole = checkpoint_dirs.newest_valid(output_dir, digests=False).path
     if whole not in (None, newest):
         yield (
             whole,
@@ -197,7 +197,7 @@ def _meant(path: Path) -> Path:
     If `path` is a directory of checkpoints, return the newest one in it.
     """
     try:
-        return checkpoint_dirs.resolve(path, digests=False).path or path
+        return checkpoint_dirs.resolve_resume_from(path, digests=False).path or path
     except (ZerotoolsError, OSError):  # another program's, or none yet: it is named itself
         return path
 

@@ -55,7 +55,7 @@ class QueueCopy:
     size_bytes: int
 
 
-def back_up(state_dir: Path, out: Path) -> QueueCopy:
+def back_up_queue(state_dir: Path, out: Path) -> QueueCopy:
     """Copy the queue in `state_dir` to the new file `out`.
 
     If the copy fails, `out` does not exist.
@@ -75,7 +75,9 @@ def back_up(state_dir: Path, out: Path) -> QueueCopy:
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
 
 
-def restore(backup: Path, state_dir: Path, *, release: bool = False) -> tuple[QueueCopy, list[str]]:
+def restore_queue(
+    backup: Path, state_dir: Path, *, release: bool = False
+) -> tuple[QueueCopy, list[str]]:
     """Replace the queue in `state_dir` by the copy `backup`.
 
     The old queue is kept under another name.

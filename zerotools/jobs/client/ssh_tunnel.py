@@ -1,6 +1,6 @@
 """Connect to the daemon of another machine by ssh, through a local socket forwarded to the daemon.
 
-    ssh (the master)    logs in once, and runs the shell text of `program` on that machine
+    ssh (the master)    logs in once, and runs the shell text of `remote_command` on that machine
     ssh -O forward      lets the master forward a local socket to the daemon's
 
 The login uses the system's ssh with the user's configuration, keys and agent. It asks no questions
@@ -31,7 +31,7 @@ from zerotools.io.ssh.ssh_host import (
     LOGIN_SECONDS,
     OPTIONS,
     SshHost,
-    failure,
+    connection_failure,
     parse_url,
     ssh_environment,
     ssh_program,
@@ -91,7 +91,12 @@ class SshTunnel:
         mark = f"zerotools-{secrets.token_hex(8)}"
         with (self._directory / "errors").open("wb") as errors:
             self._master = _start(
-                [*self._words(_OPTIONS), "--", self.host.host, program(mark, self.host.path)],
+                [
+                    *self._words(_OPTIONS),
+                    "--",
+                    self.host.host,
+                    remote_command(mark, self.host.path),
+                ],
                 errors.fileno(),
             )
         said = self._read_until_complete(mark)
@@ -123,7 +128,7 @@ class SshTunnel:
 
     def _failed(self, what: str) -> DaemonUnreachable:
         errors = (self._directory / "errors").read_text("utf-8", "replace")
-        return DaemonUnreachable(failure(self.host, what, errors))
+        return DaemonUnreachable(connection_failure(self.host, what, errors))
 
     def _forward(self, answer: Answer) -> str:
         """Forward the local socket to the daemon's socket.
@@ -213,7 +218,7 @@ class Answer:
     environment: Mapping[str, str]
 
 
-def places() -> tuple[str, ...]:
+def socket_paths() -> tuple[str, ...]:
     """Return the possible paths of the daemon's socket on the other machine, written for its
     shell.
 
@@ -228,12 +233,12 @@ def places() -> tuple[str, ...]:
     )
 
 
-def program(mark: str, socket: str | None) -> str:
+def remote_command(mark: str, socket: str | None) -> str:
     """Return the command to run on the other machine, as one word for any login shell.
 
     The command prints `mark` before and after its output.
     """
-    looked = " ".join(places()) if socket is None else shlex.quote(socket)
+    looked = " ".join(socket_paths()) if socket is None else shlex.quote(socket)
     script = (
         f'n=0; for p in {looked}; do test -S "$p" && n=$((n+1)); done; '
         f'printf \'%s\\n%s\\0%s\\0%s\\0\' {mark} "$HOME" "$(id -u)" $n; '
@@ -252,7 +257,7 @@ def is_complete(said: bytes, mark: str) -> bool:
 
 
 def read_answer(said: bytes, mark: str) -> Answer:
-    """Parse `said`, the output of the command that `program` returns.
+    """Parse `said`, the output of the command that `remote_command` returns.
 
     Raises ValueError if it is the output of something else.
     """

@@ -41,7 +41,7 @@ class Places(NamedTuple):
     resume_from: str | None
 
 
-def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
+def submission_conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
     """Yield an error for each job that cannot be queued together with another job in `jobs`.
 
     May wait for a file system that hangs.

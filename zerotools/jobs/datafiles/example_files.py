@@ -25,7 +25,7 @@ from zerotools.jobs.datafiles.record_files import (
     COLUMNAR,
     SEPARATORS,
     checked_text,
-    column,
+    column_value,
     kind_in_words,
     read_records,
     text_of,
@@ -120,8 +120,8 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
     `name` is the field of `data` that names the answer's column.
     """
     column_name, key = getattr(data, name), f"data.{name}"
-    prompt = column(place, tree, data.prompt_column, "data.prompt_column")
-    answer = column(place, tree, column_name, key)
+    prompt = column_value(place, tree, data.prompt_column, "data.prompt_column")
+    answer = column_value(place, tree, column_name, key)
     system = _system(place, tree, data, None)
     if not isinstance(answer, list):
         found = TextExample(
@@ -220,10 +220,10 @@ def _alpaca(place: str, tree: Mapping[str, Any], data: DataSpec) -> TextExample:
 
 
 def _conversation(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Conversation:
-    turns = column(place, tree, name, "data.messages_column")
+    turns = column_value(place, tree, name, "data.messages_column")
     tools = tree.get(_TOOLS)
     if data.tools_column is not None:
-        tools = column(place, tree, data.tools_column, "data.tools_column")
+        tools = column_value(place, tree, data.tools_column, "data.tools_column")
     return conversation_of(place, turns, _system(place, tree, data, _SYSTEM), tools)
 
 
@@ -240,7 +240,7 @@ def _system(place: str, tree: Mapping[str, Any], data: DataSpec, usual: str | No
 def _history(
     place: str, tree: Mapping[str, Any], name: str, key: str
 ) -> tuple[tuple[str, str], ...]:
-    value = column(place, tree, name, key)
+    value = column_value(place, tree, name, key)
     turns = [] if value is None else value
     what = f'{place}: "{name}"'
     if not isinstance(turns, list):

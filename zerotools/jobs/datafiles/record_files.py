@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.io.files.regular_files import open_regular
 from zerotools.jobs.datafiles.json_objects import LARGEST, Seen, not_utf8, read_objects
 
@@ -196,7 +196,7 @@ def read_columnar(
     try:
         import pyarrow
     except ImportError:
-        raise missing(f"{path}: reading such files", "pyarrow") from None
+        raise package_not_installed(f"{path}: reading such files", "pyarrow") from None
     try:
         batches = _parquet if path.suffix.lower() == PARQUET else _arrow
         for batch in batches(path, columns):
@@ -244,7 +244,7 @@ def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str]) -> N
             raise BadFile(f'{path}: has no column "{name}"; it has {names}')
 
 
-def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
+def column_value(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
     """Return the value of the column `name` in the record `tree`.
 
     `key` is the key of the job file that sets the column's name; it is used in messages.
@@ -261,7 +261,7 @@ def text_of(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
     """Return the text in the column `name` of the record `tree`; the empty string if the value
     is null. Raises BadFile.
     """
-    value = column(place, tree, name, key)
+    value = column_value(place, tree, name, key)
     return "" if value is None else checked_text(f'{place}: "{name}"', value)
 
 

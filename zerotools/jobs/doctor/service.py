@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
@@ -137,7 +137,7 @@ def _server(server: Mapping[str, Any]) -> str:
     who = f"pid {server['pid']} for {server['python']}"
     if not server["ready"]:
         return f"{who} still imports"
-    held, jobs = server["memory_bytes"] / 2**20, counted(server["jobs"], "job")
+    held, jobs = server["memory_bytes"] / 2**20, count_text(server["jobs"], "job")
     return (
         f"{who} holds {held:.0f} MiB, has started {jobs}, idle for {server['idle_seconds']:.0f} s"
     )

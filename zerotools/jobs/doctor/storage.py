@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LITTLE_BYTES = 10 * 2**30
@@ -44,7 +44,7 @@ def look_at_room(
     for purpose, path in places.items():
         what = f"disk of {purpose}"
         try:
-            looked = within(LOOK_SECONDS, partial(_measure, path, statvfs))
+            looked = result_within(LOOK_SECONDS, partial(_measure, path, statvfs))
         except OSError as error:
             yield problem(what, f"{path}: {error.strerror}", "check its file system")
             continue
@@ -66,7 +66,7 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
     return there, there.stat().st_dev, statvfs(there)
 
 
-def within(seconds: float, look: Callable[[], T]) -> T | None:
+def result_within(seconds: float, look: Callable[[], T]) -> T | None:
     """Call `look`, and return its result; None if it takes longer than `seconds`.
 
     An exception of `look` is raised here.
@@ -140,7 +140,7 @@ def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doct
     """Check the owner and the permissions of the state directory, and whether a daemon has
     locked it.
     """
-    found = within(
+    found = result_within(
         LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
     )
     if found is None:
@@ -195,7 +195,7 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
         yield warning("daemon", f"none listens at {path}", "start zerotoolsd, or name its --socket")
         return
     try:
-        connect(path, CONNECT_SECONDS).close()
+        connect_socket(path, CONNECT_SECONDS).close()
     except TimeoutError:
         yield problem(
             "daemon",
@@ -222,7 +222,7 @@ def look_at_locks(
 
     Such a lock makes other processes wait for ever.
     """
-    found = within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
+    found = result_within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
     if found is None:
         home = environment.get("HOME", "/")
         yield problem("locks", f"{home} did not answer within {LOOK_SECONDS:g} s", HANGS)

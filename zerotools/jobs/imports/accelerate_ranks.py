@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.batch_size import (
     JOB_SEQUENCE_RANKS,
     JOB_TENSOR_RANKS,
@@ -125,10 +125,9 @@ def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], 
     if value in (None, "", -1):
         return 1
     if type(value) is not int or value < 1:
-        what = (
-            f"{given.said}.{_NAME}_{name}_size = {show(value)}: must be a whole number, 1 or more"
-        )
-        reading.findings.wrong.append(what)
+        key = f"{given.said}.{_NAME}_{name}_size"
+        wrong = f"{key} = {format_value(value)}: must be a whole number, 1 or more"
+        reading.findings.wrong.append(wrong)
         return 1
     return value
 
@@ -145,7 +144,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     machines = reading.take("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
-            what = f"{machines.said} = {show(machines.value)}: {SEVERAL_MACHINES}"
+            what = f"{machines.said} = {format_value(machines.value)}: {SEVERAL_MACHINES}"
             reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, machines, None, "the job is that of one machine")
     processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
@@ -192,7 +191,7 @@ def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
     entries = given.value if isinstance(given.value, list) else str(given.value).split(",")
     texts = [str(entry).strip() for entry in entries]
     if not all(text.isascii() and text.isdecimal() and len(text) < 5 for text in texts):
-        what = f'{given.said} = {show(given.value)}: must be "all" or indices such as "0,1"'
+        what = f'{given.said} = {format_value(given.value)}: must be "all" or indices such as "0,1"'
         if str(given.value).startswith("all"):
             what += '; did you mean "all"?'
         reading.findings.wrong.append(what)
@@ -202,7 +201,7 @@ def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
 
 def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[int] | None) -> None:
     if type(given.value) is not int or given.value < 1:
-        what = f"{given.said} = {show(given.value)}: must be a whole number, 1 at least"
+        what = f"{given.said} = {format_value(given.value)}: must be a whole number, 1 at least"
         reading.findings.wrong.append(what)
         return
     key = ranks_key(reading.claims)

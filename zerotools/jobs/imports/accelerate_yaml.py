@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_ranks import (
     read_affinity,
     read_parallelism,
@@ -14,7 +14,7 @@ from zerotools.jobs.imports.accelerate_ranks import (
 )
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
-from zerotools.jobs.imports.reading.job_keys import JobTree, put
+from zerotools.jobs.imports.reading.job_keys import JobTree, set_key
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, judge_unknown_keys
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
@@ -109,10 +109,12 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Config
         name = ".".join(trail)
         if name in SECTIONS:
             if value not in (None, {}):
-                what = f"{document.place(trail)} {name} = {show(value)}: must be a section"
+                what = f"{document.place(trail)} {name} = {format_value(value)}: must be a section"
                 findings.wrong.append(what)
         elif name in READ and name not in _TABLES and isinstance(value, (list, Mapping)):
-            what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
+            what = (
+                f"{document.place(trail)} {name} = {format_value(value)}: must be one plain value"
+            )
             findings.wrong.append(what)
         elif name in KNOWN:
             yield name, ConfigValue(name, document.title(trail), document.place(trail), value)
@@ -134,7 +136,7 @@ def _environment(reading: ConfigReading) -> None:
     if given is None:
         return
     if given.value != "LOCAL_MACHINE":
-        what = f"{given.said} = {show(given.value)}: jobs run on this machine"
+        what = f"{given.said} = {format_value(given.value)}: jobs run on this machine"
         reading.findings.unsupported.append(what)
     reading.row(KeyOutcome.IGNORED, given, None, "jobs run on this machine")
 
@@ -155,7 +157,7 @@ def _distributed_type(reading: ConfigReading) -> str:
         reading.row(KeyOutcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
     else:
         names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
-        what = f"{given.said} = {show(given.value)}: is not supported; supported: {names}"
+        what = f"{given.said} = {format_value(given.value)}: is not supported; supported: {names}"
         reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, given)
     return kind
@@ -170,7 +172,7 @@ def _precision(reading: ConfigReading) -> None:
     if value in _PRECISIONS:
         reading.map(given, key, _PRECISIONS[value])
     else:
-        what = f'{given.said} = {show(value)}: must be "no", "fp16", "bf16" or "fp8"'
+        what = f'{given.said} = {format_value(value)}: must be "no", "fp16", "bf16" or "fp8"'
         reading.findings.wrong.append(what)
 
 
@@ -187,7 +189,7 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     if file is not None and file.value not in (None, "none"):
         for given in section.values():
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: cannot be combined with {file.said}, "
+                f"{given.said} = {format_value(given.value)}: cannot be combined with {file.said}, "
                 "which has the whole configuration; remove it"
             )
         reading.row(KeyOutcome.MAPPED, file, None, "read below")
@@ -202,10 +204,10 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
         titles[trail] = document.title(("deepspeed_config", name))
         if name in section:
             value = section[name].value
-            put(tree, there, None if value == "none" and "path" in name else value)
+            set_key(tree, there, None if value == "none" and "path" in name else value)
             _same_line(lines, trail, document, name)
         elif name in defaults:
-            put(tree, there, defaults[name])
+            set_key(tree, there, defaults[name])
             titles[trail] += " (not given)"
     _leaf_modules(reading, document, tree, lines, titles)
     handed = Document(document.source, tree, lines, titles=titles)
@@ -246,13 +248,14 @@ def _leaf_modules(
     del reading.remaining[_LEAVES]
     if reading.release < LEAF_MODULES:
         reading.findings.unsupported.append(
-            f"{given.said} = {show(given.value)}: needs DeepSpeed {release_said(LEAF_MODULES)}, "
+            f"{given.said} = {format_value(given.value)}: needs DeepSpeed "
+            f"{release_said(LEAF_MODULES)}, "
             f"and the job's Python has {release_said(reading.release)}"
         )
         return
     trail = ("zero_optimization", "leaf_module")
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
-    put(tree, ".".join(trail), {"classes": [str(name).strip() for name in names]})
+    set_key(tree, ".".join(trail), {"classes": [str(name).strip() for name in names]})
     _same_line(lines, trail, document, _LEAVES.split(".")[1])
     titles[trail] = given.title
 
@@ -271,8 +274,8 @@ def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:
     elif name in IGNORED:
         reading.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not _is_off(given.value):
-        what = f"{given.said} = {show(given.value)}: the engine torch does not support this yet"
-        reading.findings.unsupported.append(what)
+        what = f"{given.said} = {format_value(given.value)}"
+        reading.findings.unsupported.append(f"{what}: the engine torch does not support this yet")
     else:
         reading.row(KeyOutcome.IGNORED, given, None, "is off" if name not in READ else "")
 
@@ -313,7 +316,9 @@ def _strategy(reading: ConfigReading, given: ConfigValue) -> None:
         name = _NUMBERED.get(int(str(name)[:4]))
     if name not in _STRATEGIES:
         names = ", ".join(_STRATEGIES)
-        reading.findings.wrong.append(f"{given.said} = {show(given.value)}: must be one of {names}")
+        reading.findings.wrong.append(
+            f"{given.said} = {format_value(given.value)}: must be one of {names}"
+        )
         return
     stage, why = _STRATEGIES[name]
     reading.map(given, _STAGE, stage, why)
@@ -333,7 +338,7 @@ def _switch(reading: ConfigReading, name: str, key: str, on: Any) -> None:
         return
     value = _boolean(given.value)
     if value is None and given.value is not None:
-        what = f"{given.said} = {show(given.value)}: must be true or false"
+        what = f"{given.said} = {format_value(given.value)}: must be true or false"
         reading.findings.wrong.append(what)
     elif value:
         reading.map(given, key, on)

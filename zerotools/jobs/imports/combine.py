@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.io.huggingface.config_json import full_config
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed
 from zerotools.jobs.imports.deepspeed_optimizer import read_missing
@@ -29,16 +29,16 @@ from zerotools.jobs.imports.reading.config_reader import Claim, Claims, ConfigRe
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
-    accepts,
+    accepts_value,
     in_order,
     job_keys,
     known_only,
     look_up,
-    put,
+    set_key,
 )
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.text.document import Document, read_text
@@ -153,12 +153,12 @@ def import_configs(
             deepspeed, claims, findings, hidden_size=hidden, release=release
         )
         if look_up(tree, "engine") == "deepspeed":
-            put(tree, CONFIG, for_deepspeed)
+            set_key(tree, CONFIG, for_deepspeed)
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
     if recipe is not None and recipe.program is not None:
-        findings.differs += differences(tree, findings.rows, recipe.program.name)
+        findings.differs += training_differences(tree, findings.rows, recipe.program.name)
     spec: JobSpec | None = None
     data_key = "data.text" if recipe is None else recipe.data_key
     missing = tuple(_missing(tree, data_key)) if job is None else ()
@@ -170,12 +170,12 @@ def import_configs(
             findings.wrong.append(str(refusal))
     problem = problem_of(findings)
     if spec is not None and spec.engine == "deepspeed":
-        for_deepspeed = completed(spec)
+        for_deepspeed = completed_config(spec)
         spec = replace(spec, deepspeed=DeepSpeedSpec(config=for_deepspeed))
-        put(tree, CONFIG, for_deepspeed)
+        set_key(tree, CONFIG, for_deepspeed)
     changes: tuple[str, ...] = ()
     if deepspeed is not None and for_deepspeed is not None and look_up(tree, CONFIG) is not None:
-        changes = tuple(difference(deepspeed, for_deepspeed))
+        changes = tuple(config_diff(deepspeed, for_deepspeed))
     if spec is not None and job is not None:
         tree = known_only(job_to_dict(spec), tree)
     spec = None if missing or problem else spec
@@ -275,7 +275,7 @@ def _chosen(
     rivals = launched.stated if launched.file is None else (launched.file,)
     for rival in rivals:
         findings.wrong.append(
-            f"{rival.said} = {show(rival.value)}: cannot be combined with {given.source}, "
+            f"{rival.said} = {format_value(rival.value)}: cannot be combined with {given.source}, "
             "which has the whole configuration; remove it"
         )
     return given
@@ -287,7 +287,7 @@ def _with_model(tree: JobTree, claims: Claims) -> JobTree:
     for key in ("model.path", "model.config"):
         claim = claims.of(key)
         if claim is not None and look_up(tree, key) is None:
-            put(claimed, key, claim.value)
+            set_key(claimed, key, claim.value)
     return claimed
 
 
@@ -304,8 +304,8 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
             continue
         if engine == "deepspeed" and key.startswith("offload."):
             continue  # its own configuration has it
-        if accepts(key, claim.value):
-            put(tree, key, claim.value)
+        if accepts_value(key, claim.value):
+            set_key(tree, key, claim.value)
             origins[key] = claim.place
         elif claim.value not in OFF and engine == "torch":
             findings.unsupported.append(_unsaid(claim))
@@ -324,12 +324,12 @@ def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
 
 
 def _unsaid(claim: Claim) -> str:
-    where = f"{claim.place} = {show(claim.shown)}"
+    where = f"{claim.place} = {format_value(claim.shown)}"
     if claim.key not in job_keys():
         return f"{where}: the engine torch does not support this yet ({claim.key})"
     allowed = job_keys()[claim.key][0].metadata.get("allowed")
-    choices = f"; it takes {', '.join(map(show, allowed))}" if allowed else ""
-    return f"{where}: {claim.key} = {show(claim.value)} is not supported{choices}"
+    choices = f"; it takes {', '.join(map(format_value, allowed))}" if allowed else ""
+    return f"{where}: {claim.key} = {format_value(claim.value)} is not supported{choices}"
 
 
 def problem_of(findings: Findings) -> ZerotoolsError | None:
@@ -367,17 +367,17 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
     """
     whole = copy.deepcopy(tree)
     for key in missing:
-        put(whole, key, _PLACEHOLDERS[key])
+        set_key(whole, key, _PLACEHOLDERS[key])
     if "train.batch_size" in missing:
         ranks = look_up(tree, "gpus") or look_up(tree, "ranks") or 1
         world = ranks if isinstance(ranks, int) else len(ranks)
         if isinstance(ranks, Mapping):
             world = ranks["max"] if isinstance(ranks.get("max"), int) else 1
-        put(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
+        set_key(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
     return whole
 
 
-def difference(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
+def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a diff from the config file `document` to the final config `tree`.
 
     There are no lines if the two are equal.
@@ -430,7 +430,7 @@ def _read(base_dir: Path | None, path: str) -> Any:
     if base_dir is None:
         return None
     try:
-        return json.loads(read_text(base_dir / expanded(path), "model config"))
+        return json.loads(read_text(base_dir / expand_home(path), "model config"))
     except (BadRequest, ValueError, RecursionError):
         return None
 
@@ -443,7 +443,9 @@ def _size(config: Mapping[str, Any]) -> int | None:
     return found[0] if type(config.get("hidden_size")) is int else max(found, default=None)
 
 
-def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) -> Iterator[str]:
+def training_differences(
+    tree: Mapping[str, Any], rows: list[ReportRow], program: str
+) -> Iterator[str]:
     """Yield a sentence for each known difference between the training by the job `tree` and by
     `program`. With them, users know what to expect when they compare losses.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.deepspeed_optimizer import (
     read_missing,
     read_optimizer,
@@ -21,7 +21,13 @@ from zerotools.jobs.imports.reading.batch_size import (
 )
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile_section
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
-from zerotools.jobs.imports.reading.job_keys import JobTree, deepspeed_names, drop, look_up, put
+from zerotools.jobs.imports.reading.job_keys import (
+    JobTree,
+    deepspeed_names,
+    drop_key,
+    look_up,
+    set_key,
+)
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, read_known_keys
 from zerotools.jobs.launcher_keys.config_key import KeyAction, is_off
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
@@ -30,10 +36,10 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
     REMOVED,
     STRICT,
     Release,
-    clipping,
+    default_clipping,
     is_disabled,
     release_text,
-    removal,
+    removal_of,
 )
 from zerotools.jobs.text.document import Document, Trail
 
@@ -133,9 +139,9 @@ def _settled(document: Document, reading: ConfigReading) -> JobTree:
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
         if value is None or value == AUTO:
-            drop(tree, name)
+            drop_key(tree, name)
         else:
-            put(tree, name, _without_nulls(value))
+            set_key(tree, name, _without_nulls(value))
     if reading.engine == "deepspeed":
         drop_comments(tree)
     return tree
@@ -157,7 +163,7 @@ def _read_clipping(reading: ConfigReading) -> None:
     name, key = "gradient_clipping", "train.max_grad_norm"
     if reading.peek(name) is None:
         reading.take(name)
-        reading.default(name, key, clipping(reading.release), _clips(reading.release))
+        reading.default(name, key, default_clipping(reading.release), _clips(reading.release))
         return
     if reading.peek(name) == AUTO:
         known = reading.known(key)
@@ -169,7 +175,7 @@ def _read_clipping(reading: ConfigReading) -> None:
 
 
 def _clips(release: Release) -> str:
-    if clipping(release):
+    if default_clipping(release):
         return f"DeepSpeed {release_text(release)}; those before 0.19.3 do not clip"
     return f"DeepSpeed {release_text(release)} does not clip"
 
@@ -290,8 +296,8 @@ def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
         return
     if given.note != AUTO and known is not None and known.value == kind:
         reading.findings.wrong.append(
-            f"{PRECISION}: {given.said} says {show(given.value)}, {known.place} says "
-            f"{show(known.shown)}; make them agree"
+            f"{PRECISION}: {given.said} says {format_value(given.value)}, {known.place} says "
+            f"{format_value(known.shown)}; make them agree"
         )
     reading.row(KeyOutcome.MAPPED, given, PRECISION, f"not {kind}")
 
@@ -304,7 +310,9 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
         if not on:
             reading.row(KeyOutcome.IGNORED, given, None, "fp16 is off")
         elif given.value == AUTO:
-            what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
+            what = (
+                f'{given.said} = "auto": nothing resolves this one; write {format_value(default)}'
+            )
             reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
         else:
             reading.map(given, key, given.value)
@@ -343,7 +351,8 @@ def _read_layers(reading: ConfigReading) -> None:
             reading.map(same, JOB_TENSOR_RANKS, size)
         else:
             reading.findings.wrong.append(
-                f"{same.said} = {show(same.value)}: {given.said} says {size}; make them agree"
+                f"{same.said} = {format_value(same.value)}: {given.said} says {size}; make them "
+                "agree"
             )
     if size <= 1:
         for name in [name for name in reading.remaining if name.startswith(f"{_LAYERS}.")]:
@@ -359,7 +368,7 @@ def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, lea
     value = given.value
     if type(value) is not int or value < least:
         reading.findings.wrong.append(
-            f"{given.said} = {show(value)}: must be a whole number, {least} or more"
+            f"{given.said} = {format_value(value)}: must be a whole number, {least} or more"
         )
         return 0
     if value > 1:
@@ -413,7 +422,7 @@ def read_removed(reading: ConfigReading) -> None:
         return
     now = release_text(reading.release)
     for name in list(reading.remaining):
-        gone = removal(name, reading.release)
+        gone = removal_of(name, reading.release)
         if gone is None:
             continue
         given = reading.remaining.pop(name)
@@ -423,7 +432,7 @@ def read_removed(reading: ConfigReading) -> None:
             reading.row(KeyOutcome.IGNORED, given, None, why)
         else:
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: DeepSpeed {now} no longer accepts it "
+                f"{given.said} = {format_value(given.value)}: DeepSpeed {now} no longer accepts it "
                 f"(since {release_text(gone.since)}) and does not start; {gone.instead}"
             )
 

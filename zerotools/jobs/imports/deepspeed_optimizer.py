@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.config_reader import TRAINER, ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.job_keys import job_key_of
@@ -66,8 +66,9 @@ def read_optimizer(reading: ConfigReading) -> None:
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
-            f"{clips.said} = {show(clips.value)}: DeepSpeed rejects it there; write "
-            f"gradient_clipping = {show(clips.value)} at the top of {reading.source} instead"
+            f"{clips.said} = {format_value(clips.value)}: DeepSpeed rejects it there; write "
+            f"gradient_clipping = {format_value(clips.value)} at the top of {reading.source} "
+            "instead"
         )
     kind = reading.take("optimizer.type")
     if kind is None:
@@ -86,7 +87,8 @@ def read_optimizer(reading: ConfigReading) -> None:
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
-            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} no longer "
+            f"{kind.said} = {format_value(name)}: DeepSpeed {release_text(reading.release)} no "
+            "longer "
             f"has it (since {release_text(gone.since)}); {gone.instead}"
         )
         return
@@ -294,7 +296,8 @@ def _peak(reading: ConfigReading, kind: str) -> None:
             reading.default(name, RATE, 1e-3)
         elif (known := reading.known(RATE)) is not None and known.value != 1e-3:
             reading.findings.wrong.append(
-                f"{RATE}: {known.origin} says {show(known.value)}, and WarmupDecayLR without "
+                f"{RATE}: {known.origin} says {format_value(known.value)}, and WarmupDecayLR "
+                "without "
                 f"warmup_max_lr climbs to 0.001 in DeepSpeed; write {name} in {reading.source}"
             )
 
@@ -319,5 +322,5 @@ def _floor(reading: ConfigReading, kind: str) -> None:
     if given is None:
         reading.default(name, "train.min_learning_rate", 1e-4 * known.value)
     elif isinstance(given.value, (int, float)):
-        why = f"{show(given.value)} of the learning rate"
+        why = f"{format_value(given.value)} of the learning rate"
         reading.map(given, "train.min_learning_rate", given.value * known.value, why)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.job_keys import deepspeed_names
@@ -48,7 +48,8 @@ def read_zero(reading: ConfigReading) -> None:
     for name, given in reading.remaining.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: is for stage 3, and {place} is {stage}; "
+                f"{given.said} = {format_value(given.value)}: is for stage 3, and {place} is "
+                f"{stage}; "
                 "remove it, or train at stage 3"
             )
 
@@ -71,7 +72,7 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
         assert claim is not None
         return claim.value, claim.place
     if given.value is None or given.value > 3:
-        what = f"{given.said} = {show(given.value)}: the stages are 0, 1, 2 and 3"
+        what = f"{given.said} = {format_value(given.value)}: the stages are 0, 1, 2 and 3"
         reading.findings.wrong.append(what)
         return None, given.said
     reading.map(given, JOB_STAGE, given.value)
@@ -84,7 +85,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         new = deepspeed_names("offload")[key].removesuffix(".device")
         if given is not None and any(each.startswith(new) for each in reading.remaining):
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: {new} has replaced it, and DeepSpeed "
+                f"{given.said} = {format_value(given.value)}: {new} has replaced it, and DeepSpeed "
                 "does not start if both are given; remove the older"
             )
         if given is not None:
@@ -105,7 +106,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
             if key == "offload.optimizer":
                 _details(reading, device, names)
         else:
-            what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
+            what = f'{given.said} = {format_value(given.value)}: must be "none", "cpu" or "nvme"'
             reading.findings.wrong.append(what)
 
 
@@ -122,12 +123,13 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
         reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy")
     elif not size or size != int(size):
         what = (
-            f"{given.said} = {show(size)}: must be a whole number of ranks, or -1 for all of them"
+            f"{given.said} = {format_value(size)}: must be a number of ranks, or -1 for all ranks"
         )
         reading.findings.wrong.append(what)
     elif stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {show(size)}: MiCS needs stage 3, and {place} is {stage}; remove it, "
+            f"{given.said} = {format_value(size)}: MiCS needs stage 3, and {place} is {stage}; "
+            "remove it, "
             "or train at stage 3"
         )
     elif reading.engine == "deepspeed":
@@ -147,7 +149,8 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     part = isinstance(given.value, (int, float)) and given.value < 1
     if part and stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {show(given.value)}: DeepSpeed offloads a part of the optimizer only "
+            f"{given.said} = {format_value(given.value)}: DeepSpeed offloads a part of the "
+            "optimizer only "
             f"at stage 3, and {place} is {stage}; remove it, or train at stage 3"
         )
     elif reading.engine == "deepspeed":
@@ -181,9 +184,13 @@ def _place_state(
     lowest = 3 if key == "offload.params" or device == "disk" else 1
     if device != "none" and stage is not None and stage < lowest:
         needed = "stage 3" if lowest == 3 else f"stage {lowest} or higher"
-        what = "parameter offload" if key == "offload.params" else f"offload to {show(given.value)}"
+        what = (
+            "parameter offload"
+            if key == "offload.params"
+            else f"offload to {format_value(given.value)}"
+        )
         reading.findings.wrong.append(
-            f"{given.said} = {show(given.value)}: {what} needs {needed}, and "
+            f"{given.said} = {format_value(given.value)}: {what} needs {needed}, and "
             f"{place} is {stage}; remove it, or train at stage 3"
         )
     elif device == "none" and not reading.said(key):

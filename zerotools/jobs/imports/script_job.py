@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, problem_of
 from zerotools.jobs.imports.programs.program_arguments import Program, Recipe
 from zerotools.jobs.imports.reading.import_report import Findings
-from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, put
+from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, set_key
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.launcher_keys.launcher_flags import STARTED_BY
 
@@ -47,7 +47,7 @@ def import_script(
     directory = _directory(recipe, program)
     for key, value in _keys(recipe, program, tree, directory, configs).items():
         if look_up(tree, key) is None:
-            put(tree, key, value)
+            set_key(tree, key, value)
             origins[key] = program.place
     findings.steps += _steps(recipe, program, directory)
     spec = None

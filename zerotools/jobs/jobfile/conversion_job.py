@@ -52,7 +52,7 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
             raise BadRequest(f"--convert: {word} is of the job; give {instead}")
 
 
-def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
+def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
     """Return the sets of options with which the processes of the job can run, the best one first.
 
     The first set makes each process do its part, so that the job can be started again at any time.
@@ -76,7 +76,8 @@ def conversion_tree(
 ) -> dict[str, Any]:
     """Return the job file of a job that runs the command `words` with the interpreter `python`.
 
-    The command was typed in `directory`. `way` is one of the sets of options that `ways` returns.
+    The command was typed in `directory`. `way` is one of the sets of options that `option_sets`
+    returns.
     """
     name = shlex.join(words)
     tree: dict[str, Any] = {

@@ -21,18 +21,18 @@ from zerotools.io.stores.addresses import is_url
 from zerotools.jobs.binding.bind import (
     MAX_DEPTH,
     are_texts,
-    build,
+    build_dataclass,
+    format_value,
     hints_of,
     is_required,
-    plain,
-    show,
+    plain_json,
 )
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile_tables.engine_tables import check_tables, misplaced_keys
-from zerotools.jobs.jobfile_tables.job_rules import check
+from zerotools.jobs.jobfile_tables.job_rules import check_rules
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.store_urls import why_not_read
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 
 _UNSET = JobSpec()
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -100,7 +100,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
     Raises BadRequest or Unsupported; the message lists every problem with its dotted key.
     """
     if not isinstance(tree, Mapping):
-        raise BadRequest(f"{source}: a job must be a table, not {show(tree)}")
+        raise BadRequest(f"{source}: a job must be a table, not {format_value(tree)}")
     return _build(tree, source, None)
 
 
@@ -125,7 +125,7 @@ def tree_of(table: Any) -> dict[str, Any]:
         if is_table:
             tree[name] = tree_of(value)
         else:  # flat values were checked when the table was made
-            tree[name] = value if type(value) in _SCALARS else plain(value)
+            tree[name] = value if type(value) in _SCALARS else plain_json(value)
     return tree
 
 
@@ -167,7 +167,7 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             if below or named:
                 tree[name] = below
         elif value != default or (value is not None and (named or required)):
-            tree[name] = plain(value)
+            tree[name] = plain_json(value)
     return tree
 
 
@@ -192,12 +192,13 @@ def read_tree(text: str, *, source: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         why, line, column = toml_problem(text, error)
         raise BadRequest(
-            f"{source}:{line}:{column}: is not valid TOML: {why}\n{excerpt(text, line, column)}"
+            f"{source}:{line}:{column}: is not valid TOML: "
+            f"{why}\n{line_excerpt(text, line, column)}"
         ) from None
     except json.JSONDecodeError as error:
         raise BadRequest(
             f"{source}:{error.lineno}:{error.colno}: is not valid JSON: {error.msg}\n"
-            f"{excerpt(text, error.lineno, error.colno)}"
+            f"{line_excerpt(text, error.lineno, error.colno)}"
         ) from None
     except RecursionError:
         raise BadRequest(f"{source}: is nested too deeply") from None
@@ -213,7 +214,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(tree) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {show(twice)} appears twice in one object")
+        raise ValueError(f"the key {format_value(twice)} appears twice in one object")
     return tree
 
 
@@ -226,9 +227,9 @@ def _build(
 ) -> JobSpec:
     wrong = [*check_tables(tree), *_not_text(tree)]
     unsupported: list[str] = []
-    spec: JobSpec | None = build(JobSpec, tree, "", wrong)
+    spec: JobSpec | None = build_dataclass(JobSpec, tree, "", wrong)
     if spec is not None and not wrong:
-        wrong, unsupported = check(spec)
+        wrong, unsupported = check_rules(spec)
         spec, bad_paths = with_absolute_paths(spec, base_dir)
         wrong += bad_paths
         spec = replace(spec, given=tree)
@@ -249,7 +250,7 @@ def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
         if are_texts(value, "strict") and are_texts(value.values(), "strict"):
             return
         for name, inner in value.items():
-            key = f"{where}{'.' * bool(where)}{show(name, bare=True)}"
+            key = f"{where}{'.' * bool(where)}{format_value(name, bare=True)}"
             if isinstance(name, str) and not _is_unicode(name):
                 yield f"{key}: must be valid Unicode text"
             yield from _not_text(inner, key, depth + 1)
@@ -259,7 +260,7 @@ def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
         for inner in value:
             yield from _not_text(inner, where, depth + 1)
     elif isinstance(value, str) and not _is_unicode(value):
-        yield f"{where} = {show(value)}: must be valid Unicode text"
+        yield f"{where} = {format_value(value)}: must be valid Unicode text"
 
 
 def _is_unicode(text: str) -> bool:
@@ -355,7 +356,7 @@ def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, i
     return why, int(found["line"]), int(found["column"])
 
 
-def excerpt(text: str, line: int, column: int) -> str:
+def line_excerpt(text: str, line: int, column: int) -> str:
     """Return line `line` of `text`, and below it a caret that marks the column."""
     lines = text.splitlines()
     shown = lines[line - 1] if line <= len(lines) else ""
@@ -424,7 +425,7 @@ def _absolute(
         return path
     if base_dir is None:
         if not path.startswith("/"):
-            wrong.append(f"{name} = {show(path)}: must be an absolute path")
+            wrong.append(f"{name} = {format_value(path)}: must be an absolute path")
         return path
     if not path:
         wrong.append(f'{name} = "": must not be empty')
@@ -432,10 +433,10 @@ def _absolute(
     if name == "python" and "/" not in path and not path.startswith("~"):
         found = shutil.which(path)
         if found is None:
-            wrong.append(f"python = {show(path)}: no such program in PATH")
+            wrong.append(f"python = {format_value(path)}: no such program in PATH")
         return found or path
     try:
-        return os.path.normpath(base_dir.absolute() / expanded(path))
+        return os.path.normpath(base_dir.absolute() / expand_home(path))
     except BadRequest as error:
         wrong.append(f"{name} = {error}")
         return path

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from zerotools.jobs.binding.bind import (
     Mismatch,
     check_allowed,
-    convert,
+    convert_value,
+    format_value,
     hints_of,
     is_required,
-    show,
 )
 from zerotools.jobs.binding.declaration import keys_of, stored_default_of, with_stored_defaults
 from zerotools.jobs.jobfile_tables.engine_tables import NEEDED, SCRIPT
@@ -47,7 +47,7 @@ def read_stored(tree: object, given: object = None) -> StoredJob:
     is the default of a newer version.
     """
     if not isinstance(tree, Mapping):
-        return StoredJob(None, (f"the job must be a table, not {show(tree)}",))
+        return StoredJob(None, (f"the job must be a table, not {format_value(tree)}",))
     needed = (SCRIPT,) if tree.get("engine") == SCRIPT else NEEDED
     problems = [f"the table [{name}] is missing" for name in needed if name not in tree]
     given = given if isinstance(given, Mapping) else None
@@ -73,7 +73,7 @@ def read_table(
     """
     items, hints = {item.name: item for item in keys_of(kind)}, hints_of(kind)
     problems += [
-        f"{where}{show(name, bare=True)} is a key that this version does not know"
+        f"{where}{format_value(name, bare=True)} is a key that this version does not know"
         for name in tree
         if name not in items and (given is None or name in given)
     ]
@@ -89,15 +89,15 @@ def read_table(
             values |= {} if below is None else {name: below}
             continue
         try:
-            value = convert(hint, tree[name])
+            value = convert_value(hint, tree[name])
             check_allowed(item, value)
         except Mismatch as error:
-            problems.append(f"{where}{name} = {show(tree[name])}: {error}")
+            problems.append(f"{where}{name} = {format_value(tree[name])}: {error}")
         else:
             values[name] = value
     required = [name for name, item in items.items() if is_required(item)]
     lost = [name for name in dict.fromkeys((*required, *(given or ()))) if name not in tree]
-    problems += [f"{where}{show(name, bare=True)} is missing" for name in lost]
+    problems += [f"{where}{format_value(name, bare=True)} is missing" for name in lost]
     return kind(**values) if all(name in values for name in required) else None
 
 
@@ -121,7 +121,7 @@ def _below(
 ) -> Any:
     if isinstance(tree, Mapping):
         return read_table(kind, tree, given, f"{where}.", problems)
-    problems.append(f"{where}: must be a table, not {show(tree)}")
+    problems.append(f"{where}: must be a table, not {format_value(tree)}")
     return None
 
 

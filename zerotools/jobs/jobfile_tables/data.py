@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 BYTES = "bytes"
@@ -338,7 +338,8 @@ def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
         value = getattr(data, name)
         if value != defaults[name]:
             yield (
-                f"{unused_key} = {show(value)}: cannot be combined with data.{kind}; leave it out"
+                f"{unused_key} = {format_value(value)}: cannot be combined with data.{kind}; leave "
+                "it out"
             )
 
 
@@ -346,7 +347,7 @@ def _check_mixture(data: DataSpec) -> Iterator[str]:
     weights, patterns = data.mixture, patterns_of(data)
     if not weights:
         return
-    what = f"data.mixture = {show(list(weights))}"
+    what = f"data.mixture = {format_value(list(weights))}"
     if len(weights) != len(patterns):
         yield (
             f"{what}: has {len(weights)} weights, and data.{kind_of(data)} has {len(patterns)} "
@@ -373,7 +374,7 @@ def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
     if len(set(columns.values())) < len(columns):
         yield (
             f"data: {', '.join(columns)} must differ, and are "
-            f"{', '.join(show(name) for name in columns.values())}"
+            f"{', '.join(format_value(name) for name in columns.values())}"
         )
 
 
@@ -404,6 +405,7 @@ def _check_format(data: DataSpec) -> Iterator[str]:
         value = getattr(data, name)
         if value != defaults[name]:
             yield (
-                f"data.{name} = {show(value)}: examples with data.format = {show(form)} have no "
+                f"data.{name} = {format_value(value)}: examples with data.format = "
+                f"{format_value(form)} have no "
                 "such column; leave it out"
             )

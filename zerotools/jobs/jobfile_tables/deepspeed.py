@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -50,7 +50,7 @@ class DeepSpeedSpec:
         return self.config if isinstance(self.config, Mapping) else {}
 
 
-def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
+def config_value(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
     """Return the value of the dotted `key` in a DeepSpeed configuration, or `default` if it is
     absent.
     """
@@ -67,24 +67,30 @@ def stage_of(config: Mapping[str, Any]) -> int:
     """
     if config.get("zero_optimization") is True:
         return 1
-    return int(at(config, "zero_optimization.stage", 0))
+    return int(config_value(config, "zero_optimization.stage", 0))
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
     """Return the precision in a DeepSpeed configuration: `fp16`, `bf16` or `fp32`."""
-    if at(config, "fp16.enabled") is True:
+    if config_value(config, "fp16.enabled") is True:
         return "fp16"
-    return "bf16" if at(config, "bf16.enabled", at(config, "bfloat16.enabled")) is True else "fp32"
+    return (
+        "bf16"
+        if config_value(config, "bf16.enabled", config_value(config, "bfloat16.enabled")) is True
+        else "fp32"
+    )
 
 
 def device_of(config: Mapping[str, Any], what: str) -> str:
     """Return the device to which DeepSpeed offloads `what` (`optimizer` or `param`): none, cpu
     or nvme.
     """
-    section = at(config, f"zero_optimization.offload_{what}", {})
-    device = at(section, "device", "none") if isinstance(section, Mapping) else "none"
+    section = config_value(config, f"zero_optimization.offload_{what}", {})
+    device = config_value(section, "device", "none") if isinstance(section, Mapping) else "none"
     old = ("cpu_offload",) if what == "optimizer" else ("cpu_offload_param", "cpu_offload_params")
-    if device == "none" and any(at(config, f"zero_optimization.{name}") is True for name in old):
+    if device == "none" and any(
+        config_value(config, f"zero_optimization.{name}") is True for name in old
+    ):
         return "cpu"
     return str(device).lower()
 
@@ -103,11 +109,11 @@ def optimizer_of(config: Mapping[str, Any]) -> str:
     If the job file has no such optimizer, return DeepSpeed's name in lower case. Return the empty
     string if the configuration has no optimizer.
     """
-    name = str(at(config, "optimizer.type", "")).lower()
+    name = str(config_value(config, "optimizer.type", "")).lower()
     return "adamw" if name in ADAMS else name
 
 
-def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
+def unresolved_auto(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Yield the dotted name of each key that still has the value `"auto"`, except the keys for
     which DeepSpeed itself accepts `"auto"`.
     """
@@ -115,7 +121,7 @@ def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
         if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
             yield f"{where}{name}"
         elif isinstance(value, Mapping):
-            yield from unresolved(value, f"{where}{name}.")
+            yield from unresolved_auto(value, f"{where}{name}.")
 
 
 def check_config(config: Mapping[str, Any]) -> Iterator[str]:
@@ -125,9 +131,9 @@ def check_config(config: Mapping[str, Any]) -> Iterator[str]:
     """
     yield from _check_writers(config)
     for name, why in _OWN_LOOPS.items():
-        value = at(config, name)
+        value = config_value(config, name)
         if value is True or value not in (None, 0, 1):
-            yield f"deepspeed.config {name} = {show(value)}: {why}; remove it"
+            yield f"deepspeed.config {name} = {format_value(value)}: {why}; remove it"
     yield from _check_nvme(config)
 
 
@@ -145,7 +151,7 @@ def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
                 f'{section}.device = "nvme": DeepSpeed supports it only at stage 3, {instead}; set '
                 'stage 3, or use "cpu"'
             )
-        path = at(config, f"zero_optimization.offload_{what}.nvme_path")
+        path = config_value(config, f"zero_optimization.offload_{what}.nvme_path")
         if not isinstance(path, str) or not path.startswith("/"):
             yield (
                 f'{section}.device = "nvme": needs nvme_path in the same section, the absolute '
@@ -155,13 +161,13 @@ def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_writers(config: Mapping[str, Any]) -> Iterator[str]:
     for name in _OWN_WRITERS:
-        section = at(config, name)
-        if section and at(config, f"{name}.enabled", True) is not False:
+        section = config_value(config, name)
+        if section and config_value(config, f"{name}.enabled", True) is not False:
             yield (
                 f"deepspeed.config {name}: writes checkpoints in the background, after "
                 "zerotools has marked them as complete; remove it"
             )
-    if at(config, "checkpoint.load_universal") is True:
+    if config_value(config, "checkpoint.load_universal") is True:
         yield (
             "deepspeed.config checkpoint.load_universal = true: a job resumes from ZeRO "
             "checkpoints; for another world size, run zerotools reshard first; remove it"

@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.jobfile_tables.deepspeed import (
     BATCH,
-    at,
     check_config,
+    config_value,
     device_of,
     optimizer_of,
     precision_of,
-    unresolved,
+    unresolved_auto,
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, OPTIMIZER_DEFAULTS
@@ -40,7 +40,7 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
     return _PLACES.get(optimizer, optimizer), _PLACES.get(params, params)
 
 
-def completed(spec: JobSpec) -> ConfigTree:
+def completed_config(spec: JobSpec) -> ConfigTree:
     """Return the DeepSpeed configuration of the job, with missing values added from the job
     file.
     """
@@ -75,7 +75,7 @@ def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
     if name not in OPTIMIZER_DEFAULTS:
         return
     defaults = dict(OPTIMIZER_DEFAULTS[name])
-    if at(config, "optimizer.params.torch_adam") is True:
+    if config_value(config, "optimizer.params.torch_adam") is True:
         # torch's own decays every tensor by 0.01: if it is written out, the groups of the engine
         # hold.
         defaults["weight_decay"] = None
@@ -99,11 +99,11 @@ def _optimizer_parameters(spec: JobSpec, known: Collection[str]) -> Iterator[tup
     for item in keys_of(spec.train):
         section, _, parameter = (item.metadata["deepspeed"] or "").rpartition(".")
         if section == "optimizer.params" and parameter in known:
-            yield parameter, plain(getattr(spec.train, item.name))
+            yield parameter, plain_json(getattr(spec.train, item.name))
 
 
 def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:
-    kind = at(config, "scheduler.type")
+    kind = config_value(config, "scheduler.type")
     if kind not in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         return
     parameters = config["scheduler"].setdefault("params", {})
@@ -140,7 +140,7 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
         )
     if not spec.deepspeed.tree or spec.train.batch_size % spec.all_ranks:
         return
-    autos = list(unresolved(spec.deepspeed.tree))
+    autos = list(unresolved_auto(spec.deepspeed.tree))
     for name in autos:
         yield f'deepspeed.config {name} = "auto": zerotools submit resolves it; give a value'
     if autos:
@@ -188,7 +188,7 @@ def _contradictions(spec: JobSpec) -> Iterator[str]:
     """Yield each contradiction between `deepspeed.config` and other keys of the job."""
     config, train = spec.deepspeed.tree, spec.train
     per_rank = train.batch_size // spec.all_ranks
-    micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))
+    micro = train.micro_batch_size or int(config_value(config, BATCH[1], per_rank))
     wanted: dict[str, tuple[str, int]] = {
         BATCH[0]: ("train.batch_size", train.batch_size),
         BATCH[1]: ("train.micro_batch_size", micro),
@@ -196,7 +196,7 @@ def _contradictions(spec: JobSpec) -> Iterator[str]:
         "zero_optimization.stage": ("zero.stage", spec.zero.stage),
     }
     for name, (key, value) in wanted.items():
-        said = at(config, name)
+        said = config_value(config, name)
         if said is not None and said != value:
             yield f"deepspeed.config {name} = {said}: {key} is {value}; make them agree"
     if per_rank % micro:

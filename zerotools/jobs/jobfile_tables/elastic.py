@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS, JobSpec, SizeRange
 
 _MOST_LISTED = 12
@@ -62,7 +62,7 @@ def _pass_of(batch: int, shares: int, most_shares: int) -> int:
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 
-def largest(spec: JobSpec) -> JobSpec:
+def largest_spec(spec: JobSpec) -> JobSpec:
     """Return the job file for the largest number of ranks that the job may have."""
     return at_size(spec, max(spec.sizes, default=spec.world_size))
 
@@ -76,9 +76,9 @@ def check_sizes(spec: JobSpec) -> Iterator[str]:
     if spec.engine != "torch":
         yield f"{key} = {wanted}: {_why_rigid(spec.engine)} set one number, {key} = {wanted.max}"
     elif wanted.min < 1:
-        yield f"{key}.min = {show(wanted.min)}: must be at least 1"
+        yield f"{key}.min = {format_value(wanted.min)}: must be at least 1"
     elif wanted.max > MOST_RANKS:
-        yield f"{key}.max = {show(wanted.max)}: must be at most {MOST_RANKS}"
+        yield f"{key}.max = {format_value(wanted.max)}: must be at most {MOST_RANKS}"
     elif wanted.min > wanted.max:
         yield (
             f"{key}.min = {wanted.min}: must be at most {key}.max, which is {wanted.max}; "

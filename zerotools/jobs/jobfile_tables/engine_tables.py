@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
-from zerotools.jobs.binding.bind import hints_of, show
+from zerotools.jobs.binding.bind import format_value, hints_of
 from zerotools.jobs.jobfile_tables.spec import ENGINES, JobSpec
 
 SCRIPT = "script"
@@ -42,7 +42,7 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
     if engine not in ENGINES:
         return  # the binding of tables reports it
     if engine != SCRIPT and SCRIPT in tree and not any(name in tree for name in NEEDED):
-        todo = f", and engine is {show(engine)}; set" if "engine" in tree else "; add"
+        todo = f", and engine is {format_value(engine)}; set" if "engine" in tree else "; add"
         place = "" if "engine" in tree else " before the first table"
         yield f'{SCRIPT}: is for a job of engine = "{SCRIPT}"{todo} engine = "{SCRIPT}"{place}'
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 PREDICTIONS = "predictions"
@@ -126,16 +126,20 @@ def _check_tasks(spec: EvalSpec) -> Iterator[str]:
     if not spec.tasks:
         for name in TASK_KEYS:
             if (value := getattr(spec, name)) is not None:
-                yield f"eval.{name} = {show(value)}: is for eval.tasks; set these, or leave it out"
+                yield (
+                    f"eval.{name} = {format_value(value)}: is for eval.tasks; set these, or leave "
+                    "it out"
+                )
         return
     for name in spec.tasks:
         if not name or set(name) & set(", \t\n"):
-            yield f"eval.tasks: {show(name)} is not a name; write one task in each string"
+            yield f"eval.tasks: {format_value(name)} is not a name; write one task in each string"
     if len(set(spec.tasks)) != len(spec.tasks):
-        yield f"eval.tasks = {show(spec.tasks)}: names a task twice"
+        yield f"eval.tasks = {format_value(spec.tasks)}: names a task twice"
     if spec.limit is not None and not (0 < spec.limit < 1 or spec.limit == int(spec.limit) >= 1):
         yield (
-            f"eval.limit = {show(spec.limit)}: must be a whole number of questions, or a share "
+            f"eval.limit = {format_value(spec.limit)}: must be a whole number of questions, or a "
+            "share "
             "between 0 and 1"
         )
 
@@ -147,7 +151,7 @@ def _check_generation(spec: EvalSpec) -> Iterator[str]:
             value = getattr(spec, name)
             if value != defaults[name]:
                 yield (
-                    f"eval.{name} = {show(value)}: the evaluation generates no text; set "
+                    f"eval.{name} = {format_value(value)}: the evaluation generates no text; set "
                     "eval.predict_with_generate = true, or leave it out"
                 )
         return

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from zerotools.core.training_memory import NF4
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.jobfile_tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.deepspeed_config import check_deepspeed
@@ -45,7 +45,7 @@ from zerotools.jobs.launcher_keys.launcher_flags import PLACING, PLACING_VARIABL
 _OPTIMIZERS = ("adamw", "adam", "sgd")
 
 
-def check(spec: JobSpec) -> tuple[list[str], list[str]]:
+def check_rules(spec: JobSpec) -> tuple[list[str], list[str]]:
     """Check all rules for `spec`.
 
     Return two lists: its problems, and its settings that are valid but not supported.
@@ -59,7 +59,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
 def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
     """Check the job for the smallest and the largest number of nodes that Slurm may give.
 
-    Return the two lists of `check`.
+    Return the two lists of `check_rules`.
     """
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
@@ -241,7 +241,8 @@ def _check_tasks(spec: JobSpec) -> Iterator[str]:
     named = tokenizer_of(spec.data, spec.model.path)
     if named == BYTES or (named is None and spec.model.path is None):
         yield (
-            f"eval.tasks = {show(spec.eval.tasks)}: needs a model with a Hugging Face tokenizer, "
+            f"eval.tasks = {format_value(spec.eval.tasks)}: needs a model with a Hugging Face "
+            "tokenizer, "
             "and this job trains on bytes or on ready token ids; set data.tokenizer or "
             "model.path, or leave eval.tasks out"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 _SIZE = 'bytes, or text such as `"64GiB"`'
@@ -64,9 +64,9 @@ def check_limits(limits: LimitsSpec) -> Iterator[str]:
         try:
             sizes[name] = bytes_of(value)
         except ValueError as error:
-            yield f"limits.{name} = {show(value)}: {error}"
+            yield f"limits.{name} = {format_value(value)}: {error}"
     if "memory" in sizes and sizes.get("memory_high", 0) > sizes["memory"]:
         yield (
-            f"limits.memory_high = {show(limits.memory_high)}: must not be more than "
-            f"limits.memory = {show(limits.memory)}"
+            f"limits.memory_high = {format_value(limits.memory_high)}: must not be more than "
+            f"limits.memory = {format_value(limits.memory)}"
         )

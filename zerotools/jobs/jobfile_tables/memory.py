@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.jobfile_tables.limits import LimitsSpec
 
@@ -53,11 +53,11 @@ def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterato
             if value is not None:
                 sizes[name] = bytes_of(value)
         except ValueError as error:
-            yield f"memory.{name} = {show(value)}: {error}"
+            yield f"memory.{name} = {format_value(value)}: {error}"
     if memory.per_gpu is not None and device == "cpu":
         yield (
-            f'memory.per_gpu = {show(memory.per_gpu)}: cannot be used in a device = "cpu" job; '
-            "leave it out"
+            f"memory.per_gpu = {format_value(memory.per_gpu)}: cannot be used in a "
+            'device = "cpu" job; leave it out'
         )
     try:
         most = None if limits.memory is None else bytes_of(limits.memory)
@@ -65,6 +65,6 @@ def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterato
         return  # reported for `[limits]`
     if most is not None and sizes.get("host", 0) > most:
         yield (
-            f"memory.host = {show(memory.host)}: must not be more than limits.memory = "
-            f"{show(limits.memory)}, beyond which the kernel ends the job"
+            f"memory.host = {format_value(memory.host)}: must not be more than limits.memory = "
+            f"{format_value(limits.memory)}, beyond which the kernel ends the job"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 TENSORBOARD = ("auto", "on", "off")
@@ -66,12 +66,15 @@ def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
     for name, project in spec.trackers.items():
         if engine == "script":
             yield (
-                f"metrics.{name} = {show(project)}: is only for the built-in engines; leave "
+                f"metrics.{name} = {format_value(project)}: is only for the built-in engines; "
+                "leave "
                 f'it out of an engine = "script" job, and let your program log to {name} '
                 "itself"
             )
         elif not project.strip() or not project.isprintable():
-            yield f"metrics.{name} = {show(project)}: must be a name of printable characters"
+            yield (
+                f"metrics.{name} = {format_value(project)}: must be a name of printable characters"
+            )
     if spec.wandb is not None and engine != "script":
         yield from _check_project(spec.wandb)
 
@@ -83,9 +86,10 @@ def _check_project(named: str) -> Iterator[str]:
     """
     entity, slash, project = named.rpartition("/")
     if "/" in entity or (slash and not (entity and project)):
-        yield f"metrics.wandb = {show(named)}: must be a project, or entity/project"
+        yield f"metrics.wandb = {format_value(named)}: must be a project, or entity/project"
     elif len(project) > _LONGEST_PROJECT or not _NOT_IN_PROJECTS.isdisjoint(named):
         yield (
-            f"metrics.wandb = {show(named)}: a project has at most {_LONGEST_PROJECT} characters, "
+            f"metrics.wandb = {format_value(named)}: a project has at most {_LONGEST_PROJECT} "
+            "characters, "
             f"and none of {' '.join(sorted(_NOT_IN_PROJECTS))}"
         )

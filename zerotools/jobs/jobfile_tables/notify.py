@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.text.exec_limits import too_long
 from zerotools.jobs.text.secrets import HIDDEN
@@ -49,12 +49,12 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
     """Yield the problems with `[notify]`."""
     yield from wrong_notices("notify.on", notify.on)
     if notify.webhook is not None and (why := wrong_url(notify.webhook)) is not None:
-        yield f"notify.webhook = {show(masked_url(notify.webhook))}: {why}"
+        yield f"notify.webhook = {format_value(masked_url(notify.webhook))}: {why}"
     if notify.command and not notify.command[0]:
         yield "notify.command: its first string is empty; it must name a program, or be left out"
     for index, word in enumerate(notify.command):
         if (why := too_long(word)) is not None:
-            yield f"notify.command: entry {index} ({show(word)}) is too long: {why}"
+            yield f"notify.command: entry {index} ({format_value(word)}) is too long: {why}"
 
 
 def wrong_notices(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 STATE_PLACES = ("none", "cpu", "disk")
@@ -52,7 +52,8 @@ def check_offload(offload: OffloadSpec) -> Iterator[str]:
         yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
     if offload.optimizer != "disk" and offload.path is not None:
         yield (
-            f"offload.path = {show(offload.path)}: cannot be combined with offload.optimizer = "
+            f"offload.path = {format_value(offload.path)}: cannot be combined with "
+            "offload.optimizer = "
             f'"{offload.optimizer}"; leave it out, or set offload.optimizer = "disk"'
         )
     if not offload.pin_memory and (offload.optimizer, offload.params) == ("none", "none"):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 
@@ -71,7 +71,8 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
     place, nodes = rendezvous.place, rendezvous.nodes
     if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
         yield (
-            f"rendezvous.address = {show(rendezvous.address)}: is not HOST:PORT; write that of "
+            f"rendezvous.address = {format_value(rendezvous.address)}: is not HOST:PORT; write "
+            "that of "
             'node 0, such as "10.0.0.1:29500"'
         )
     if nodes > 1 and rendezvous.address is None:
@@ -81,7 +82,8 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
         )
     if nodes == 1 and rendezvous.address is not None:
         yield (
-            f"rendezvous.address = {show(rendezvous.address)}: rendezvous.nodes, the number "
+            f"rendezvous.address = {format_value(rendezvous.address)}: rendezvous.nodes, the "
+            "number "
             "of machines that meet there, is missing; set it, or leave [rendezvous] out"
         )
     if rendezvous.node_rank >= nodes:
@@ -91,6 +93,6 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
         )
     try:
         if seconds_of(rendezvous.timeout) <= 0:
-            yield f"rendezvous.timeout = {show(rendezvous.timeout)}: must be more than 0"
+            yield f"rendezvous.timeout = {format_value(rendezvous.timeout)}: must be more than 0"
     except ValueError as error:
-        yield f"rendezvous.timeout = {show(rendezvous.timeout)}: {error}"
+        yield f"rendezvous.timeout = {format_value(rendezvous.timeout)}: {error}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.text.exec_limits import too_long
 
@@ -79,19 +79,21 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
     for name in ("command", "launcher_options"):
         for index, word in enumerate(getattr(script, name)):
             if (why := too_long(word)) is not None:
-                yield f"script.{name}: entry {index} ({show(word)}) is too long: {why}"
+                yield f"script.{name}: entry {index} ({format_value(word)}) is too long: {why}"
     if script.adopted is not None:
         yield from _check_adopted(script.adopted, script)
     if script.launcher == "plain":
         if script.launcher_options:
             yield (
-                f"script.launcher_options = {show(script.launcher_options)}: cannot be combined "
+                f"script.launcher_options = {format_value(script.launcher_options)}: cannot be "
+                "combined "
                 'with script.launcher = "plain"; leave them out'
             )
     elif first.rpartition("/")[2].startswith("python"):
         yield (
-            f"script.command = {show(script.command)}: {script.launcher} starts the interpreter "
-            f"itself; leave {show(first)} out, and name another one in python"
+            f"script.command = {format_value(script.command)}: {script.launcher} starts the "
+            "interpreter "
+            f"itself; leave {format_value(first)} out, and name another one in python"
         )
 
 
@@ -99,7 +101,7 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
     try:
         adopted_process(adopted)
     except ValueError as error:
-        yield f"script.adopted = {show(adopted)}: {error}"
+        yield f"script.adopted = {format_value(adopted)}: {error}"
     if script.launcher != "plain":
         yield (
             f'script.launcher = "{script.launcher}": the job only watches a process and '

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.rendezvous import MOST_NODES
@@ -141,14 +141,17 @@ def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
     for name in ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "memory"):
         value = getattr(slurm, name)
         if value is not None and (not value or not value.isprintable() or value != value.strip()):
-            yield f"slurm.{name} = {show(value)}: must be printable text, without blanks around it"
+            yield (
+                f"slurm.{name} = {format_value(value)}: must be printable text, without blanks "
+                "around it"
+            )
     for name in ("time", "warning"):
         value = getattr(slurm, name)
         try:
             if value is not None and seconds_of(value) <= 0:
-                yield f"slurm.{name} = {show(value)}: must be more than 0"
+                yield f"slurm.{name} = {format_value(value)}: must be more than 0"
         except ValueError as error:
-            yield f"slurm.{name} = {show(value)}: {error}"
+            yield f"slurm.{name} = {format_value(value)}: {error}"
     yield from _check_time(slurm)
     if slurm.max_nodes is not None and slurm.max_nodes < slurm.nodes:
         yield (
@@ -166,8 +169,10 @@ def _check_time(slurm: SlurmSpec) -> Iterator[str]:
         return  # reported already
     if seconds is not None and 0 < seconds <= warning:
         yield (
-            f"slurm.time = {show(slurm.time)}: each start would have to save at once, because "
-            f"slurm.warning = {show(slurm.warning)} is not shorter; set a longer time, or a "
+            f"slurm.time = {format_value(slurm.time)}: each start would have to save at once, "
+            "because "
+            f"slurm.warning = {format_value(slurm.warning)} is not shorter; set a longer time, or "
+            "a "
             "shorter warning"
         )
 
@@ -178,11 +183,14 @@ def _check_option(option: str) -> Iterator[str]:
         name = _SHORT.get(option[1:2], "")
     if not option.startswith("-") or not option.isprintable() or option.strip("-") == "":
         yield (
-            f"slurm.options: {show(option)} is not an option; write each as one text, such as "
+            f"slurm.options: {format_value(option)} is not an option; write each as one text, such "
+            "as "
             '"--exclude=n7"'
         )
         return
     # Long options may be shortened: --arr is --array.
     ours = next((each for each in OURS if name and each.startswith(name)), None)
     if ours is not None:
-        yield f"slurm.options: {show(option)}: zerotools gives --{ours} itself; leave it out"
+        yield (
+            f"slurm.options: {format_value(option)}: zerotools gives --{ours} itself; leave it out"
+        )

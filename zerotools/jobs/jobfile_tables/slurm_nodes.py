@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.elastic import with_passes_of
 from zerotools.jobs.jobfile_tables.rendezvous import RendezvousSpec
 from zerotools.jobs.jobfile_tables.slurm import SlurmSpec
@@ -54,7 +54,8 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
     if spec.size_range is not None or isinstance(spec.gpus, tuple):
         wanted = "ranks" if spec.device == "cpu" else "gpus"
         yield (
-            f"{wanted} = {show(getattr(spec, wanted))}: under Slurm all nodes have the same "
+            f"{wanted} = {format_value(getattr(spec, wanted))}: under Slurm all nodes have the "
+            "same "
             f"number; set {wanted} = {spec.world_size}, and slurm.nodes to the number of nodes"
         )
     if spec.script.adopted is not None:
@@ -66,7 +67,8 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
         )
     if spec.eval.tasks:
         yield (
-            f"eval.tasks = {show(spec.eval.tasks)}: is evaluated by a job of the daemon, which "
+            f"eval.tasks = {format_value(spec.eval.tasks)}: is evaluated by a job of the daemon, "
+            "which "
             "does not wait for Slurm; leave it out, and evaluate the checkpoint by a job with "
             "script.evaluates"
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.checkpoint import CheckpointSpec
@@ -342,7 +342,10 @@ def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
 def check_ranks(spec: JobSpec) -> Iterator[str]:
     """Yield the problems with `gpus` and `ranks`."""
     if spec.device == "cpu" and spec.gpus is not None:
-        yield f'gpus = {show(spec.gpus)}: cannot be used in a device = "cpu" job; set ranks instead'
+        yield (
+            f'gpus = {format_value(spec.gpus)}: cannot be used in a device = "cpu" job; '
+            "set ranks instead"
+        )
     if spec.device == "cuda" and spec.ranks is not None:
         yield (
             f'ranks = {spec.ranks}: cannot be used in a device = "cuda" job; set gpus instead, or '
@@ -358,12 +361,15 @@ def _check_gpu_list(gpus: tuple[int | str, ...]) -> Iterator[str]:
     if not gpus:
         yield "gpus = []: must name at least one GPU"
     if len(set(gpus)) != len(gpus):
-        yield f"gpus = {show(gpus)}: names a GPU twice"
+        yield f"gpus = {format_value(gpus)}: names a GPU twice"
     for gpu in gpus:
         if isinstance(gpu, int) and gpu < 0:
-            yield f"gpus = {show(gpus)}: an index must be at least 0, not {gpu}"
+            yield f"gpus = {format_value(gpus)}: an index must be at least 0, not {gpu}"
         if isinstance(gpu, str) and not gpu.startswith("GPU-"):
-            yield f'gpus = {show(gpus)}: {show(gpu)} is not a UUID; one starts with "GPU-"'
+            yield (
+                f"gpus = {format_value(gpus)}: {format_value(gpu)} is not a UUID; "
+                'one starts with "GPU-"'
+            )
 
 
 def check_time_limit(spec: JobSpec) -> Iterator[str]:
@@ -372,13 +378,13 @@ def check_time_limit(spec: JobSpec) -> Iterator[str]:
         try:
             seconds_of(spec.time_limit)
         except ValueError as error:
-            yield f"time_limit = {show(spec.time_limit)}: {error}"
+            yield f"time_limit = {format_value(spec.time_limit)}: {error}"
 
 
 def check_names(spec: JobSpec) -> Iterator[str]:
     """Yield the problems with `name`, `env` and `captured_env`."""
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
-        yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
+        yield f"name = {format_value(spec.name)}: must be 1 to 200 printable characters"
     yield from _check_variables("env", spec.env)
     yield from _check_variables("captured_env", spec.captured_env or {})
 
@@ -386,11 +392,14 @@ def check_names(spec: JobSpec) -> Iterator[str]:
 def _check_variables(table: str, variables: Mapping[str, str]) -> Iterator[str]:
     for name, value in variables.items():
         if not name or "=" in name:
-            yield f"{table}.{show(name, bare=True)}: is not a name for an environment variable"
+            yield (
+                f"{table}.{format_value(name, bare=True)}: is not a name for an environment "
+                "variable"
+            )
         elif name in RESERVED_ENV:
             yield f"{table}.{name}: is set by the daemon for each rank; leave it out"
         elif (why := too_long(value, name)) is not None:
-            yield f"{table}.{show(name, bare=True)}: is too long: {why}"
+            yield f"{table}.{format_value(name, bare=True)}: is too long: {why}"
 
 
 @dataclass(frozen=True, kw_only=True)

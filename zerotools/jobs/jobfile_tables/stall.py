@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 
@@ -72,7 +72,7 @@ class StallSpec:
     )
 
 
-def limits(stall: StallSpec) -> dict[str, int | str | None]:
+def stall_limits(stall: StallSpec) -> dict[str, int | str | None]:
     """Return the value of each time limit as it is written in the job file."""
     return {
         "start": stall.start_limit,
@@ -86,13 +86,13 @@ def limits(stall: StallSpec) -> dict[str, int | str | None]:
 
 def check_stall(stall: StallSpec) -> Iterator[str]:
     """Yield the problems in `[stall]`."""
-    for name, value in limits(stall).items():
+    for name, value in stall_limits(stall).items():
         if value is None or value == NEVER:
             continue
         try:
             seconds_of(value)
         except ValueError as error:
-            yield f'stall.{name}_limit = {show(value)}: {error}, or "never"'
+            yield f'stall.{name}_limit = {format_value(value)}: {error}, or "never"'
 
 
 def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
@@ -100,6 +100,6 @@ def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
     (None: no limit). `own_program` is true for a user's script.
     """
     usual: dict[str, int] = {} if own_program else DEADLINES
-    found = {name: usual.get(name) if v is None else v for name, v in limits(stall).items()}
+    found = {name: usual.get(name) if v is None else v for name, v in stall_limits(stall).items()}
     seconds = {n: None if v is None or v == NEVER else seconds_of(v) for n, v in found.items()}
     return {"action": stall.action, "factor": stall.step_factor, **seconds}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.loss_chunks import CUT
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -273,7 +273,7 @@ def check_train(train: TrainSpec) -> Iterator[str]:
             f"train.learning_rate, which is {train.learning_rate}"
         )
     if len(train.betas) != 2 or not all(0 <= beta < 1 for beta in train.betas):
-        yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
+        yield f"train.betas = {format_value(train.betas)}: must be two numbers in [0, 1)"
 
 
 def check_length(train: TrainSpec) -> Iterator[str]:
@@ -340,6 +340,6 @@ def check_optimizer(train: TrainSpec) -> Iterator[str]:
         value = getattr(train, name)
         if train.optimizer not in owners and value != getattr(unset, name):
             yield (
-                f"train.{name} = {show(value)}: cannot be used in a "
+                f"train.{name} = {format_value(value)}: cannot be used in a "
                 f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owners[0]}"'
             )

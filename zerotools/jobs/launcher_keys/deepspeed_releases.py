@@ -80,7 +80,7 @@ start. In other sections it ignores unknown keys.
 """
 
 
-def clipping(release: Release) -> float:
+def default_clipping(release: Release) -> float:
     """Return the gradient norm to which DeepSpeed `release` clips if the JSON has no
     `gradient_clipping`. 0 means no clipping.
 
@@ -89,7 +89,7 @@ def clipping(release: Release) -> float:
     return 1.0 if release >= _CLIPS else 0.0
 
 
-def removal(name: str, release: Release) -> Removal | None:
+def removal_of(name: str, release: Release) -> Removal | None:
     """Return the removal of the key `name` if DeepSpeed `release` does not start with this key;
     None if it does.
     """

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.core.training_memory import MemoryLayout
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.fit_search import FitChange, Way
 from zerotools.ops.estimate.offload_table import Workload
@@ -204,7 +204,8 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
 def keys_text(keys: Mapping[str, Any]) -> str:
     """Return the keys in the form of a job file, but on one line, for a message."""
     said = [
-        f"no {name}" if value is None else f"{name} = {show(value)}" for name, value in keys.items()
+        f"no {name}" if value is None else f"{name} = {format_value(value)}"
+        for name, value in keys.items()
     ]
     return ", ".join(said)
 

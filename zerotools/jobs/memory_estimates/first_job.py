@@ -35,7 +35,7 @@ from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
 from zerotools.ops.estimate.model_shape import read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.ops.estimate.recommendation import gib, largest_batch, needs_of
+from zerotools.ops.estimate.recommendation import gib_text, largest_batch, needs_of
 
 MOST_SEQUENCES = 8
 _BYTES = 256
@@ -200,7 +200,7 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
     others += [f"{way.words} would do" for way in found.ways if FitChange.MORE_GPUS in way.changes]
     if free is not None and found.search.best is not None:
         near = needs_of(found.search.best, found.machine)
-        reason = f"{found.search.best.words} takes {near}, and {gib(free)} are free"
+        reason = f"{found.search.best.words} takes {near}, and {gib_text(free)} are free"
     else:
         reason = found.choice.reason
     raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))

@@ -37,7 +37,7 @@ from zerotools.ops.estimate.offload_table import (
     rows_of,
 )
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine, RankMemory
-from zerotools.ops.estimate.recommendation import Choice, choose
+from zerotools.ops.estimate.recommendation import Choice, choose_cheapest
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 SCHEMA = "zerotools.estimate/1"
@@ -373,7 +373,7 @@ def estimate_work(
     """
     rows = rows_of(work, machine, free.stages, free.offloads)
     ways = ways_of(work, machine, free)
-    choice = choose(work, machine, rows, ways)
+    choice = choose_cheapest(work, machine, rows, ways)
     return Estimate(work, machine, tuple(rows), choice, tables=tables, search=ways)
 
 

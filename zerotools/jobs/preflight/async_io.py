@@ -25,10 +25,10 @@ _NO_LIBRARY = 127
 """The exit status of a program if the dynamic loader does not find a library of the program."""
 
 
-def refusal(why: str) -> str:
+def async_io_refusal(why: str) -> str:
     """Return the error message for a job with offload to NVMe.
 
-    `why` is the reason that `lacking` returned.
+    `why` is the reason that `why_no_async_io` returned.
     """
     return (
         'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
@@ -36,7 +36,7 @@ def refusal(why: str) -> str:
     )
 
 
-def lacking(device: str = "cpu") -> str | None:
+def why_no_async_io(device: str = "cpu") -> str | None:
     """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for the
     `device`, with a remedy. Return None if it can.
     """
@@ -111,4 +111,4 @@ def _status(*command: str | Path) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(lacking(sys.argv[1])))
+    print(json.dumps(why_no_async_io(sys.argv[1])))

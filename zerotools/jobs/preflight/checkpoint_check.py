@@ -124,7 +124,9 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
     )
 
 
-def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
+def quantised_refusal(
+    tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]
+) -> str | None:
     """Return the error message for the first of `tensors` (file, name, type) that is quantised;
     None if no tensor is.
 

@@ -21,7 +21,7 @@ _ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
 """Optimizers that DeepSpeed compiles only for GPUs, and for which torch has no substitute."""
 
 
-def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
+def deepspeed_refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
     """Return the reason, in DeepSpeed's words, why it refuses `config` for `world_size` ranks
     on a `device`. Return None if DeepSpeed accepts it.
     """
@@ -65,7 +65,7 @@ def main() -> None:
     the result.
     """
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    why = refusal(asked["config"], asked["world_size"], asked["device"])
+    why = deepspeed_refusal(asked["config"], asked["world_size"], asked["device"])
     sys.stdout.write("\n" + json.dumps(why))
 
 

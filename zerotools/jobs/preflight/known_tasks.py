@@ -24,7 +24,7 @@ _KEY = re.compile(r"""^["']?(?:task|group|tag)["']?[ \t]*:[ \t]*(.*?)[ \t\r]*$""
 _ENTRY = re.compile(r"[ \t]*-[ \t]+(?:(?:task|group):[ \t]*)?(.*?)[ \t\r]*|[ \t]*#.*|[ \t]*")
 
 
-def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
+def unknown_tasks_refusal(unknown: Mapping[str, Sequence[str]]) -> str:
     """Return the error message for a job with unknown names in `eval.tasks`.
 
     `unknown` maps each of them to the most similar known names.

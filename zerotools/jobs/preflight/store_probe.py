@@ -21,7 +21,7 @@ AT_ONCE = 8
 """The number of jobs that are checked at the same time."""
 
 
-def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
+def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
     """Yield each reason why the job in `tree` could not use its object stores.
 
     With `writes`, also try to write.
@@ -100,7 +100,7 @@ def _said(tree: dict[str, Any], *, writes: bool) -> list[str]:
     from zerotools.core.errors import ZerotoolsError
 
     try:
-        return list(problems(tree, writes=writes))
+        return list(store_problems(tree, writes=writes))
     except ZerotoolsError as error:
         return [str(error)]
 

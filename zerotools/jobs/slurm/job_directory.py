@@ -263,7 +263,7 @@ def _numbered(path: Path) -> list[int]:
     return []
 
 
-def who() -> str:
+def submitter_name() -> str:
     """Return the name of this user, for records that other users read."""
     try:
         return getpass.getuser()

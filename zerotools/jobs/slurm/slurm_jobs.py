@@ -21,7 +21,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import LogBytes
-from zerotools.jobs.jobfile_tables.job_rules import check
+from zerotools.jobs.jobfile_tables.job_rules import check_rules
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.claim_output_directory import claim_output
 from zerotools.jobs.slurm.job_directory import (
@@ -31,7 +31,7 @@ from zerotools.jobs.slurm.job_directory import (
     job_directories,
     read_record,
     slurm_home,
-    who,
+    submitter_name,
     write_record,
 )
 from zerotools.jobs.slurm.slurm_commands import ControllerJob, SlurmCommands
@@ -356,7 +356,7 @@ class SlurmJobs:
                 f"job {view['id']} is over ({states.in_words(view['state'])}): there is nothing to "
                 "cancel"
             )
-        directory.ask_stop(who())
+        directory.ask_stop(submitter_name())
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
@@ -406,7 +406,7 @@ class SlurmJobs:
         self.refuse_taken(spec, own=directory.path.name)
         if nodes is not None:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=max_nodes))
-            if problems := check(spec)[0]:
+            if problems := check_rules(spec)[0]:
                 raise BadRequest(f"--nodes {nodes}: {problems[0]}")
         claim = partial(self.claim_output, spec)
         submit_again(self._commands, directory, spec, newest=newest, claim=claim)

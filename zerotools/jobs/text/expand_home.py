@@ -7,7 +7,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 
 
-def expanded(path: str) -> Path:
+def expand_home(path: str) -> Path:
     """Return `path` with a leading `~` or `~USER` replaced by the home directory.
 
     Raises:

@@ -23,7 +23,7 @@ from zerotools.jobs.text.text_corrections import (
     Mends,
     bad_word,
     is_placeholder,
-    placeholder,
+    placeholder_error,
     without_numbers,
 )
 
@@ -237,7 +237,7 @@ class _Pen:
         end = self._closer(kind, opener)
         inner = self.text[self.at + 1 : end]
         if is_placeholder(inner) and _ALONE.match(self.text, end + 1):
-            raise placeholder(self.at)
+            raise placeholder_error(self.at)
         self._member()
         if opener == '"' and self.text[end] == '"':
             piece = self.text[self.at : end + 1]
@@ -286,7 +286,7 @@ class _Pen:
             raise Broken(self.at, what, "remove it")
         word = found[0]
         if is_placeholder(word):
-            raise placeholder(self.at)
+            raise placeholder_error(self.at)
         self._member()
         self._put(self._meant(word), "value")
         self.at = found.end()

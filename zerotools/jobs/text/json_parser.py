@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_corrections import mend_json
 from zerotools.jobs.text.text_corrections import (
@@ -24,9 +24,9 @@ from zerotools.jobs.text.text_corrections import (
     bad_string,
     bad_word,
     character_name,
+    correction_message,
     is_placeholder,
-    message,
-    placeholder,
+    placeholder_error,
 )
 
 _CLOSES = {"{": "}", "[": "]"}
@@ -58,7 +58,9 @@ def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
         if lenient:
             return _mended(text, source)
         further = mended_too(lambda: _mended(text, source))
-        raise BadRequest(message(source, parser.places, broken, further=further)) from None
+        raise BadRequest(
+            correction_message(source, parser.places, broken, further=further)
+        ) from None
 
 
 def _mended(text: str, source: str) -> Document:
@@ -69,12 +71,12 @@ def _mended(text: str, source: str) -> Document:
     try:
         mends = mend_json(text)
     except Broken as broken:
-        raise BadRequest(message(source, LineIndex(text), broken)) from None
+        raise BadRequest(correction_message(source, LineIndex(text), broken)) from None
     parser = _Parser(mends.text)
     try:
         tree = parser.whole()
     except Broken as broken:
-        raise BadRequest(message(source, parser.places, broken)) from None
+        raise BadRequest(correction_message(source, parser.places, broken)) from None
     notes = mends.lines_of(source)
     return Document(source, tree, parser.lines, notes, text=text, mended=mends.text)
 
@@ -143,7 +145,7 @@ class _Parser:
             name = self._key(token, trail, tree)
             tree[name] = self._value(self.scanner.next(), (*trail, name))
             if is_placeholder(name) and is_placeholder(str(tree[name])):
-                raise placeholder(token.start)
+                raise placeholder_error(token.start)
             token = self._separator(opener)
         self._open.pop()
         return tree
@@ -174,16 +176,18 @@ class _Parser:
         if name in tree:
             raise Broken(
                 token.start,
-                f"the key {show(name)} is also on line {self.lines[(*trail, name)]}",
+                f"the key {format_value(name)} is also on line {self.lines[(*trail, name)]}",
                 "keep one of the two",
             )
         self.lines[(*trail, name)] = line
         self._watch_indentation(token, name)
         colon = self.scanner.next()
         if colon.kind != ":" and is_placeholder(name):
-            raise placeholder(token.start)
+            raise placeholder_error(token.start)
         if colon.kind != ":":
-            raise Broken(token.end, f"a colon is missing after {show(name)}", "write : there")
+            raise Broken(
+                token.end, f"a colon is missing after {format_value(name)}", "write : there"
+            )
         return name
 
     def _separator(self, opener: Token) -> Token:
@@ -233,7 +237,7 @@ class _Parser:
         if self._suspect is not None:
             opened, name = self._suspect
             what = f"the file ends before a {closer}; the {{ of line {opened} seems to lack its }}"
-            return Broken(end.start, what, f"close it before {show(name)}")
+            return Broken(end.start, what, f"close it before {format_value(name)}")
         what = f"the file ends, and the {opener.kind} of line {line} is not closed"
         return Broken(end.start, what, f"add {closer}")
 
@@ -282,7 +286,7 @@ class Scanner:
         if word is None:  # a lone slash
             raise Broken(at, f"{text[at]!r} has no meaning here", "remove it")
         if is_placeholder(word[0]):
-            raise placeholder(at)
+            raise placeholder_error(at)
         return self._take("scalar", self._scalar(word[0]), word.end())
 
     def _take(self, kind: str, value: Any, end: int) -> Token:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html.parser import HTMLParser
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs.text.text_corrections import ODD
 
 
@@ -198,13 +198,13 @@ def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) 
     return _block(BlockKind.LAUNCH, lines, first, block.line + block.text.count("\n"))
 
 
-def listed(blocks: list[PageBlock]) -> Iterator[str]:
+def block_lines(blocks: list[PageBlock]) -> Iterator[str]:
     """Yield one line of text for each block: its number, the line at which it begins, its kind,
     its length, and its first words.
     """
     for number, block in enumerate(blocks, 1):
         begin = next(line.strip() for line in block.text.split("\n") if line.strip())
-        size = counted(block.text.count("\n") + 1, "line")
+        size = count_text(block.text.count("\n") + 1, "line")
         head = f"{number:>3}  line {block.line}: {block.kind.value}, {size}: "
         room = _WIDEST - len(head)
         yield head + (begin if len(begin) <= room else f"{begin[: room - 3]}...")

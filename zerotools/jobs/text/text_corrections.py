@@ -77,7 +77,7 @@ def is_placeholder(word: str) -> bool:
     return _DOTS.fullmatch(word.strip()) is not None
 
 
-def placeholder(offset: int) -> Broken:
+def placeholder_error(offset: int) -> Broken:
     """Return the error for an ellipsis at `offset`.
 
     It cannot be corrected, because only the user knows the omitted text.
@@ -201,7 +201,7 @@ class LineIndex:
         return self._text[start : end if end >= 0 else None].rstrip("\r")
 
 
-def message(
+def correction_message(
     source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
     """Return an error message: `ds.json:7:23: error; correction`, then the line, and a mark

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.optional_packages import missing
-from zerotools.jobs.binding.bind import show
+from zerotools.io.files.optional_packages import package_not_installed
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_parser import MAX_DIGITS, mended_too
 from zerotools.jobs.text.text_corrections import (
@@ -31,9 +31,9 @@ from zerotools.jobs.text.text_corrections import (
     LineIndex,
     Mends,
     character_name,
+    correction_message,
     is_placeholder,
-    message,
-    placeholder,
+    placeholder_error,
     without_numbers,
 )
 
@@ -77,7 +77,9 @@ def parse_yaml(
         return _read(yaml, text, source)
     except Broken as broken:
         further = mended_too(lambda: _mended(yaml, text, source, keys))
-        raise BadRequest(message(source, LineIndex(text), broken, "YAML", further)) from None
+        raise BadRequest(
+            correction_message(source, LineIndex(text), broken, "YAML", further)
+        ) from None
 
 
 def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
@@ -90,7 +92,9 @@ def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> 
         mends = mend_yaml(text, keys or YamlKeys())
         document = _read(yaml, mends.text, source)
     except Broken as broken:
-        raise BadRequest(message(source, LineIndex(mends.text), broken, "YAML")) from None
+        raise BadRequest(
+            correction_message(source, LineIndex(mends.text), broken, "YAML")
+        ) from None
     if mends.text == text:
         return document
     notes = mends.lines_of(source)
@@ -131,7 +135,9 @@ def _library(source: str) -> ModuleType:
     try:
         return import_module("yaml")
     except ImportError:
-        raise missing(f"{source}: reading YAML", "yaml", "save the config as JSON") from None
+        raise package_not_installed(
+            f"{source}: reading YAML", "yaml", "save the config as JSON"
+        ) from None
 
 
 def _broken(error: Any) -> Broken:
@@ -201,7 +207,7 @@ class _Builder:
         name, line = str(event.value), event.start_mark.line + 1
         trail = (*self._trails[-1], name)
         if name in self._open[-1]:
-            what = f"the key {show(name)} is also on line {self.lines[trail]}"
+            what = f"the key {format_value(name)} is also on line {self.lines[trail]}"
             raise Broken(event.start_mark.index, what, "keep one of the two")
         self.lines[trail] = line
         self._keys[-1] = name
@@ -263,7 +269,7 @@ def mend_yaml(text: str, keys: YamlKeys) -> Mends:
     lines, offset = without_numbers(text, mends).split("\n"), 0
     for i, line in enumerate(lines):
         if "\u2026" in line and is_placeholder(line):
-            raise placeholder(offset)
+            raise placeholder_error(offset)
         offset += len(line) + 1
         lines[i] = _characters(line, i + 1, mends)
     _drop_text_around(lines, keys, mends)

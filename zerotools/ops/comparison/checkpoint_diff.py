@@ -11,11 +11,11 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.formats.format import flag
+from zerotools.formats.format import option_flag
 from zerotools.ops.comparison.diff_result import (
     ONLY_A,
     ONLY_B,
@@ -140,7 +140,8 @@ def _read_both(
     for name in given:
         if not any(name in form.read_options for form in forms):
             raise BadRequest(
-                f"neither {paths[0]} nor {paths[1]} is in a format that takes {flag(name)}; leave "
+                f"neither {paths[0]} nor {paths[1]} is in a format that takes {option_flag(name)}; "
+                "leave "
                 "it out"
             )
     found = []
@@ -214,14 +215,15 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
     if not pairing.pairs:
         if not pairing.only_a or not pairing.only_b:
             return None
-        counts = [counted(len(only), "tensor") for only in (pairing.only_a, pairing.only_b)]
+        counts = [count_text(len(only), "tensor") for only in (pairing.only_a, pairing.only_b)]
         return f"no name of A is in B: A has {counts[0]}, B has {counts[1]}"
     ours, theirs = a.checkpoint.tensors, b.checkpoint.tensors
     if any(ours[pair.a].shape == theirs[pair.b].shape for pair in pairing.pairs):
         return None
     first = pairing.pairs[0]
     return (
-        f"of {counted(len(pairing.pairs), 'tensor')} in common, none has the same shape in both: "
+        f"of {count_text(len(pairing.pairs), 'tensor')} in common, none has the same shape in "
+        "both: "
         f"{first.name} is {list(ours[first.a].shape)} in A and {list(theirs[first.b].shape)} in B"
     )
 

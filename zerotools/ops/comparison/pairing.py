@@ -14,9 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.ops.weights.rewrite import RenameRule, matcher, namer, parse_rule, rename
+from zerotools.ops.weights.rewrite import (
+    RenameRule,
+    name_function,
+    name_matcher,
+    parse_rule,
+    rename_tensors,
+)
 
 WEIGHT, COPY, BUFFER = "param", "param16", "buffer"
 _SHOWN = 3
@@ -47,7 +53,7 @@ class Side:
         """Read the names. Raises BadRequest: two names become one."""
         self.checkpoint = checkpoint
         self.new_name = new_name
-        rename(checkpoint, new_name)  # refuses names that become one
+        rename_tensors(checkpoint, new_name)  # refuses names that become one
         self.keys = {_compared(key, new_name): key for key in checkpoint.tensors}
         self.own = dict(self.keys)
         by_name: dict[str, list[Key]] = {}
@@ -95,13 +101,13 @@ def renamed_sides(
     notes = []
     for rule in rules:
         for side, own in zip((a, b), chosen, strict=True):
-            new_name = namer((), own)
+            new_name = name_function((), own)
             if any(rule.pattern.search(new_name(key.name)) for key in side.tensors):
                 own.append(rule)
                 break
         else:
             notes.append(f"no name in A or B matches --rename {rule.pattern.pattern!r}")
-    return Side(a, namer((), chosen[0])), Side(b, namer((), chosen[1])), notes
+    return Side(a, name_function((), chosen[0])), Side(b, name_function((), chosen[1])), notes
 
 
 def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str] = ()) -> Pairing:
@@ -113,7 +119,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
     Raises:
         BadRequest: neither checkpoint has a selected tensor.
     """
-    is_included = matcher(include, ())
+    is_included = name_matcher(include, ())
 
     def is_asked(key: Key) -> bool:
         known = {key.role, *(side.keys[key].role for side in (a, b) if key in side.keys)}
@@ -137,7 +143,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
         pairs.setdefault((weight, own), Pair(key.name, COPY, weight, own, is_copy=True))
     used_a, used_b = {own for own, _ in pairs}, {own for _, own in pairs}
     notes = [
-        f"{word} has {counted(len(tied), 'tied name')} that {lacking} does not have: "
+        f"{word} has {count_text(len(tied), 'tied name')} that {lacking} does not have: "
         + ", ".join(tied[:_SHOWN])
         + (", ..." if len(tied) > _SHOWN else "")
         for word, lacking, tied in (
@@ -215,7 +221,7 @@ def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
     """Return the weights that the rule leaves without a partner, under their names after the
     rule.
     """
-    new_name = namer((), [parse_rule(rule)])
+    new_name = name_function((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
         ours = {new_name(name): shape for name, shape in ours.items()}
     else:

@@ -25,10 +25,10 @@ from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_cast, numpy_dtype
-from zerotools.io.numeric.gather import Scratch, gather, gather_flat
+from zerotools.io.numeric.gather import Scratch, gather_elements, gather_flat
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotools.ops.weights.adapted_model import plain_weights
-from zerotools.ops.weights.adapter_arithmetic import Change, applied, block_reader
+from zerotools.ops.weights.adapter_arithmetic import Change, block_reader, merged_change
 from zerotools.ops.weights.adapter_config import (
     check_config,
     read_adapter_config,
@@ -82,7 +82,7 @@ class LocatedTensor:
             ChunkBox(self._chunks[position], common)
             for position, common in self._index.meeting(block.box)
         ]
-        gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
+        gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
         """Return None, because the elements of this tensor are stored, and are not sums.
@@ -177,7 +177,7 @@ class AdaptedTensor(LocatedTensor):
         super().__init__(checkpoint, key)
         self._stored = LocatedTensor(checkpoint, key)
         read = block_reader(checkpoint, key)
-        self._apply = applied(adapted.changes, adapted.halves, self.shape, read)
+        self._apply = merged_change(adapted.changes, adapted.halves, self.shape, read)
         self.dtype, self.ranges = FLOAT32, None
         self._last = local()
 

@@ -22,7 +22,7 @@ from zerotools.io.numeric.compare_values import (
     NOTHING,
     Allowance,
     Distance,
-    distance,
+    array_distance,
     same_bytes,
 )
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
@@ -371,5 +371,5 @@ def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> 
     for first in range(0, block.end - block.begin, BLOCK):
         parts = [as_type(each[first : first + BLOCK], dtype) for each in values]
         some = None if sizes is None else sizes[first : first + BLOCK]
-        total += distance(parts[0], parts[1], block.begin + first, allowance, some)
+        total += array_distance(parts[0], parts[1], block.begin + first, allowance, some)
     return total

@@ -17,7 +17,7 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.comparison.diff_result import RunComparison, RunDifference
 from zerotools.ops.comparison.pairing import Side
-from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
+from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_json
 
 _ABSENT = object()
 _OF_THE_WRITER = ("_name_or_path", "transformers_version")
@@ -78,7 +78,7 @@ def _said(
         "ds_config": training.ds_config,
         CONFIG: config,
     }
-    return {what: plain(value) for what, value in said.items() if value is not None}
+    return {what: json_value(value) for what, value in said.items() if value is not None}
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
@@ -132,7 +132,7 @@ def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
     return [
         ParamGroup(
             tuple(side.new_name(aliases.get(name, name)) for name in group.params),
-            plain(group.options),
+            json_value(group.options),
         )
         for group in training.groups
     ]
@@ -176,7 +176,7 @@ def _scalars(
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:
-        return lambda: plain(training.scalars[key].value)
+        return lambda: json_value(training.scalars[key].value)
 
     named = {
         Key(side.new_name(aliases.get(key.name, key.name)), key.role): value_of(key)

@@ -20,10 +20,10 @@ from zerotools.core.adapter_names import (
     adapter_names,
     adapter_of,
     adapter_tensors,
-    biases,
     full_name,
     is_adapter_checkpoint,
     plain_name,
+    trained_biases,
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
@@ -31,11 +31,11 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable, format_of, training_of
-from zerotools.formats.format import Format, spelling
+from zerotools.formats.format import Format, format_option
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.sidecars import with_sidecars
 from zerotools.ops.weights.adapter_config import (
@@ -45,10 +45,10 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
 )
 from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
-from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config
-from zerotools.ops.weights.rewrite import describe, weights_from
+from zerotools.ops.weights.rewrite import describe_output, weights_from
 
 _WEIGHTS = ("param", "param16", "buffer")
 _MAX_NAMED = 3
@@ -83,7 +83,8 @@ def prepare_adapter(
     source = format_of(checkpoint, table)
     if source.needs_map and mapping is None and check_names:
         raise BadRequest(
-            f"{path} has the layers of {spelling(source)}, which PEFT does not load: add --map-to "
+            f"{path} has the layers of {format_option(source)}, which PEFT does not load: add "
+            "--map-to "
             "hf --config-dir MODEL_DIR, the directory with config.json of its model "
             "(--no-check-names exports it unchanged)"
         )
@@ -102,7 +103,7 @@ def prepare_adapter(
             f"{', '.join(others[:_MAX_NAMED])}"
         )
     which = tree.get("bias") or "none"
-    tensors += biases(held.tensors, which, {each.module for each in tensors})
+    tensors += trained_biases(held.tensors, which, {each.module for each in tensors})
     embeddings, more = saved_embeddings(held, tensors, tree, name, asked.base)
     tensors, notes = [*own_tokens(tensors, tree), *embeddings], [*notes, *more]
     tensors += _saved_beside(held, tensors)
@@ -151,7 +152,7 @@ def _in_layout(
             f"write one with zerotools convert {path} OUT --to megatron --map-to megatron"
         )
     beside = {name: each for name, each in around.model_sidecars.items() if name == CONFIG}
-    return mapped(replace(chosen, model_sidecars=beside), mapping, training)
+    return mapped_checkpoint(replace(chosen, model_sidecars=beside), mapping, training)
 
 
 def _in_type(chosen: Checkpoint, dtype: DType | None) -> Checkpoint:
@@ -159,12 +160,12 @@ def _in_type(chosen: Checkpoint, dtype: DType | None) -> Checkpoint:
         is_cast = dtype is not None and tensor.dtype.is_float and tensor.dtype.bits >= 16
         return dtype if is_cast and dtype is not None else tensor.dtype
 
-    return describe(chosen, type_of)
+    return describe_output(chosen, type_of)
 
 
 def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
     text = json.dumps({**tree, "inference_mode": True}, indent=2, sort_keys=True) + "\n"
-    return replace(target, files={**target.files, ADAPTER_CONFIG: literal(text.encode())})
+    return replace(target, files={**target.files, ADAPTER_CONFIG: file_of_bytes(text.encode())})
 
 
 def _refuse_lost(

@@ -10,7 +10,7 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, training_of
@@ -18,11 +18,11 @@ from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,
     Format,
     WriteOptions,
-    spelling,
+    format_option,
 )
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.regular_files import read_user_file
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
@@ -41,25 +41,25 @@ from zerotools.ops.conversions.quantised_output import (
 )
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.sidecars import lacking_config
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digest_manifest import sidecar_of
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.ops.weights.name_check import fitted
+from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
-from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restored
+from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
 from zerotools.ops.weights.rewrite import (
     MASTERS,
     SIXTEEN_BIT,
     choose_names,
-    describe,
-    matcher,
-    namer,
+    describe_output,
+    name_function,
+    name_matcher,
     parse_rule,
-    rename,
+    rename_tensors,
     weights_from,
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
@@ -107,7 +107,7 @@ _OF_MODELS = (
 )  # fmt: skip
 
 
-def prepare(
+def prepare_export(
     path: Path,
     destination: Path,
     options: Options,
@@ -128,7 +128,7 @@ def prepare(
         export would differ from the model at `like`. BadFile: it is not a checkpoint, or its
         metadata is damaged.
     """
-    with recording() as sources:
+    with recording_sources() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section, table=table)
         asked = (
             options,
@@ -169,7 +169,7 @@ def _prepare(
             mapping=options.mapping,
             check_names=options.check_names,
         )
-    is_selected = matcher(options.include, options.exclude)
+    is_selected = name_matcher(options.include, options.exclude)
     like = read_reference(options.like).only(is_selected) if options.like is not None else None
     if options.weights_from == MASTERS:
         source.check_weights(checkpoint)
@@ -187,7 +187,7 @@ def _prepare(
     checkpoint = whole.checkpoint
     if whole.is_merged:
         options = replace(options, weights_from=MASTERS)
-    quantisation = recognise(checkpoint)
+    quantisation = find_quantised(checkpoint)
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
     dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
@@ -195,7 +195,7 @@ def _prepare(
         checkpoint, options, is_selected, like, table, is_merged=whole.is_merged
     )
     types = like if options.dtype == AUTO else None
-    described = describe(
+    described = describe_output(
         weights,
         lambda key, tensor: _exported_dtype(key, tensor, None if keeps_types else dtype, types),
     )
@@ -239,7 +239,7 @@ def _check_adapter_options(options: Options) -> None:
 
 def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
     """Return the output formats of `consolidate`, by their names on the command line."""
-    return {spelling(form): form for form in table.values() if form.is_exported}
+    return {format_option(form): form for form in table.values() if form.is_exported}
 
 
 def _choose_weights(
@@ -254,14 +254,14 @@ def _choose_weights(
     """Return a checkpoint with the weights of the output, under their output names, and notes on
     the choice.
     """
-    new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
+    new_name = name_function(options.strip_prefix, [parse_rule(text) for text in options.rename])
     weights = weights_from(checkpoint, options.weights_from)
     layout = hub_layout_of(checkpoint, table)
-    weights = rename(restored(weights, layout), new_name)
+    weights = rename_tensors(restore_hub_layout(weights, layout), new_name)
     mapped_notes: tuple[str, ...] = ()
     if options.mapping is not None:
         refuse_quantising(options.dtype)
-        found = mapped(weights, options.mapping, training_of(checkpoint, table))
+        found = mapped_checkpoint(weights, options.mapping, training_of(checkpoint, table))
         weights, mapped_notes = found.checkpoint, found.notes
     every, weights = weights, choose_names(weights, is_selected)
     if not weights.tensors:
@@ -272,7 +272,7 @@ def _choose_weights(
         )
     is_hub = options.mapping is None or options.mapping.to == HUB
     is_checked = options.check_names and is_hub
-    fitting = fitted(every, weights, like, is_checked=is_checked, is_merged=is_merged)
+    fitting = named_for_model(every, weights, like, is_checked=is_checked, is_merged=is_merged)
     weights, said = resolve_aliases(
         fitting.weights, keep=options.keep_aliases, like=like, ties=fitting.ties
     )
@@ -346,7 +346,7 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
     if not lost:
         return
     worst = "; ".join(
-        f"{key}: {counted(losses.overflowed, 'value')} up to {losses.largest:g}"
+        f"{key}: {count_text(losses.overflowed, 'value')} up to {losses.largest:g}"
         for key, losses in list(lost.items())[:10]
     )
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
@@ -377,7 +377,7 @@ def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> l
         return []
     return [
         (
-            f"cannot check whether {counted(len(left), 'file')} of {len(checkpoint.files)} are "
+            f"cannot check whether {count_text(len(left), 'file')} of {len(checkpoint.files)} are "
             "from one save: to record it, run zerotools verify --write-manifest right after each "
             "save"
         )

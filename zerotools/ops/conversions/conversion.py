@@ -1,8 +1,8 @@
 """A conversion as a value: a source, a target, and notes for the user.
 
-`consolidate`, `reshard` and `convert` prepare a `Conversion`, and `perform` carries it out; a dry
-run prints it. `perform_part` carries out the share of one of several runs that write one output
-together.
+`consolidate`, `reshard` and `convert` prepare a `Conversion`, and `perform_conversion` carries it
+out; a dry run prints it. `perform_part` carries out the share of one of several runs that write one
+output together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Conversion:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The problems of the source; if they affect the output, `perform` refuses."""
+        """The problems of the source; if they affect the output, `perform_conversion` refuses."""
         return tuple(problem.message for problem in self.source.problems)
 
     @property
@@ -112,7 +112,7 @@ def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
-def prove(conversion: Conversion) -> int:
+def prove_coverage(conversion: Conversion) -> int:
     """Prove that each byte of the output has exactly one source, and return the number of copies.
 
     Raises:
@@ -136,7 +136,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
     _check_room(conversion, there)
 
 
-def perform(
+def perform_conversion(
     conversion: Conversion,
     *,
     budget: MemoryBudget,
@@ -168,10 +168,10 @@ def perform(
     )
     sources = Sources(conversion.stamps)
     sources.check()
-    prove(conversion)
+    prove_coverage(conversion)
     if verify and not conversion.is_examined:
         format_of(source, conversion.table).compare_copies(conversion.as_read or source)
-    there = allocated(partial_of(conversion.destination)) if resume else 0
+    there = allocated_bytes(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     cast = cast_for(cast_to_fp16(conversion), budget.workers)
     proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
@@ -289,7 +289,7 @@ def _check_room(conversion: Conversion, there: int) -> None:
     """
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
     if conversion.sums_directory is not None:  # files of a killed run are removed first
-        needed -= allocated(conversion.sums_directory)
+        needed -= allocated_bytes(conversion.sums_directory)
     check_space(conversion.destination, needed)
 
 
@@ -310,7 +310,7 @@ def check_space(destination: Path, needed: int) -> None:
         )
 
 
-def allocated(directory: Path) -> int:
+def allocated_bytes(directory: Path) -> int:
     """Return the bytes of disk that the files below `directory` take; 0 if it does not exist."""
     return sum(
         512 * Path(folder, name).lstat().st_blocks
@@ -326,7 +326,7 @@ def prove_part(
     and the plan of the part. `alignment` is that of `shares`.
 
     Raises:
-        As `prove`, and BadRequest: the conversion cannot be made in parts.
+        As `prove_coverage`, and BadRequest: the conversion cannot be made in parts.
     """
     if conversion.sums_bytes:
         raise BadRequest(
@@ -370,8 +370,8 @@ def perform_part(
     other parts. If the output is already complete, it does nothing.
 
     Raises:
-        BadRequest: as `perform`; or another conversion, or one in other parts, was begun there.
-        BadFile: the source is incomplete, damaged or changed since it was read.
+        BadRequest: as `perform_conversion`; or another conversion, or one in other parts, was begun
+        there. BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)

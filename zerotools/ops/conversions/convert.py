@@ -16,7 +16,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.formats.format import Format, WriteOptions, flag, spelling
+from zerotools.formats.format import Format, WriteOptions, format_option, option_flag
 from zerotools.formats.torch_optimizers import (
     NAMED_BY_SHAPE,
     NUMBERED_STATE,
@@ -24,7 +24,7 @@ from zerotools.formats.torch_optimizers import (
     notes_on_weights,
 )
 from zerotools.io.files.regular_files import read_user_file
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.io.output.carried_files import carried_file
 from zerotools.maps.map_file import HUB
@@ -38,15 +38,19 @@ from zerotools.ops.conversions.merged_model import (
     merged_model,
     refuse_with_adapter,
 )
-from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
+from zerotools.ops.conversions.optimizer_options import (
+    NAMES,
+    RequestedHyperparameters,
+    with_missing_options,
+)
 from zerotools.ops.conversions.quantised_output import (
     in_asked_values,
     refuse_bare_casts,
     refuse_quantising,
 )
-from zerotools.ops.conversions.reshard import check_world_size, resharded
+from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
 from zerotools.ops.quantised.dequantise import with_true_config
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
     AskedOrder,
@@ -66,7 +70,7 @@ from zerotools.ops.sidecars import (
     undeclared_losses,
 )
 from zerotools.ops.weights.adapter_mapping import scale_note
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.runs.optimizer_names import named_order_of
 
@@ -102,10 +106,10 @@ class _Request:
 
 def written_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
     """Return the output formats of `convert`, by their names on the command line."""
-    return {spelling(form): form for form in table.values() if form.is_written}
+    return {format_option(form): form for form in table.values() if form.is_written}
 
 
-def prepare(
+def prepare_convert(
     path: Path,
     destination: Path,
     to: str,
@@ -134,7 +138,7 @@ def prepare(
     """
     form = written_formats(table)[to]
     _check_options(form, options)
-    with recording() as sources:
+    with recording_sources() as sources:
         source = formats.read_any(path, tag=tag, layout=layout, section=section, table=table)
         formats.require_readable(source)
         rules = layout and read_user_file(layout)
@@ -169,10 +173,10 @@ def _prepare(
         if isinstance(done, Unchanged):
             return done
         target = _with_sidecars(done.target, given)
-        return replace(done, target=with_true_config(target, source, recognise(source)))
+        return replace(done, target=with_true_config(target, source, find_quantised(source)))
     formats.require_model(source)
     read_by.check_weights(source)
-    quantisation = recognise(source)
+    quantisation = find_quantised(source)
     source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
     source, training = _with_state(source, request)
     read = source
@@ -180,7 +184,7 @@ def _prepare(
     source, training, notes = run.checkpoint, run.training, list(run.notes)
     if request.mapping is not None:
         refuse_quantising(request.options.get(DTYPE, KEEP))
-        made = mapped(source, request.mapping, training)
+        made = mapped_checkpoint(source, request.mapping, training)
         if made.is_changed:
             training = mapped_training(source, training, made.origins)
         if made.adapter is not None:
@@ -277,10 +281,11 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
     taken = {*form.write_options}
     taken |= {*(NAMES if form.holds_state else (DTYPE, NO_CHECK, *ADAPTER_OPTIONS))}
     taken |= {ORDER, WEIGHTS_ONLY} if form.holds_state else set()
-    useless = [flag(name) for name in options if name not in taken]
+    useless = [option_flag(name) for name in options if name not in taken]
     if useless:
         raise BadRequest(
-            f"--to {spelling(form)} does not take {' and '.join(sorted(useless))}; leave it out"
+            f"--to {format_option(form)} does not take {' and '.join(sorted(useless))}; leave it "
+            "out"
         )
     if "world_size" in options:
         check_world_size(options["world_size"])
@@ -301,14 +306,14 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
     """Reshard to the same format: everything of the checkpoint is kept."""
-    given = [flag(name) for name in NAMES if name in request.options]
-    path, word = source.origin.path, spelling(request.form)
+    given = [option_flag(name) for name in NAMES if name in request.options]
+    path, word = source.origin.path, format_option(request.form)
     if given:
         raise BadRequest(
             f"{path} is {word} already and keeps its param groups: leave {' and '.join(given)} out"
         )
     options = request.writing
-    done = resharded(
+    done = plan_reshard(
         source,
         request.destination,
         replace(options, world_size=options.ranks(source), style=None),
@@ -407,7 +412,7 @@ def _named(
     given = RequestedHyperparameters.of(
         options, options.get("ds_config", training.ds_config), names
     )
-    training, notes = completed(source, training, given)
+    training, notes = with_missing_options(source, training, given)
     notes = [*said, *notes]
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)

@@ -16,14 +16,14 @@ from zerotools.core.checkpoint_parts import state_words
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.formats.dcp.lay_out import lay_out_job
-from zerotools.formats.format import flag
+from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
 from zerotools.ops.conversions.optimizer_options import (
     NAMES,
     RequestedHyperparameters,
-    completed,
+    with_missing_options,
 )
 from zerotools.ops.conversions.reshard import check_world_size
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
@@ -31,7 +31,7 @@ from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read
 from zerotools.ops.resume_from_other_program.job_checks import (
     check_state,
     kind_of,
-    unknown,
+    unknown_values,
     weights_of,
 )
 from zerotools.ops.resume_from_other_program.job_names import WantedModel
@@ -83,12 +83,12 @@ def prepare_job(
         BadFile: it is not a checkpoint, or a damaged one.
         Unsupported: it is of a kind that is not read.
     """
-    useless = [flag(name) for name in options if name not in _TAKEN]
+    useless = [option_flag(name) for name in options if name not in _TAKEN]
     if useless:
         raise BadRequest(f"--to {JOB} does not take {' and '.join(sorted(useless))}; leave it out")
     if "world_size" in options:
         check_world_size(options["world_size"])
-    with recording() as sources:
+    with recording_sources() as sources:
         run = read_run(path, **reading)
         text = repr((JOB, sorted(options.items()), sorted(reading.items()), config_dir))
         done = _prepare(run, destination, options, config_dir, text)
@@ -123,7 +123,7 @@ def _prepare(
     target = replace(target, dropped=(*_dropped(run, target), *beside))
     named = named_order_of(source) if order is None else record_of(order, run.training)
     target = with_record(target, named)
-    said = [] if job is not None else list(unknown(run))
+    said = [] if job is not None else list(unknown_values(run))
     told = [note for note in source.origin.notes if note not in (NUMBERED_STATE, ORDER_UNKNOWN)]
     notes = [*told, *proof, *notes, *said, *left]
     return Conversion(with_target_sources(source, target), target, tuple(notes), text)
@@ -154,10 +154,10 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     """Return the run with the param groups' lacking options, and the optimizer's kind checked."""
     wanted = {name: value for name, value in options.items() if name in NAMES}
     asked = RequestedHyperparameters.of(wanted, run.training.ds_config)
-    training, notes = completed(run.checkpoint, run.training, asked)
+    training, notes = with_missing_options(run.checkpoint, run.training, asked)
     lacking = [n for n in ("lr", "weight_decay") for g in training.groups if n not in g.options]
     if lacking or not training.groups:
-        names = " and ".join(flag(name) for name in dict.fromkeys(lacking)) or "--lr"
+        names = " and ".join(option_flag(name) for name in dict.fromkeys(lacking)) or "--lr"
         raise BadRequest(f"{run.path} does not have the options of its param groups: pass {names}")
     run = replace(run, training=training)
     trained = dict.fromkeys(name for group in training.groups for name in group.params)

@@ -18,19 +18,19 @@ from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.conversions.quantised_output import AUTO, in_few_bits, with_quantised_config
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
-from zerotools.ops.weights.name_check import fitted
+from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.restore_hub_layout import (
     hub_layout_of,
     keys_on_hub,
     on_hub_note,
-    restored,
+    restore_hub_layout,
 )
 from zerotools.ops.weights.rewrite import (
     MASTERS,
     SIXTEEN_BIT,
     choose_names,
-    describe,
-    matcher,
+    describe_output,
+    name_matcher,
     weights_from,
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
@@ -85,8 +85,8 @@ def weights_alone(
         BadRequest: it has no weights, or they do not fit config.json.
     """
     held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
-    chosen = choose_names(restored(held, layout), matcher((), ()))
-    fitting = fitted(
+    chosen = choose_names(restore_hub_layout(held, layout), name_matcher((), ()))
+    fitting = named_for_model(
         chosen, chosen, None, is_checked=is_checked, is_merged=model.is_merged, command="convert"
     )
     weights, said = resolve_aliases(fitting.weights, ties=fitting.ties)
@@ -96,14 +96,14 @@ def weights_alone(
     if dtype in QUANTISERS:
         rest, why = choose_dtype(source, AUTO)
         notes += [why] if why else []
-        described = describe(weights, lambda _, tensor: cast_dtype(tensor, rest))
+        described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, rest))
         made, described = in_few_bits(weights, described, found, dtype)
         weights = made.weights
     elif dtype == KEEP:
-        described = describe(weights, lambda _, tensor: model.kept_dtype(tensor))
+        described = describe_output(weights, lambda _, tensor: model.kept_dtype(tensor))
         notes += _masters_note(training, described)
     else:
-        described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
+        described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
     dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
     return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
 

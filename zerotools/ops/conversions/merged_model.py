@@ -13,7 +13,7 @@ from zerotools.core.dtypes import PRECISIONS, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.formats import FormatTable
-from zerotools.formats.format import flag
+from zerotools.formats.format import option_flag
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.quantised_output import AUTO
@@ -108,7 +108,7 @@ def refuse_with_adapter(options: Collection[str]) -> None:
     if options:
         raise BadRequest(
             f"--adapter-only exports an adapter as PEFT saves it, and does not take "
-            f"{' and '.join(map(flag, options))}; leave it out"
+            f"{' and '.join(map(option_flag, options))}; leave it out"
         )
 
 

@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.formats.format import flag
+from zerotools.formats.format import option_flag
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
 # Options of torch's optimizers that a DeepSpeed configuration may have.
@@ -50,7 +50,7 @@ class RequestedHyperparameters:
             _check(name, value)
             if "ds_config" in asked and _configured(config).get(name, value) != value:
                 raise BadRequest(
-                    f"{flag(name)} contradicts the configuration, which has "
+                    f"{option_flag(name)} contradicts the configuration, which has "
                     f"{_configured(config)[name]}; leave one of them out"
                 )
         return cls(flags, {**_configured(config), **flags}, order)
@@ -63,10 +63,10 @@ def _check(name: str, value: Any) -> None:
     if not all(0 <= part < most for part in parts):
         said = " ".join(map(str, parts))
         upto = "from 0 to below 1" if most == 1 else "0 or more, and finite"
-        raise BadRequest(f"{flag(name)} is {said} and must be {upto}")
+        raise BadRequest(f"{option_flag(name)} is {said} and must be {upto}")
 
 
-def completed(
+def with_missing_options(
     source: Checkpoint,
     training: TrainingState,
     given: RequestedHyperparameters,
@@ -83,7 +83,9 @@ def completed(
         training = _ordered(source, training, given.order)
     for name in given.flags:
         if all(name in group.options for group in training.groups):
-            raise BadRequest(f"{path} has {name} in its param groups: leave {flag(name)} out")
+            raise BadRequest(
+                f"{path} has {name} in its param groups: leave {option_flag(name)} out"
+            )
     groups = tuple(
         replace(group, options={**given.options, **group.options}) for group in training.groups
     )
@@ -133,7 +135,7 @@ def _one_group(
     weights in another order than the model: programs sort their names."""
     if "lr" not in given.options:
         return training, []
-    names = trained(source, training)
+    names = trained_parameters(source, training)
     ordered = names if given.order is None else _checked(source, given.order)
     group = ParamGroup(tuple(ordered), dict(given.options))
     said = (
@@ -155,7 +157,7 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def trained(source: Checkpoint, training: TrainingState) -> list[str]:
+def trained_parameters(source: Checkpoint, training: TrainingState) -> list[str]:
     """Return the parameters that an optimizer has, in the source's order: those with state, else
     all of floating point that are not known to be frozen."""
     weights = [key.name for key in source.tensors if key.role == "param"]

@@ -10,7 +10,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.core.target import Target
 from zerotools.ops.quantised.dequantise import (
-    dequantised,
+    dequantise_checkpoint,
     dequantised_notes,
     kept_note,
     refuse_bare_cast,
@@ -19,8 +19,8 @@ from zerotools.ops.quantised.dequantise import (
     with_true_config,
 )
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantised
-from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantise_weights
+from zerotools.ops.weights.rewrite import describe_output
 
 AUTO = "auto"
 
@@ -39,7 +39,7 @@ def in_asked_values(
     if not found.is_there or dtype in QUANTISERS:
         return checkpoint, []
     if dtype in PRECISIONS:
-        return dequantised(checkpoint, found), dequantised_notes(found)
+        return dequantise_checkpoint(checkpoint, found), dequantised_notes(found)
     if dtype == AUTO and found.is_denied and (error := found.error()) is not None:
         raise error
     return checkpoint, [kept_note(found)]
@@ -54,12 +54,12 @@ def in_few_bits(
     Raises:
         BadRequest: the weights are quantised already, or cannot be quantised.
     """
-    made = quantised(weights, found, dtype)
+    made = quantise_weights(weights, found, dtype)
 
     def type_of(key: Key, tensor: Tensor) -> DType:
         return tensor.dtype if isinstance(tensor, ScaledCast) else described.tensors[key].dtype
 
-    return made, describe(made.weights, type_of)
+    return made, describe_output(made.weights, type_of)
 
 
 def refuse_quantising(dtype: str) -> None:

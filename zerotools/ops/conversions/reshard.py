@@ -11,8 +11,8 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.formats.format import Format, WriteOptions, flag, spelling
-from zerotools.io.files.source_stamps import recording
+from zerotools.formats.format import Format, WriteOptions, format_option, option_flag
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.ops.conversions.conversion import (
     Conversion,
     Unchanged,
@@ -27,7 +27,7 @@ from zerotools.runs.optimizer_names import named_order_of
 _AS_IS = WriteOptions()
 
 
-def prepare(
+def prepare_reshard(
     path: Path,
     destination: Path,
     *,
@@ -48,18 +48,18 @@ def prepare(
         Unsupported: its format has no ranks, or is not written yet.
     """
     check_world_size(world_size)
-    with recording() as sources:
+    with recording_sources() as sources:
         # Everything is kept, so it need not be known which of several models is meant.
         checkpoint = formats.read_any(path, tag=tag, table=table)
         formats.require_readable(checkpoint)
         asked = replace(options, world_size=world_size)
-        done = resharded(checkpoint, destination, asked, force=force, table=table)
+        done = plan_reshard(checkpoint, destination, asked, force=force, table=table)
     if isinstance(done, Unchanged):
         return done
     return replace(done, stamps=sources.stamps, command="reshard")
 
 
-def resharded(
+def plan_reshard(
     checkpoint: Checkpoint,
     destination: Path,
     options: WriteOptions,
@@ -67,7 +67,9 @@ def resharded(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan a checkpoint that was read already for `options.world_size` ranks, as `prepare` does."""
+    """Plan a checkpoint that was read already for `options.world_size` ranks, as `prepare_reshard`
+    does.
+    """
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)
@@ -104,12 +106,13 @@ def _refuse_useless(
         return
     owners = [other for other in table.values() if useless <= other.reshard_options]
     advice = "".join(
-        f"; to make a checkpoint of {other.title}, use zerotools convert --to {spelling(other)}"
+        f"; to make a checkpoint of {other.title}, use zerotools convert --to "
+        f"{format_option(other)}"
         for other in owners[:1]
     )
     raise BadRequest(
         f"{checkpoint.origin.path} is {form.name}, which does not take "
-        f"{' and '.join(map(flag, sorted(useless)))}{advice}"
+        f"{' and '.join(map(option_flag, sorted(useless)))}{advice}"
     )
 
 

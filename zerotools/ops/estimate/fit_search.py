@@ -40,10 +40,10 @@ from zerotools.ops.estimate.offload_table import (
     STAGES,
     Row,
     Workload,
-    exists,
+    is_possible,
     layout_of,
     row_of_layout,
-    shards,
+    stage_shards_more,
 )
 from zerotools.ops.estimate.rank_memory import GPUS_OF_A_NODE, HeldMemory, Machine, held_by
 
@@ -156,7 +156,7 @@ class Way:
     @property
     def words(self) -> str:
         """The changes as a phrase for a sentence."""
-        return listed(self.change_words)
+        return joined_with_and(self.change_words)
 
     @property
     def change_words(self) -> list[str]:
@@ -168,7 +168,7 @@ class Way:
         """The changes that must be made in a training program, because no launcher's config has
         them.
         """
-        return listed(
+        return joined_with_and(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )
 
@@ -239,7 +239,7 @@ def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) ->
     return _Search(work, machine, freedom or Freedom()).ways()
 
 
-def listed(words: Sequence[str]) -> str:
+def joined_with_and(words: Sequence[str]) -> str:
     """Return "a, b and c"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
@@ -463,9 +463,9 @@ class _Search:
         work = replace(work, layout=layout, micro=micro)
         alone = len(self._freedom.stages) == 1
         for stage in self._freedom.stages:
-            if not exists(layout, stage, offload):
+            if not is_possible(layout, stage, offload):
                 continue
-            if not alone and not shards(layout, stage, offload):
+            if not alone and not stage_shards_more(layout, stage, offload):
                 continue
             chosen = layout_of(work, stage, offload)
             held = self._held_by(work, chosen)

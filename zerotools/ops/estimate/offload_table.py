@@ -86,13 +86,13 @@ def rows_of(
         row_of(work, machine, stage, offload)
         for offload in OFFLOADS
         for stage in STAGES
-        if stage in stages and offload in offloads and exists(work.layout, stage, offload)
-        if len(stages) == 1 or shards(work.layout, stage, offload)
+        if stage in stages and offload in offloads and is_possible(work.layout, stage, offload)
+        if len(stages) == 1 or stage_shards_more(work.layout, stage, offload)
         if machine.on_gpu or offload in (NONE, DISK)  # else it is the same memory
     ]
 
 
-def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
+def stage_shards_more(layout: MemoryLayout, stage: int, offload: str) -> bool:
     """Return whether a stage shards more than the stage below it; with one rank nothing is
     sharded.
     """
@@ -100,7 +100,7 @@ def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
     return not alone or stage == 0 or offload in (ALL, ALL_DISK)
 
 
-def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
+def is_possible(layout: MemoryLayout, stage: int, offload: str) -> bool:
     """Return whether a job with this layout of ranks can have this stage and this offload."""
     keeps_weights = OFFLOAD_KEYS[offload][1] == "none"
     if layout.tensor_ranks > 1 and stage < 2:

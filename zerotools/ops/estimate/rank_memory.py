@@ -35,7 +35,7 @@ from zerotools.ops.estimate.state_memory import (
     Parameter,
     State,
     bytes_at,
-    gathered,
+    gathered_bytes,
     state_of,
     update_buffer,
 )
@@ -252,7 +252,7 @@ def _in_the_passes(
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]
-    found = {"gathered weights": gathered(parameters, layout)}
+    found = {"gathered weights": gathered_bytes(parameters, layout)}
     if layout.is_sharded and not layout.keeps_gathered:
         found["prefetch"] = largest  # the next block's, while one is computed with
     if layout.is_sharded:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zerotools.ops.estimate.activation_memory import MicroBatch
-from zerotools.ops.estimate.fit_search import Way, Ways, listed
+from zerotools.ops.estimate.fit_search import Way, Ways, joined_with_and
 from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
@@ -49,7 +49,7 @@ class Choice:
     largest_sequence: int | None = None
 
 
-def choose(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
+def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
     """Choose the cheapest of `ways` to make the training fit, and give the reason.
 
     `rows` is the table of the unchanged `work`, fastest first.
@@ -113,32 +113,34 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
         if least is None:
             return here
         without = f"stage {least.stage}{_WORDS[least.offload]}"
-        return f"{here}: without, {without} {excess(machine, least)}"
+        return f"{here}: without, {without} {excess_text(machine, least)}"
     here = f"stage {chosen.stage}{_WORDS[chosen.offload]} is the fastest that fits"
     if at == 0:
         return f"{here}: nothing needs to be sharded" if chosen.stage == 0 else here
     last = next((row for row in reversed(rows[:at]) if row.fits is False), None)
     if last is None:
         return here
-    return f"{here}: stage {last.stage}{_WORDS[last.offload]} {excess(machine, last)}"
+    return f"{here}: stage {last.stage}{_WORDS[last.offload]} {excess_text(machine, last)}"
 
 
-def excess(machine: Machine, row: Row) -> str:
+def excess_text(machine: Machine, row: Row) -> str:
     """Return a phrase, for a row that does not fit, with the memory that it needs and the machine's
     memory.
     """
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
-        return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
-    return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"
+        return f"takes {gib_text(row.memory.peak)} of a GPU's {gib_text(machine.gpu_memory)}"
+    return f"takes {gib_text(row.host_bytes)} of the host's {gib_text(machine.host_memory)}"
 
 
 def needs_of(way: Way, machine: Machine) -> str:
     """Return a sentence on the memory of each GPU, of the host and of the disk for `way`."""
     row = way.row
-    needs = [f"{gib(row.peak_bytes)} of a GPU's {gib(machine.gpu_memory)}"] * machine.on_gpu
-    needs.append(f"{gib(row.host_bytes)} of the host's {gib(machine.host_memory)}")
-    needs += [f"{gib(way.disk_bytes)} of disk"] * bool(way.disk_bytes)
-    return listed(needs)
+    needs = [
+        f"{gib_text(row.peak_bytes)} of a GPU's {gib_text(machine.gpu_memory)}"
+    ] * machine.on_gpu
+    needs.append(f"{gib_text(row.host_bytes)} of the host's {gib_text(machine.host_memory)}")
+    needs += [f"{gib_text(way.disk_bytes)} of disk"] * bool(way.disk_bytes)
+    return joined_with_and(needs)
 
 
 def _why_nothing(machine: Machine, ways: Ways) -> str:
@@ -161,7 +163,8 @@ def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str
     largest = min((row.memory.largest_block for row in rows), default=0)
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
-            f"the largest layer alone takes {gib(largest)}, which no ZeRO stage reduces during "
+            f"the largest layer alone takes {gib_text(largest)}, which no ZeRO stage reduces "
+            "during "
             "its computation: divide it among GPUs with zero.tensor_ranks"
         )
         return
@@ -191,6 +194,6 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
         yield "activations are not counted: keep memory free for them, or measure a few steps"
 
 
-def gib(count: int) -> str:
+def gib_text(count: int) -> str:
     """Return a number of bytes as text in GiB, for a sentence."""
     return f"{count / 2**30:,.1f} GiB"

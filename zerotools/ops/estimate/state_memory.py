@@ -1,9 +1,9 @@
 """Bytes of training state that one rank holds, from the shapes of the parameters.
 
-`textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1): in mixed
-precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master, momentum,
-variance) per parameter, each divided by the number of ranks from the stage on that shards it.
-`torch_engine_state` is the exact allocation of engine `torch` on the rank with the most.
+`textbook_state` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1): in
+mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
+momentum, variance) per parameter, each divided by the number of ranks from the stage on that shards
+it. `torch_engine_state` is the exact allocation of engine `torch` on the rank with the most.
 
 Activations are not part of this: they depend on the model's code, the batch and the sequence
 length. `loss_bytes` is their part after the last hidden state, which is the largest for long
@@ -87,7 +87,7 @@ class Parameter:
         return replace(self, shape=shape, cut=None)
 
 
-def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
+def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
     """Return the bytes by the paper's arithmetic, without rounding to rows, by memory tier and
     kind.
     """
@@ -116,7 +116,7 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     """Return DeepSpeed's state with offload to disk: the textbook's, and fp32 masters and gradients
     in its files, also in fp32 training.
     """
-    state = dict(textbook(parameters, layout))
+    state = dict(textbook_state(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
         state[DISK, MASTERS] = state[DISK, GRADIENTS] = _share(
@@ -195,7 +195,7 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
     return total * layout.state_copies
 
 
-def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
+def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """Return the bytes of gathered weights on the device during the passes, in addition to
     `torch_engine_state`.
 

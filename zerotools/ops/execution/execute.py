@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Target
@@ -150,7 +150,7 @@ def _check_alone(directory: Path) -> None:
     parts = parts_begun(directory)
     if parts is not None:
         raise BadRequest(
-            f"{directory} is being written in {counted(parts, 'part')}; run the missing ones "
+            f"{directory} is being written in {count_text(parts, 'part')}; run the missing ones "
             f"(--part I/{parts}), or remove it to start over"
         )
     _check_left(directory)

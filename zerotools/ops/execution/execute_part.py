@@ -33,13 +33,13 @@ from zerotools.io.output.marker import check_replaceable, was_made_of, write_mar
 from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.execute import WriteReport, are_losses, refuse_astray, size_of
-from zerotools.ops.execution.part_share import PartPlan, Share, clip, clip_plan, cut_files
+from zerotools.ops.execution.part_share import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import (
     ChecksummedRange,
     Writer,
-    checksums,
+    checksum_bytes,
     crc_of,
     create_file,
     known_parts,
@@ -191,7 +191,7 @@ class _Writing:
         ):
             cut = cut_files(self.target, self.planned.shares)
             writer = Writer(self.target, reads, writes, workers, journal, needed, cast, cut)
-            copies = clip(plan(self.source, wanted), self.planned.share)
+            copies = clip_copies(plan(self.source, wanted), self.planned.share)
             for written, lost_here in writer.run(copies):
                 report.bytes_written += written
                 for key, lost in lost_here:
@@ -280,6 +280,6 @@ def write_checksums(
             plan = target.files[file]
             parts = [each for own in done if file in own for each in own[file].checksummed]
             parts += known_parts(plan, partial(crc_of, files, file))
-            for offset, data in checksums(plan.checksums, parts):
+            for offset, data in checksum_bytes(plan.checksums, parts):
                 files.write_at(file, offset, data)
             files.sync(file)

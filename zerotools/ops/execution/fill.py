@@ -32,7 +32,7 @@ from zerotools.io.numeric.gather import (
     box_reads,
     cast_flat,
     flat_reads,
-    gather,
+    gather_elements,
     gather_flat,
 )
 from zerotools.io.numeric.quantised_values import values_of
@@ -42,7 +42,7 @@ from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 Losses = list[tuple[Key, CastLosses]]
 
 
-def fill(
+def fill_tile(
     files: OpenFiles,
     tile: Tile,
     scratch: Scratch,
@@ -115,7 +115,7 @@ def _fill(
         return cast_flat(held, part.pieces, *types, raw, buffer, cast)
     if part.scaled is not None:
         return fill_scaled(held, part.key, part.scaled, part.box, types[1], raw, scratch, cast)
-    return gather(held, part.pieces, part.box, *types, raw, buffer, cast)
+    return gather_elements(held, part.pieces, part.box, *types, raw, buffer, cast)
 
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
@@ -199,7 +199,9 @@ def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffe
     """Read the block `box` of the input tensor `name`, and return it as an array."""
     dtype = scaled.tensor.inputs[name].dtype
     held = np.empty(box.numel * dtype.itemsize, np.uint8)
-    gather(files, _pieces(scaled.inputs[name], box), box, dtype, dtype, held, buffer, numpy_cast)
+    gather_elements(
+        files, _pieces(scaled.inputs[name], box), box, dtype, dtype, held, buffer, numpy_cast
+    )
     return held.view(numpy_dtype(dtype)).reshape(box.shape)
 
 

@@ -21,7 +21,7 @@ from zerotools.io.numeric.dtype_casts import (
     numpy_dtype,
 )
 from zerotools.io.numeric.gather import Scratch
-from zerotools.ops.execution.fill import Losses, fill
+from zerotools.ops.execution.fill import Losses, fill_tile
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
@@ -30,7 +30,7 @@ _MEMORY = Path("memory")
 _MAX_NAMED = 5
 
 
-def load(
+def load_tensors(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
     """Return the tensors of `dtypes`, each in the named type, cast to nearest even.
@@ -53,7 +53,7 @@ def load(
     found: Losses = []
 
     def load_tile(tile: Tile, scratch: Scratch) -> None:
-        data, losses = fill(reads, tile, scratch)
+        data, losses = fill_tile(reads, tile, scratch)
         found.extend((key, some) for key, some in losses if some.overflowed)
         raw[tile.file][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
 

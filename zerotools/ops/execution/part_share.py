@@ -95,7 +95,7 @@ Share = Mapping[str, ByteRange]
 """The bytes of each file that one run writes."""
 
 
-def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
+def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
     """Return the shares of `of` runs, which together are the whole output; some may be empty."""
     sizes = {name: plan.size for name, plan in target.files.items()}
     whole = _not_to_cut(target) if of > 1 else set()
@@ -135,12 +135,12 @@ def _not_to_cut(target: Target) -> set[str]:
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
-        for extent in extents(tensor)
+        for extent in tensor_extents(tensor)
         if extent.offset % extent.itemsize
     }
 
 
-def extents(tensor: Tensor) -> Iterator[Extent]:
+def tensor_extents(tensor: Tensor) -> Iterator[Extent]:
     """Yield the ranges of files that hold the elements of a tensor of the target."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
@@ -175,8 +175,8 @@ class PartPlan:
 
 
 def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
-    """Return the plan of one part of `target`; `alignment` is that of `shares`."""
-    cuts = shares(target, part.of, alignment)
+    """Return the plan of one part of `target`; `alignment` is that of `divide_output`."""
+    cuts = divide_output(target, part.of, alignment)
     return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
 
 
@@ -195,7 +195,7 @@ def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, T
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():
-        for extent in extents(tensor):
+        for extent in tensor_extents(tensor):
             bounds = share.get(extent.file)
             if bounds is None:
                 continue
@@ -206,7 +206,7 @@ def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, T
     return sizes, tensors
 
 
-def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
+def clip_copies(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
     """Yield the part of each copy that lies in the bytes of `share`."""
     for copy in copies:
         bounds = share.get(copy.target.file)

@@ -19,14 +19,14 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
-from zerotools.io.files.crc32 import combine, of_zeros
-from zerotools.io.files.open_files import OpenFiles, transfer
+from zerotools.io.files.crc32 import combine_crc32, of_zeros
+from zerotools.io.files.open_files import OpenFiles, copy_bytes
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NO_LOSSES, Cast, CastLosses
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.output.journal import Journal
-from zerotools.ops.execution.fill import Losses, fill, of_weights
+from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.tiles import Tile
@@ -87,7 +87,7 @@ class Writer:
 
     def _write_tile(self, tile: Tile, scratch: Scratch) -> _Written:
         is_weight = tile.role == "param"
-        data, losses = fill(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
+        data, losses = fill_tile(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
         losses = of_weights(tile, losses)
         crc = zlib.crc32(data) if self._target.files[tile.file].checksums else 0
         self._writes.write_at(tile.file, tile.offset, data)
@@ -121,7 +121,7 @@ class Writer:
         lost = self._losses.pop(file, {})
         noted: Any = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
         if file in self._cut:
-            parts = joined(self._target.files[file].checksums, self._crcs.pop(file, []))
+            parts = joined_checksums(self._target.files[file].checksums, self._crcs.pop(file, []))
             noted = {"losses": noted, "checksummed": [list(astuple(each)) for each in parts]}
         else:
             self._write_checksums(file)
@@ -136,7 +136,7 @@ class Writer:
         plan = self._target.files[file]
         parts = self._crcs.pop(file, [])
         parts += known_parts(plan, partial(crc_of, self._writes, file))
-        for offset, data in checksums(plan.checksums, parts):
+        for offset, data in checksum_bytes(plan.checksums, parts):
             self._writes.write_at(file, offset, data)
 
 
@@ -186,7 +186,7 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
     path, begin, length = carried.source, carried.source_offset, carried.length
     with source_file(path) as source:
         sources.note(path, source.status())
-        done = transfer(source, begin, output, carried.offset, length)
+        done = copy_bytes(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(
             f"{path} ends at byte {begin + done}, but {begin + length} bytes were expected; it is "
@@ -208,7 +208,7 @@ def complete_file(path: Path, file_plan: FilePlan) -> None:
                 crc, offset = zlib.crc32(part, crc), offset + len(part)
             return crc
 
-        for offset, data in checksums(file_plan.checksums, known_parts(file_plan, crc_of)):
+        for offset, data in checksum_bytes(file_plan.checksums, known_parts(file_plan, crc_of)):
             output.seek(offset)
             output.write(data)
 
@@ -246,7 +246,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
             yield ChecksummedRange(carried.offset, carried.length, crc)
 
 
-def joined(
+def joined_checksums(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> list[ChecksummedRange]:
     """Join neighbouring parts of one checksum into one part. The CRC-32s are combined."""
@@ -255,7 +255,7 @@ def joined(
     for part in sorted(parts, key=lambda part: part.offset):
         before = found[-1] if found else None
         if before and before.offset + before.length == part.offset and part.offset not in ends:
-            crc = combine(before.crc, part.crc, part.length)
+            crc = combine_crc32(before.crc, part.crc, part.length)
             part = ChecksummedRange(before.offset, before.length + part.length, crc)
             found.pop()
         found.append(part)
@@ -272,7 +272,7 @@ def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
     return crc
 
 
-def checksums(
+def checksum_bytes(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, 4 bytes) of each checksum to write.
@@ -287,7 +287,7 @@ def checksums(
         first = bisect_left(offsets, checksum.start)
         for part in ordered[first : bisect_left(offsets, stop, lo=first)]:
             assert part.offset == end, f"a checksum covers byte {end}, which nothing wrote"
-            crc = combine(crc, part.crc, part.length)
+            crc = combine_crc32(crc, part.crc, part.length)
             end += part.length
         assert end == stop, f"a checksum covers bytes {end} to {stop}, which nothing wrote"
         for offset in checksum.target_offset:

@@ -12,10 +12,10 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import allow_unfinished_name
-from zerotools.io.files.tolerated_damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
-from zerotools.ops.verification.verify import ToVerify, prepare, verify
+from zerotools.ops.verification.verify import ToVerify, carry_out_verify, prepare_verify
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.name_check import Fits, NotChecked, check_names
 
@@ -78,7 +78,7 @@ class StagedCheck:
         return match[1] if match and not (self.directory / match[1]).exists() else None
 
 
-def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
+def find_gathered(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
     """Return the checkpoints in the staging directory, one for each tag, and sentences on why none
     was found.
 
@@ -86,8 +86,10 @@ def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
     """
     with allow_unfinished_name(directory):
         try:
-            first = prepare(directory)
-            others = [prepare(directory, tag=tag) for tag in first.checkpoint.origin.other_tags]
+            first = prepare_verify(directory)
+            others = [
+                prepare_verify(directory, tag=tag) for tag in first.checkpoint.origin.other_tags
+            ]
         except (BadFile, BadRequest, Unsupported) as error:
             faults = _further_faults(directory)
             is_among = any(_subject(each) == _subject(str(error)) for each in faults)
@@ -104,7 +106,7 @@ def _further_faults(directory: Path) -> list[str]:
     """Return the faults of a checkpoint that cannot be read, as far as its reader can continue
     without the missing files.
     """
-    with tolerating() as damage:
+    with tolerating_damage() as damage:
         try:
             problems = read_any(directory).problems
         except ZerotoolsError:
@@ -112,7 +114,7 @@ def _further_faults(directory: Path) -> list[str]:
     return [*damage.faults.values(), *(problem.message for problem in problems)]
 
 
-def check(
+def verify_gathered(
     directory: Path,
     found: list[ToVerify],
     errors: tuple[str, ...],
@@ -122,9 +124,11 @@ def check(
     with_names: bool = True,
     on_bytes: Progress = lambda _: None,
 ) -> StagedCheck:
-    """Verify the checkpoints that `look` found; with `fast` no tensor data is read. `with_names`
-    compares the names of a whole model with those that its config.json needs."""
-    made = tuple(verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found)
+    """Verify the checkpoints that `find_gathered` found; with `fast` no tensor data is read.
+    `with_names` compares the names of a whole model with those that its config.json needs."""
+    made = tuple(
+        carry_out_verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found
+    )
     checked = StagedCheck(directory, made, errors)
     if not with_names or not checked.is_whole:
         return checked

@@ -22,7 +22,7 @@ from zerotools.io.output.journal import Journal
 from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.gathering.gather_plan import Fetch
 from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, make_digests
-from zerotools.ops.gathering.node_survey import Brought, brought
+from zerotools.ops.gathering.node_survey import Brought, fetched_entry
 
 LARGE = 8 * BLOCK
 """Files of this size in bytes and more are noted in the journal when they begin."""
@@ -74,7 +74,7 @@ class Fetching:
 
     def _blocks(self, each: Fetch) -> int:
         """Return how many blocks of a file an earlier run has received."""
-        before = brought(self._journal.done.get(each.name))
+        before = fetched_entry(self._journal.done.get(each.name))
         path = self._directory / each.name
         if before is None or before.file != each.file or before.source != self._source.name:
             return 0

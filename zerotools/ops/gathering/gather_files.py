@@ -15,13 +15,13 @@ from zerotools.io.output.journal import NAME, Journal
 from zerotools.io.output.part_ledger import is_of_journals
 from zerotools.io.output.staging import Staging
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.conversions.conversion import allocated, check_space
+from zerotools.ops.conversions.conversion import allocated_bytes, check_space
 from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.fetch_files import Fetching
-from zerotools.ops.gathering.gather_plan import GatherPlan, alike
+from zerotools.ops.gathering.gather_plan import GatherPlan, names_alike
 from zerotools.ops.gathering.node_files import Listing, refuse_changed
 from zerotools.ops.gathering.node_source import for_each
-from zerotools.ops.gathering.node_survey import identity, start_over
+from zerotools.ops.gathering.node_survey import fixed_identity, start_over
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Gathered:
     def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
         """Return for each source its files with names that differ from `name` only in numbers."""
         files = self.plan.survey.files
-        rows = alike(name, files)
+        rows = names_alike(name, files)
         sources = dict.fromkeys(
             [each.source.name for each in self.plan.survey.listings]
             + [each.source for each in self.plan.survey.complete.values()]
@@ -52,10 +52,10 @@ def check_room(plan: GatherPlan, partial: Path) -> None:
     Raises:
         BadRequest: the file system has too little free space.
     """
-    check_space(plan.destination, plan.bytes_of_all - allocated(partial))
+    check_space(plan.destination, plan.bytes_of_all - allocated_bytes(partial))
 
 
-def gather(
+def fetch_and_finish(
     plan: GatherPlan,
     check: Callable[[Path], StagedCheck],
     *,
@@ -80,7 +80,7 @@ def gather(
         directory = staging.directory
         check_room(plan, directory)
         journal = Journal(
-            directory, identity(found.tag), resume=True, start_over=start_over(directory)
+            directory, fixed_identity(found.tag), resume=True, start_over=start_over(directory)
         )
         try:
             if journal.done != found.noted:

@@ -1,8 +1,9 @@
 """Plan which node each file is fetched from. `gather_files` carries the plan out, and a dry run
 prints it.
 
-`doubt` checks the file names before any file is fetched: the formats examine a directory of empty
-files with these names. `gaps` finds files that are missing by the numbers in the names of others:
+`why_no_checkpoint` checks the file names before any file is fetched: the formats examine a
+directory of empty files with these names. `missing_in_series` finds files that are missing by the
+numbers in the names of others:
 
     zero_pp_rank_0_mp_rank_00_optim_states.pt
     zero_pp_rank_1_mp_rank_00_optim_states.pt       2 would be missing
@@ -29,7 +30,7 @@ from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_files import FarFile, Listing, make_digests
 from zerotools.ops.gathering.node_source import for_each
-from zerotools.ops.gathering.node_survey import NodeSurvey, differing, refusal
+from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, differing_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +76,21 @@ class GatherPlan:
     @cached_property
     def may_lack(self) -> list[str]:
         """Files that no source has, but that the numbers in other names suggest."""
-        return list(gaps(self.survey.files))
+        return list(missing_in_series(self.survey.files))
 
     @cached_property
     def doubt(self) -> str | None:
         """The reason why the files are not a checkpoint by their names, in one sentence, or
         None."""
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
-        return doubt(self.survey.files, texts, self.destination)
+        return why_no_checkpoint(self.survey.files, texts, self.destination)
 
     def listing_of(self, source: str) -> Listing:
         """Return the listing of a source of the run."""
         return next(each for each in self.survey.listings if each.source.name == source)
 
 
-def prepare(
+def prepare_gather(
     found: NodeSurvey,
     *,
     shells: OpenShells,
@@ -127,8 +128,8 @@ def prepare(
     common = {}
     for name, held in found.files.items():
         if len(held.holders) > 1:
-            if (two := differing(held, digests[name])) is not None:
-                raise refusal(held, two, digests[name], found.texts.get(name, {}))
+            if (two := differing_sources(held, digests[name])) is not None:
+                raise difference_refusal(held, two, digests[name], found.texts.get(name, {}))
             common[name] = next(iter(digests[name].values()))
     return GatherPlan(found, _divided(found, common), common)
 
@@ -141,7 +142,7 @@ def _refuse_sizes(found: NodeSurvey) -> None:
         first, *others = held.holders
         for other in others:
             if held.holders[other].size != held.holders[first].size:
-                raise refusal(held, (first, other), {}, found.texts.get(name, {}))
+                raise difference_refusal(held, (first, other), {}, found.texts.get(name, {}))
 
 
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
@@ -165,7 +166,7 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
     }
 
 
-def doubt(
+def why_no_checkpoint(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
     """Return the reason why files of these names at `destination` are not a checkpoint, in one
@@ -197,18 +198,18 @@ class Numbered(NamedTuple):
     numbers: tuple[str, ...]
 
 
-def numbered(name: str) -> Numbered:
+def numbers_in_name(name: str) -> Numbered:
     """Return the numbers in the name of a file."""
     directory, slash, base = name.rpartition("/")
     first, *rest = _NUMBER.split(base)
     return Numbered((directory + slash + first, *rest), tuple(_NUMBER.findall(base)))
 
 
-def gaps(names: Iterable[str]) -> Iterator[str]:
+def missing_in_series(names: Iterable[str]) -> Iterator[str]:
     """Yield names that would complete a series of numbers, if most files of the series exist."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        texts, numbers = numbered(name)
+        texts, numbers = numbers_in_name(name)
         if numbers:
             families.setdefault(texts, []).append(numbers)
     for texts, there in families.items():
@@ -235,17 +236,17 @@ def _range(there: set[str]) -> list[str]:
     return [f"{value:0{width}d}" for value in range(first, max(values) + 1)]
 
 
-def alike(name: str, names: Iterable[str]) -> list[str]:
+def names_alike(name: str, names: Iterable[str]) -> list[str]:
     """Return the other `names` that differ from `name` only in their numbers."""
-    texts = numbered(name).texts
-    return [each for each in names if each != name and numbered(each).texts == texts]
+    texts = numbers_in_name(name).texts
+    return [each for each in names if each != name and numbers_in_name(each).texts == texts]
 
 
-def varying(name: str, others: Iterable[str]) -> list[int] | None:
-    """Return the numbers of `others`, as `alike` returned them, at the only position at which
+def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
+    """Return the numbers of `others`, as `names_alike` returned them, at the only position at which
     `name` differs from all of them; None if it differs at several positions.
     """
-    rows = [numbered(each).numbers for each in others]
-    own = numbered(name).numbers
+    rows = [numbers_in_name(each).numbers for each in others]
+    own = numbers_in_name(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]
     return sorted(int(row[places[0]]) for row in rows) if len(places) == 1 else None

@@ -27,7 +27,7 @@ file."""
 NO_DIGEST = "failed"
 
 
-def listing(directory: str, mark: str) -> str:
+def listing_script(directory: str, mark: str) -> str:
     """Return the script that lists a directory. It prints the state of the directory, and 1 if the
     node can make digests. For each entry that is not a directory it prints the kind (f, l, others),
     size, time and name, and at the end the exit status.
@@ -46,7 +46,7 @@ fi
 printf 'end %s %s' $? {mark}"""
 
 
-def digests(directory: str, names: Iterable[str]) -> str:
+def digest_script(directory: str, names: Iterable[str]) -> str:
     """Return a script that prints for each file a line with its SHA-256, or with the word for a
     failure.
     """
@@ -59,7 +59,7 @@ h() {{
 {calls}"""
 
 
-def contents(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
+def contents_script(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
     """Return a script that sends the bytes of each file, with a line that has the mark after each
     file.
 
@@ -135,7 +135,7 @@ def list_source(source: NodeSource, shells: OpenShells) -> Listing:
         BadFile: a name could be one outside of the directory.
         HostUnreachable: see `FarShell`.
     """
-    script = partial(listing, source.directory)
+    script = partial(listing_script, source.directory)
     with FarShell(source.host, script, shells) as shell:
         data = shell.rest(MOST_BYTES)
         mark, said = shell.mark, shell.said()
@@ -223,7 +223,7 @@ class FarContents:
         asked = [(each.name, each.blocks, each.file.size - each.skipped) for each in wanted]
         self._shell = FarShell(
             source.host,
-            lambda mark: contents(source.directory, asked, mark),
+            lambda mark: contents_script(source.directory, asked, mark),
             shells,
             silent_seconds=silent_seconds,
         )
@@ -315,7 +315,7 @@ def make_digests(listing: Listing, names: Sequence[str], shells: OpenShells, eac
 
 
 def _made_there(source: NodeSource, names: Sequence[str], shells: OpenShells, each: Each) -> None:
-    with FarShell(source.host, lambda _: digests(source.directory, names), shells) as shell:
+    with FarShell(source.host, lambda _: digest_script(source.directory, names), shells) as shell:
         for name in names:
             match = _DIGEST.fullmatch(shell.line() or b"")
             if match is None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
@@ -124,5 +124,5 @@ def _together(errors: Sequence[BaseException]) -> BaseException:
         return defect or first
     also = str(others[0]).partition("; ")[0]
     what, semicolon, advice = str(first).rpartition("; ")
-    more = f" ({counted(len(others), 'more source')} failed, too: {also:.300})"
+    more = f" ({count_text(len(others), 'more source')} failed, too: {also:.300})"
     return type(first)(f"{what}{more}{semicolon}{advice}" if semicolon else f"{first}{more}")

@@ -68,7 +68,7 @@ class NodeSurvey:
         return name in self.complete and self.complete[name].source == source
 
 
-def survey(
+def survey_sources(
     sources: Sequence[NodeSource],
     destination: Path,
     *,
@@ -91,7 +91,7 @@ def survey(
     known = {each.source.name: each for each in listings}
     complete, kept = {}, {}
     for name, line in noted.items():
-        found = brought(line)
+        found = fetched_entry(line)
         if found is None or not found.is_complete_in(partial, name):
             continue
         listing = known.get(found.source)
@@ -100,7 +100,7 @@ def survey(
         elif listing.files.get(name) != found.file:
             continue
         complete[name] = found
-    files = merge(listings, tag, kept)
+    files = merge_listings(listings, tag, kept)
     texts = _texts(files, listings, shells, at_once)
     if tag is not None:
         files = _without_other_tags(files, tag, listings, texts)
@@ -145,7 +145,7 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
                 "or remove them"
             )
         return {}
-    return dict(read_journal(partial / NAME, identity(tag), start_over(partial)).done)
+    return dict(read_journal(partial / NAME, fixed_identity(tag), start_over(partial)).done)
 
 
 def _texts(
@@ -234,7 +234,7 @@ class Held:
         return next(iter(self.holders.values())).size
 
 
-def merge(
+def merge_listings(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
     """Return the files of all listings by name, and those `kept` from sources of an earlier run.
@@ -271,7 +271,7 @@ def _refuse_directories(
             )
 
 
-def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
+def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
     """Return two sources with different files under the name, or None; `digests` are the known
     ones."""
     first, *others = held.holders
@@ -284,7 +284,7 @@ def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def refusal(
+def difference_refusal(
     held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
 ) -> BadFile:
     """Return the error for a file that differs between two sources; `texts` are the contents of
@@ -350,7 +350,7 @@ class Brought:
         return path.is_file() and path.stat().st_size == self.size
 
 
-def brought(noted: Any) -> Brought | None:
+def fetched_entry(noted: Any) -> Brought | None:
     """Return the journal entry `noted` as a `Brought`; None if it does not describe a fetched
     file.
     """
@@ -362,7 +362,7 @@ def brought(noted: Any) -> Brought | None:
     return found if is_text and isinstance(found.size, int) else None
 
 
-def identity(tag: str | None) -> dict[str, str]:
+def fixed_identity(tag: str | None) -> dict[str, str]:
     """Return the part of an output's identity that must not change between runs. Sources may be
     added and removed."""
     return {"command": COMMAND, "tag": tag or ""}

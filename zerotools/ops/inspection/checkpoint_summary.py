@@ -126,12 +126,12 @@ def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
             {
                 "params": [training.unnamed.get(name, name) for name in group.params],
                 "elements": elements,
-                "hyperparameters": plain(group.options),
+                "hyperparameters": json_value(group.options),
             }
             for group, elements in zip(training.groups, run.group_elements, strict=True)
         ]
         or None,
-        "lr_scheduler": plain(training.lr_scheduler),
+        "lr_scheduler": json_value(training.lr_scheduler),
         "loss_scaler": scaler_to_json(training.loss_scaler),
         "skipped_steps": training.skipped,
     }
@@ -143,10 +143,10 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}
     numbers = {"cur_scale": scaler.scale, "dynamic": scaler.dynamic, **scaler.options}
-    return saved_as | {str(name): plain(value) for name, value in numbers.items()}
+    return saved_as | {str(name): json_value(value) for name, value in numbers.items()}
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON can hold it. Other values are described in angle brackets. So are
     deeply nested values, and values after very many others, because shared parts of a pickle can
     multiply.

@@ -1,8 +1,8 @@
 """Check from its metadata whether a checkpoint without a manifest is complete.
 
-`damages` finds files that are cut off or missing, and `lost_rank_sidecars` ranks without a file
-next to the tensors that other ranks have. A run that resumes continues without such a file, with
-other random numbers on these ranks. The number of ranks is in the file names of transformers'
+`damage_sentences` finds files that are cut off or missing, and `lost_rank_sidecars` ranks without a
+file next to the tensors that other ranks have. A run that resumes continues without such a file,
+with other random numbers on these ranks. The number of ranks is in the file names of transformers'
 Trainer (`rng_state_R.pth`), accelerate (`random_states_R.pkl`) and verl
 (`extra_state_world_size_N_rank_R.pt`), or is that of the checkpoint.
 """
@@ -23,7 +23,7 @@ from zerotools.formats.safetensors.header import read_header
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_directory import readable_index, refuse_missing, set_of
 from zerotools.io.torchzip.file_names import SUFFIXES
-from zerotools.ops.inspection.inspect import prove
+from zerotools.ops.inspection.inspect import prove_complete
 from zerotools.runs.thinning_record import is_workspace
 
 _ZIP = b"PK\x03\x04"
@@ -59,7 +59,8 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
         unread = isinstance(error, (Unsupported, BadRequest))
         return Completeness(True, problem=str(error), is_unread=unread)
     found = next(
-        (p for p in prove(checkpoint).problems if not _is_left_over(p, checkpoint, table)), None
+        (p for p in prove_complete(checkpoint).problems if not _is_left_over(p, checkpoint, table)),
+        None,
     )
     if problem is None and found is not None:
         problem = found.message
@@ -101,7 +102,7 @@ def _is_cut_off(file: Path) -> bool:
         return stream.read(4) == _ZIP and not zipfile.is_zipfile(stream)
 
 
-def damages(path: Path) -> Iterator[str]:
+def damage_sentences(path: Path) -> Iterator[str]:
     """Yield a sentence for each file of the checkpoint at `path` that is cut off or missing.
 
     It does not depend on how zerotools would read the checkpoint: it may be in the layout of any

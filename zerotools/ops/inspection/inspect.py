@@ -21,7 +21,7 @@ from zerotools.ops.inspection.checkpoint_summary import (
     summarize,
     training_to_json,
 )
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
 
 SCHEMA = "zerotools.inspect/1"
@@ -113,7 +113,7 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
 
     Of the tensor data, only single numbers are read.
     """
-    proof = prove(checkpoint)
+    proof = prove_complete(checkpoint)
     training, problems, notes = _training_of(checkpoint, table, proof.problems)
     quantisation, faults = _quantisation_of(checkpoint)
     run = summarize(checkpoint, training)
@@ -134,7 +134,7 @@ _LOST = "the settings of quantised weights in config.json are lost"
 
 def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem]]:
     try:
-        found = recognise(checkpoint)
+        found = find_quantised(checkpoint)
     except BadFile as error:
         return Quantisation(), [Problem(str(error))]
     except OSError as error:
@@ -166,7 +166,7 @@ class Proof:
     claimed_bytes: int
 
 
-def prove(checkpoint: Checkpoint) -> Proof:
+def prove_complete(checkpoint: Checkpoint) -> Proof:
     """Check, without reading tensor data, that every tensor is complete."""
     problems = list(checkpoint.problems)
     claimed = 0

@@ -94,8 +94,8 @@ class Mirror:
 
     def _wanted(self) -> list[Path]:
         """Return the checkpoints on the disk that should be in the store, the newest first."""
-        listed = checkpoint_dirs.listing(self.output_dir)
-        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        listed = checkpoint_dirs.list_checkpoints(self.output_dir)
+        best = checkpoint_dirs.hinted_checkpoint(self.output_dir, BEST)
         goes = {*self.rule.beyond(listed)} - {best}
         return [path for path in listed if path not in goes and not is_thinned(path)]
 
@@ -107,7 +107,7 @@ class Mirror:
         if newest is None:
             return
         point_at(self.place, LATEST, newest.name)
-        best = checkpoint_dirs.hinted(self.output_dir, BEST)
+        best = checkpoint_dirs.hinted_checkpoint(self.output_dir, BEST)
         if best is not None and (self.place / best.name).is_dir():
             point_at(self.place, BEST, best.name)
         # Those on the disk may be older than those in the store, if the run went back.
@@ -117,7 +117,7 @@ class Mirror:
         """Return whether the job has begun, and has a complete checkpoint on the disk."""
         if uploading_job(self.output_dir) != self.job:
             return False
-        return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
+        return checkpoint_dirs.newest_valid(self.output_dir, digests=False).path is not None
 
     def fetch(self, resume_from: str | None) -> Path | None:
         """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
@@ -128,11 +128,11 @@ class Mirror:
             BadRequest: `resume_from` names an older one than another of the run.
             As `far_claim.claim`, and `fetch_copy`.
         """
-        own = checkpoint_dirs.choose(self.output_dir, trusting=True)  # as the ranks choose
+        own = checkpoint_dirs.newest_valid(self.output_dir, trusting=True)  # as the ranks choose
         above = -1 if own.record is None else own.record.step
         if resume_from is not None and lies_in(resume_from, str(self.place)):
             self._check_start(_far(path_of(resume_from)), resume_from, above)
-        prefix_owner.claim(self.place, self.output_dir, self.job, resume_from)
+        prefix_owner.claim_prefix(self.place, self.output_dir, self.job, resume_from)
         found = newest_copy(self.place, above).path
         if found is None:
             return None
@@ -178,11 +178,11 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
         As `fetch_copy`.
     """
     destination = output_dir / FETCHED
-    if checkpoint_dirs.choose(output_dir, digests=False).path is not None:
+    if checkpoint_dirs.newest_valid(output_dir, digests=False).path is not None:
         return None
     if destination.is_dir() and fetched_url(output_dir) == str(resume_from):
         try:
-            checkpoint_dirs.check(destination, digests=False)
+            checkpoint_dirs.verify_checkpoint_files(destination, digests=False)
             return destination
         except BadFile:
             pass
@@ -200,7 +200,7 @@ def start_of(resume_from: StorePath) -> Path:
         BadFile: none is whole.
     """
     resume_from.forget()
-    choice = checkpoint_dirs.resolve(resume_from, digests=False, structure=refuse_part)
+    choice = checkpoint_dirs.resolve_resume_from(resume_from, digests=False, structure=refuse_part)
     assert choice.path is not None
     return choice.path
 

@@ -22,7 +22,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
 from zerotools.io.stores.addresses import lies_in
-from zerotools.io.stores.store_path import StorePath, forget, writable
+from zerotools.io.stores.store_path import StorePath, forget_path, writable_store
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.upload_records import record_run, uploaded_run
 
@@ -73,9 +73,9 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
         BadRequest: another run's checkpoints are there, and this run does not resume from them; or
             it does, and `output_dir` has other checkpoints.
     """
-    forget(place)
+    forget_path(place)
     found = read_claim(place)
-    own = checkpoint_dirs.listing(output_dir)
+    own = checkpoint_dirs.list_checkpoints(output_dir)
     is_known = found is not None and found.run == uploaded_run(output_dir)
     if found is not None and found.job == job:
         return not is_known
@@ -98,7 +98,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
     )
 
 
-def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
+def claim_prefix(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
     """Make the run in `output_dir` the owner of the prefix `place`.
 
     Return whether it was free, or belonged to another run, before.
@@ -108,7 +108,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
     """
     if not check_claim(place, output_dir, job, resume_from):
         return False
-    store, key = writable(place)
+    store, key = writable_store(place)
     before = store.head(f"{key}/{CLAIM}")
     run = uploaded_run(output_dir) if before is None else None
     mine = FarClaim(run or uuid.uuid4().hex, job, f"{socket.gethostname()}:{output_dir}")
@@ -116,10 +116,10 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
     try:
         store.put(f"{key}/{CLAIM}", json.dumps(tree).encode(), new=before is None, replaces=before)
     except FileExistsError:  # also if the response to the first try was lost
-        forget(place)
+        forget_path(place)
         if read_claim(place) != mine:
             raise BadRequest(f"another run claims {place} now; name another URL") from None
-    forget(place)
+    forget_path(place)
     record_run(output_dir, mine.run, job)
     return True
 
@@ -130,7 +130,7 @@ def refuse_lost(place: StorePath, output_dir: Path) -> None:
     Raises:
         BadRequest: another run has taken the prefix over, or it was emptied.
     """
-    forget(place / CLAIM)
+    forget_path(place / CLAIM)
     found = read_claim(place)
     if found is None or found.run != uploaded_run(output_dir):
         who = "not claimed any more" if found is None else f"now claimed by {found.where}"
@@ -142,4 +142,4 @@ def _is_in(output_dir: Path, where: str) -> bool:
 
 
 def _steps(place: StorePath) -> bool:
-    return place.is_dir() and bool(checkpoint_dirs.listing(place))
+    return place.is_dir() and bool(checkpoint_dirs.list_checkpoints(place))

@@ -23,7 +23,7 @@ from zerotools.io.output.store_staging import FarStaging, remove_output
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import read_writing
 from zerotools.io.stores.store_interface import FarObject
-from zerotools.io.stores.store_path import StorePath, forget, remove_objects
+from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.store_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
@@ -73,7 +73,7 @@ def send_copy(
     if is_thinned(directory):  # else it would replace a whole copy
         raise BadFile(f"{directory} was thinned, and is not uploaded")
     made_of = hashlib.sha256(manifest).hexdigest()
-    forget(destination)
+    forget_path(destination)
     if is_copy(destination, made_of):
         if (destination / WRITING).is_file():  # its sender was killed before its last request
             remove_objects([destination / WRITING])

@@ -13,7 +13,7 @@ from zerotools.io.output.marker import MARKER, was_made_of
 from zerotools.io.output.store_staging import ForeignObjects, remove_output
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written
-from zerotools.io.stores.store_path import StorePath, forget, put_object
+from zerotools.io.stores.store_path import StorePath, forget_path, put_object
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice
 from zerotools.runs.retention import KeepRule
@@ -22,7 +22,7 @@ from zerotools.runs.retention import KeepRule
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
     """Return the newest checkpoint below `place` that is whole by the sizes of its objects, with a
     step greater than `above`, and not thinned."""
-    return checkpoint_dirs.choose(place, above=above, digests=False, structure=refuse_part)
+    return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
 
 
 def refuse_part(directory: Path) -> None:
@@ -46,7 +46,7 @@ def is_copy(directory: Path, made_of: str) -> bool:
 
 def point_at(place: StorePath, hint: str, name: str) -> None:
     """Write the hint (`latest` or `best`), which names a checkpoint."""
-    current = checkpoint_dirs.hinted(place, hint)
+    current = checkpoint_dirs.hinted_checkpoint(place, hint)
     if current is None or current.name != name:
         put_object(place / hint, f"{name}\n".encode())
 
@@ -56,12 +56,14 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
     return them. Those named in `kept`, and by hints, stay."""
     if rule.last is None:
         return []
-    forget(place)
-    listed = [path for path in checkpoint_dirs.listing(place) if isinstance(path, StorePath)]
+    forget_path(place)
+    listed = [
+        path for path in checkpoint_dirs.list_checkpoints(place) if isinstance(path, StorePath)
+    ]
     whole, parts = _newest_whole(listed, rule.last)
     is_full = len(whole) == rule.last
     older = [path for path in listed if is_full and path.name < whole[-1].name]
-    hints = [checkpoint_dirs.hinted(place, hint) for hint in (LATEST, BEST)]
+    hints = [checkpoint_dirs.hinted_checkpoint(place, hint) for hint in (LATEST, BEST)]
     pinned = {*kept, *(path.name for path in hints if path is not None)}
     gone = []
     for path in [*parts, *replace(rule, last=0).beyond(older)]:

@@ -243,5 +243,5 @@ def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> l
 
 def _options(options: Any) -> dict[str, Any]:
     """Return the hyperparameters that are single values or short lists."""
-    found = {str(name): plain(value) for name, value in options.items()}
+    found = {str(name): json_value(value) for name, value in options.items()}
     return {name: value for name, value in found.items() if name != "params"}

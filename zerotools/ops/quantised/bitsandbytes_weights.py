@@ -30,7 +30,7 @@ from zerotools.core.quantisation_schemes import (
     CodedFours,
 )
 from zerotools.io.files.regular_files import source_file
-from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
+from zerotools.ops.quantised.quantisation import QuantisedWeight, quantised_weight
 
 _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")
@@ -83,7 +83,7 @@ def _int8(
     beside = (layout,) if layout in tensors else ()
     if beside and not _is_row_major(root, tensors[layout]):
         return f"{key.name} has its rows in another order ({layout.name} is not 0, row)"
-    return weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, beside)
+    return quantised_weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, beside)
 
 
 def _is_row_major(root: Path, layout: Tensor) -> bool:
@@ -134,7 +134,7 @@ def _fours(
         inputs[name] = (part, held)
     said = f"{kind} blocks of {block}" + (", scales quantised too" if is_nested else "")
     scheme = CodedFours(shape, block, nested_block, offset, is_signed=kind == "fp4")
-    return weight(key, said, shape, scheme, inputs, (state_key,))
+    return quantised_weight(key, said, shape, scheme, inputs, (state_key,))
 
 
 def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:

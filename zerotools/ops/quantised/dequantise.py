@@ -7,15 +7,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import literal
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import (
     config_text,
@@ -24,7 +24,7 @@ from zerotools.ops.quantised.quantisation_config import (
 )
 
 
-def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
+def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
     """Return the checkpoint with each quantised weight replaced by a weight that is computed from
     its parts.
 
@@ -95,7 +95,7 @@ def dequantised_notes(found: Quantisation) -> list[str]:
     said = [f"dequantised: {found.words()}"]
     if found.activations:
         said.append(
-            f"{counted(len(found.activations), 'scale')} of activations left out: plain weights "
+            f"{count_text(len(found.activations), 'scale')} of activations left out: plain weights "
             "have no use for them"
         )
     return said
@@ -172,7 +172,7 @@ def with_config(
     text = config_text(path, settings, text)
     if text is None:
         return target
-    files = {**target.files, CONFIG: literal(text)}
+    files = {**target.files, CONFIG: file_of_bytes(text)}
     sizes = {name: plan.size for name, plan in files.items()}
     checkpoint = replace(target.checkpoint, files=sizes)
     return replace(target, files=files, checkpoint=checkpoint, notes=(*target.notes, note))
@@ -184,7 +184,7 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
     Raises:
         Unsupported: weights are quantised, and the command does not support that.
     """
-    found = recognise(checkpoint)
+    found = find_quantised(checkpoint)
     if found.weights or found.unproved or (found.faults and not found.is_denied):
         raise Unsupported(
             f"{checkpoint.origin.path} is quantised ({found.words() or found.error()}), which "

@@ -55,7 +55,7 @@ _ACTIVATIONS = (
 _ROLES = ("param", "buffer", "param16")
 
 
-def recognise(checkpoint: Checkpoint) -> Quantisation:
+def find_quantised(checkpoint: Checkpoint) -> Quantisation:
     """Return the quantised weights. Read config.json and, for bitsandbytes, small tensors of JSON.
 
     Raises:

@@ -36,7 +36,7 @@ from zerotools.core.quantisation_schemes import (
     PackedFours,
     scale_shape,
 )
-from zerotools.ops.quantised.quantisation import QuantisedWeight, UnprovedScales, weight
+from zerotools.ops.quantised.quantisation import QuantisedWeight, UnprovedScales, quantised_weight
 from zerotools.ops.quantised.quantisation_config import Block, Blocks
 
 PAYLOADS = {dtypes.FLOAT8_E4M3FN: "fp8", dtypes.FLOAT8_E5M2: "fp8 e5m2", dtypes.INT8: "int8"}
@@ -71,7 +71,7 @@ def eight_bits(
         return wrong_shape(key, tensor, scales, held, blocks)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
     kind = f"{_word(tensor, scheme)} {_extent(scheme, tensor.shape)}"
-    return weight(key, kind, tensor.shape, scheme, inputs)
+    return quantised_weight(key, kind, tensor.shape, scheme, inputs)
 
 
 def block_scheme(
@@ -217,7 +217,9 @@ def _of_experts(
     scheme = PackedFours(_MX, is_exponent=True, blocks=True, transposed=True)
     new = Key(key.name.removesuffix(_BLOCKS), key.role)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
-    return weight(new, f"mxfp4 groups of {_MX}", (experts, groups * _MX, rows), scheme, inputs)
+    return quantised_weight(
+        new, f"mxfp4 groups of {_MX}", (experts, groups * _MX, rows), scheme, inputs
+    )
 
 
 def _packed(
@@ -261,7 +263,7 @@ def _packed(
         inputs[GLOBAL_SCALE] = (whole, as_vector(one))
     scheme = PackedFours(group, is_exponent=is_exponent, is_divided=is_divided)
     kind = f"{'mxfp4' if is_exponent else 'nvfp4'} groups of {group}"
-    return weight(Key(f"{stem}.weight", key.role), kind, shape, scheme, inputs)
+    return quantised_weight(Key(f"{stem}.weight", key.role), kind, shape, scheme, inputs)
 
 
 def as_vector(one: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.core.quantisation_schemes import ScaledCast, Scheme
@@ -42,7 +42,7 @@ class UnprovedScales:
     parts: tuple[Key, ...]
 
 
-def weight(
+def quantised_weight(
     key: Key,
     kind: str,
     shape: tuple[int, ...],
@@ -119,7 +119,8 @@ class Quantisation:
     def words(self) -> str:
         """Return a summary like "fp8 blocks 128x128, 210 tensors, with 210 tensors of scales"."""
         return "; ".join(
-            f"{kind}, {counted(tensors, 'tensor')}, with {counted(scales, 'tensor')} of scales"
+            f"{kind}, {count_text(tensors, 'tensor')}, with {count_text(scales, 'tensor')} of "
+            "scales"
             for kind, (tensors, scales) in self.kinds().items()
         )
 

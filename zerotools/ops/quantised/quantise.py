@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, ScaledCast, scale_shape
@@ -75,7 +75,7 @@ class Quantised:
     note: str
 
 
-def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
+def quantise_weights(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
     """Quantise the weights with the quantiser `name`.
 
     Raises:
@@ -110,10 +110,10 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
         "weight_block_size": list(quantiser.block),
         "modules_to_not_convert": kept,
     }
-    note = f"quantised: {quantiser.title}, {counted(count, 'tensor')}"
+    note = f"quantised: {quantiser.title}, {count_text(count, 'tensor')}"
     if left := len(weights.tensors) - count:
         note += (
-            f"; left unchanged: {counted(left, 'tensor')} (embeddings, head, routers, norms, "
+            f"; left unchanged: {count_text(left, 'tensor')} (embeddings, head, routers, norms, "
             f"biases, and shapes that are not a multiple of {_words(quantiser)})"
         )
     return Quantised(replace(weights, tensors=tensors), settings, note)

@@ -73,7 +73,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_own(path: Path) -> bool:
-    return (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.listing(path))
+    return (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.list_checkpoints(path))
 
 
 def was_made_elsewhere(path: Path) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of
@@ -245,7 +245,7 @@ class JobOptimizer:
     momentum: float | None = None
 
 
-def unknown(run: ForeignRun) -> Iterator[str]:
+def unknown_values(run: ForeignRun) -> Iterator[str]:
     """Yield sentences on values of the run that its checkpoint does not record."""
     yield (
         f"{run.path} is a checkpoint of another program ({run.title}) at step {run.step}; it does "
@@ -258,7 +258,7 @@ def unknown(run: ForeignRun) -> Iterator[str]:
     )
 
 
-def differences(
+def optimizer_differences(
     run: ForeignRun, state: FoundState, job: JobOptimizer, precision: str
 ) -> Iterator[str]:
     """Yield sentences on values of the checkpoint's optimizer that differ from those of the job.
@@ -270,7 +270,7 @@ def differences(
     said = f": its last one was {_numbers(rates)}{followed}" if rates else ""
     now = "" if job.lr is None else f", {job.lr:g}"
     yield (
-        f"the learning rate is that of the job's schedule after {counted(run.step, 'step')}"
+        f"the learning rate is that of the job's schedule after {count_text(run.step, 'step')}"
         f"{now}{said}"
     )
     for option in ("betas", "eps", "momentum"):
@@ -282,7 +282,7 @@ def differences(
     yield from _decay(run, job)
     if state.fresh:
         yield (
-            f"{counted(len(state.fresh), 'parameter')} had no update yet and begin with empty "
+            f"{count_text(len(state.fresh), 'parameter')} had no update yet and begin with empty "
             f"optimizer state, the first: {state.fresh[0]}"
         )
     yield from _precision(run, precision)
@@ -300,7 +300,7 @@ def _decay(run: ForeignRun, job: JobOptimizer) -> Iterator[str]:
     if other:
         first = other[0]
         yield (
-            f"weight decay differs for {counted(len(other), 'parameter')}: {first} has "
+            f"weight decay differs for {count_text(len(other), 'parameter')}: {first} has "
             f"{mine[first]:g} and had {theirs[first]:g} in {run.path}"
         )
 
@@ -310,7 +310,8 @@ def _precision(run: ForeignRun, precision: str) -> Iterator[str]:
     halves = [tensor for tensor in exact if tensor.dtype in (BFLOAT16, FLOAT16)]
     if halves:
         yield (
-            f"{counted(len(halves), 'weight')} of {run.path} are in 16 bits, without fp32 masters: "
+            f"{count_text(len(halves), 'weight')} of {run.path} are in 16 bits, without fp32 "
+            "masters: "
             "the job's masters begin with these values"
         )
     there = run.training.precision

@@ -4,7 +4,7 @@ master.
 A master gets the name of the only weight that equals its cast, whatever its number is.
 FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused optimizer) joins all parameters of a group in
 one flat tensor, `fp32_groups_flat`: the start of each parameter is found by the same comparison,
-and `divided` splits the tensor.
+and `split_flat_tensors` splits the tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import prod
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import ranges_of
@@ -149,7 +149,7 @@ def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> byte
 Sections = Sequence[Sequence[str]]
 
 
-def divided(
+def split_flat_tensors(
     checkpoint: Checkpoint, training: TrainingState, sections: Sections
 ) -> tuple[Checkpoint, TrainingState]:
     """Split flat tensors: return `checkpoint` and `training` with a made-up name for each parameter
@@ -167,7 +167,7 @@ def divided(
     if len(sections) != len(training.groups):
         raise BadRequest(
             f"{path} has its optimizer state as {len(training.groups)} flat tensors, one for each "
-            f"param group, but --order has {counted(len(sections), 'group')}: pass --order FILE "
+            f"param group, but --order has {count_text(len(sections), 'group')}: pass --order FILE "
             "with an empty line between the names of two groups"
         )
     tensors = {k: t for k, t in checkpoint.tensors.items() if k.name not in training.unnamed}

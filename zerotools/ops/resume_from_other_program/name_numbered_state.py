@@ -40,12 +40,12 @@ from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.resume_from_other_program.master_matching import (
     check_masters,
-    divided,
     fitting_masters,
     sections_by_masters,
+    split_flat_tensors,
     weights_of_model,
 )
 from zerotools.ops.resume_from_other_program.order_matching import (
@@ -186,7 +186,7 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
     """Return `target` with a file that holds `record`, if there is one."""
     if record is None:
         return target
-    plan = literal(record.to_json().encode())
+    plan = file_of_bytes(record.to_json().encode())
     checkpoint = target.checkpoint
     return replace(
         target,
@@ -277,7 +277,7 @@ def with_names(
     }
     called = _called(order, weights, checkpoint.aliases, path)
     if training.flat:
-        checkpoint, training = divided(checkpoint, training, _sections(order, called))
+        checkpoint, training = split_flat_tensors(checkpoint, training, _sections(order, called))
     parameters = {name: weights[name] for name in called.values()}
     if order.shapes is not None:
         _check_shapes(order.shapes, parameters, called, path)
@@ -290,7 +290,7 @@ def with_names(
         can_be_concatenated=not is_model,
     )
     names = names_of_numbers(training.groups, state, known, str(path))
-    found = renamed(checkpoint, training, names)
+    found = renamed_parameters(checkpoint, training, names)
     check_masters(checkpoint, training, found.groups)
     return found
 
@@ -345,7 +345,7 @@ def _check_shapes(
             )
 
 
-def renamed(
+def renamed_parameters(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
     """Return `checkpoint` and `training` with `names` instead of those made from numbers. A 16-bit
@@ -455,19 +455,23 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
         sections = sections_by_masters(checkpoint, training)
         if sections is None:
             return None
-        checkpoint, training = divided(checkpoint, training, sections)
+        checkpoint, training = split_flat_tensors(checkpoint, training, sections)
         members = [member for group in training.groups for member in group.params]
         names = dict(zip(members, (n for section in sections for n in section), strict=True))
-        return ProvedNames(renamed(checkpoint, training, names), NAMED_BY_MASTERS)
+        return ProvedNames(renamed_parameters(checkpoint, training, names), NAMED_BY_MASTERS)
     members = [member for group in training.groups for member in group.params]
     fitting = fitting_masters(checkpoint, training)
     alone = {member: names[0] for member, names in fitting.items() if len(names) == 1}
     if members and len({*alone.values()}) == len(members):
-        return ProvedNames(renamed(checkpoint, training, alone), NAMED_BY_MASTERS)
+        return ProvedNames(renamed_parameters(checkpoint, training, alone), NAMED_BY_MASTERS)
     if any(not names for names in fitting.values()):
         return None
     names = names_by_shapes(checkpoint, training)
-    return ProvedNames(renamed(checkpoint, training, names), NAMED_BY_SHAPE) if names else None
+    return (
+        ProvedNames(renamed_parameters(checkpoint, training, names), NAMED_BY_SHAPE)
+        if names
+        else None
+    )
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:

@@ -16,7 +16,7 @@ from math import prod
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape, fits
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape, state_fits
 
 _MOST_WAYS = 256
 
@@ -58,7 +58,7 @@ class _Numbers:
         return [len(group.params) for group in self.groups]
 
     def fits(self, member: str, name: str) -> bool:
-        return fits(self.state.get(member, {}), self.parameters[name])
+        return state_fits(self.state.get(member, {}), self.parameters[name])
 
     def named(self, names: Sequence[str]) -> dict[str, str] | None:
         """Return a mapping from each numbered parameter to its name in `names`; None if a shape

@@ -14,12 +14,12 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.read_damaged import DamagedCheckpoint, read_damaged
 from zerotools.io.distcp.items import ItemChunks
-from zerotools.io.files.source_stamps import note_source, recording
+from zerotools.io.files.source_stamps import note_source, recording_sources
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of
-from zerotools.ops.verification.compare_manifest import beside
+from zerotools.ops.verification.compare_manifest import adjacent_manifest
 from zerotools.ops.verification.copy_checks import differing_weights
 from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.digests import digests_of
@@ -78,7 +78,7 @@ class Examined:
         return not (self.holes or remains.lost_names or remains.unnamed or lost)
 
 
-def prepare(
+def read_remaining(
     path: Path,
     *,
     tag: str | None = None,
@@ -96,7 +96,7 @@ def prepare(
         a loss of bytes. Unsupported: its format is not read.
     """
     notes = []
-    with recording() as sources:
+    with recording_sources() as sources:
         remains = read_damaged(
             path, tag=tag, layout=layout, section=section, stand_in=stand_in, table=table
         )
@@ -104,7 +104,7 @@ def prepare(
         files = files_of(remains.checkpoint, table)
         manifest = None
         try:
-            other = beside(files)
+            other = adjacent_manifest(files)
             manifest = None if other is None else other.manifest
         except (BadFile, Unsupported) as error:
             notes.append(f"the manifest is not used: {error}")
@@ -152,7 +152,7 @@ def _files_of(tensor: Tensor) -> Iterator[str]:
         yield from (file for file, _ in chunk_locations(tensor))
 
 
-def examine(
+def examine_checkpoint(
     given: ToExamine,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
@@ -171,7 +171,9 @@ def examine(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """Examine only the files `names`, as `examine` does; the others count as undamaged."""
+    """Examine only the files `names`, as `examine_checkpoint` does; the others count as
+    undamaged.
+    """
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
     files = sound_files(given.files, to_scan, given.manifest, budget)

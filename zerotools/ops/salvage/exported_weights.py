@@ -26,8 +26,8 @@ from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.ops.salvage.holes import holes_of
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
-from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restored
-from zerotools.ops.weights.rewrite import MASTERS, choose_names, rename, weights_from
+from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
+from zerotools.ops.weights.rewrite import MASTERS, choose_names, rename_tensors, weights_from
 
 _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 
@@ -62,7 +62,7 @@ class Naming:
 
     def named(self, weights: Checkpoint) -> Checkpoint:
         """Return the weights that are written, under their new names."""
-        return choose_names(rename(weights, self.new_name), self.is_selected)
+        return choose_names(rename_tensors(weights, self.new_name), self.is_selected)
 
     def unselected(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the `names` that are not written, under their new names."""
@@ -92,8 +92,10 @@ def weights_of(
     checkpoint = checkpoint if merged is None else merged.checkpoint
     layout = hub_layout_of(checkpoint, table)
     checkpoint = _without_lost(checkpoint, layout, lost)
-    masters = restored(_restorable(weights_from(checkpoint, MASTERS), layout, lost), layout)
-    copies = restored(_restorable(_copies(checkpoint), layout, {}), layout)
+    masters = restore_hub_layout(
+        _restorable(weights_from(checkpoint, MASTERS), layout, lost), layout
+    )
+    copies = restore_hub_layout(_restorable(_copies(checkpoint), layout, {}), layout)
     named = {naming.new_name(name): why for name, why in lost.items()}
     return Weights(
         naming.named(masters),

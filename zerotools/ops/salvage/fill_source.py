@@ -13,9 +13,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.salvage.examine import ToExamine, examine_files, prepare
+from zerotools.ops.salvage.examine import ToExamine, examine_files, read_remaining
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
-from zerotools.ops.salvage.filled_weights import FilledWeight, fill, relocated
+from zerotools.ops.salvage.filled_weights import FilledWeight, fill_weight, with_absolute_names
 from zerotools.ops.salvage.holes import sound_tensor
 from zerotools.ops.weights.lora_merge import AdapterRequest
 
@@ -100,7 +100,7 @@ class Other:
         if found is None:
             return None
         nothing = replace(found, chunks=())
-        weight = fill(key, nothing, [(self.name, found)])
+        weight = fill_weight(key, nothing, [(self.name, found)])
         return weight if weight.holes is None else None
 
     def _find(self, names: Iterable[str]) -> Tensor | None:
@@ -139,9 +139,9 @@ def read_other(
     `request` has the options for the adapter of a LoRA run.
 
     Raises:
-        BadRequest, BadFile, Unsupported: as `prepare`.
+        BadRequest, BadFile, Unsupported: as `read_remaining`.
     """
-    given = prepare(path, table=table)
+    given = read_remaining(path, table=table)
     scratch = destination.with_name(f".{destination.name}.other-sums")
     weights = _weights(_there(given), naming, scratch, table, request)
     return Other(given, naming, scratch, weights, request)
@@ -168,7 +168,7 @@ def _weights(
     if not adapter_names(checkpoint.tensors):
         request = None
     found = weights_of(checkpoint, naming, scratch, table, request=request)
-    return replace(found, masters=relocated(found.masters))
+    return replace(found, masters=with_absolute_names(found.masters))
 
 
 def used_files(weights: Iterable[FilledWeight], other: Other) -> Iterator[str]:

@@ -62,7 +62,7 @@ class FilledWeight:
         return tuple(part for part in self.parts if part.source is not None)
 
 
-def fill(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
+def fill_weight(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
     """Fill `own` from each of `others` (its name, and a tensor of the same shape) with the elements
     that are still missing."""
     holes = holes_of(key, own)
@@ -139,7 +139,7 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
     return replace(one, chunks=(*one.chunks, *other.chunks))
 
 
-def joined(parts: Sequence[Part]) -> Tensor:
+def joined_parts(parts: Sequence[Part]) -> Tensor:
     """Return one tensor of parts of one type."""
     whole = parts[0].tensor
     for part in parts[1:]:
@@ -147,7 +147,7 @@ def joined(parts: Sequence[Part]) -> Tensor:
     return whole
 
 
-def relocated(checkpoint: Checkpoint) -> Checkpoint:
+def with_absolute_names(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with absolute file names, so that its tensors can be used with those of
     another root.
     """

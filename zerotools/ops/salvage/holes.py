@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.boxes import Box, Overlap, boxes_of_range, prove_cover
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of
-from zerotools.core.uncovered_boxes import uncovered, uncovered_ranges
+from zerotools.core.uncovered_boxes import uncovered_boxes, uncovered_ranges
 from zerotools.io.distcp.items import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]
@@ -60,16 +60,18 @@ class Holes:
         return self.elements == self.numel
 
     def __str__(self) -> str:
-        return said(self.boxes, self.ranges, self.numel)
+        return boxes_text(self.boxes, self.ranges, self.numel)
 
 
-def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int) -> str:
+def boxes_text(
+    boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int
+) -> str:
     """Return boxes of a tensor of `numel` elements as a short, exact text; of many boxes only the
     first few.
     """
     lost = sum(box.numel for box in boxes)
     if lost == numel:
-        return f"all of its {counted(numel, 'element')}"
+        return f"all of its {count_text(numel, 'element')}"
     if ranges is not None:
         parts = [f"{begin}:{end}" for begin, end in ranges]
         what = "elements "
@@ -157,7 +159,7 @@ def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | N
     if contradicts:
         why = "its parts contradict one another: distinct ones overlap, or lie outside of it"
         return Holes(key, tensor.dtype, shape, (Box.whole(shape),), None, files, why)
-    boxes = tuple(uncovered(shape, found))
+    boxes = tuple(uncovered_boxes(shape, found))
     return Holes(key, tensor.dtype, shape, boxes, None, files) if boxes else None
 
 

@@ -15,11 +15,11 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.salvage.examine import ToExamine, examine
+from zerotools.ops.salvage.examine import ToExamine, examine_checkpoint
 from zerotools.ops.salvage.fill_source import read_other, used_files
-from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan
+from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan_salvage
 
 
 def prepare_salvage(
@@ -45,12 +45,12 @@ def prepare_salvage(
         other = read_other(
             fill_from, options.naming(), destination, given.table, request=options.adapter
         )
-    examined = examine(given, budget, on_bytes)
-    found = plan(examined, destination, options, other, config_dir=config_dir)
+    examined = examine_checkpoint(given, budget, on_bytes)
+    found = plan_salvage(examined, destination, options, other, config_dir=config_dir)
     if other is not None:
         used = set(used_files(found.weights.values(), other))
         checked = other.checked(used, budget)
-        found = plan(examined, destination, options, checked, config_dir=config_dir)
+        found = plan_salvage(examined, destination, options, checked, config_dir=config_dir)
     return _recorded(found)
 
 
@@ -60,7 +60,7 @@ def _recorded(found: Salvage) -> Salvage:
     if conversion is None:
         return found
     text = json.dumps(to_json(found), indent=1) + "\n"
-    plans = {**conversion.target.files, RECORD: literal(text.encode())}
+    plans = {**conversion.target.files, RECORD: file_of_bytes(text.encode())}
     sizes = {name: each.size for name, each in plans.items()}
     checkpoint = replace(conversion.target.checkpoint, files=sizes)
     target: Target = replace(conversion.target, files=plans, checkpoint=checkpoint)

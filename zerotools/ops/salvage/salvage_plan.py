@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.json_file import read_json
@@ -19,11 +19,17 @@ from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_confi
 from zerotools.ops.salvage.examine import Examined
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
 from zerotools.ops.salvage.fill_source import Other
-from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, in_pieces, joined
+from zerotools.ops.salvage.filled_weights import (
+    FilledWeight,
+    Part,
+    fill_weight,
+    in_pieces,
+    joined_parts,
+)
 from zerotools.ops.sidecars import lacking_config, with_sidecars
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.ops.weights.name_check import fitted
-from zerotools.ops.weights.rewrite import describe, matcher, namer, parse_rule
+from zerotools.ops.weights.name_check import named_for_model
+from zerotools.ops.weights.rewrite import describe_output, name_function, name_matcher, parse_rule
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
 COMMAND = "salvage"
@@ -59,7 +65,9 @@ class SalvageOptions:
     def naming(self) -> Naming:
         """Return the names of the output."""
         rules = [parse_rule(text) for text in self.rename]
-        return Naming(namer(self.strip_prefix, rules), matcher(self.include, self.exclude))
+        return Naming(
+            name_function(self.strip_prefix, rules), name_matcher(self.include, self.exclude)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,13 @@ class Salvage:
         if mixed:
             elements = sum(box.numel for part in mixed for box in part.boxes)
             said.append(
-                f"{len(weights)} of {counted(len(self.weights), 'weight')} got "
-                f"{counted(elements, 'element')} from another checkpoint"
+                f"{len(weights)} of {count_text(len(self.weights), 'weight')} got "
+                f"{count_text(elements, 'element')} from another checkpoint"
             )
         if self.rounded:
-            said.append(f"{counted(len(self.rounded), 'weight')} had lost precision before")
+            said.append(f"{count_text(len(self.rounded), 'weight')} had lost precision before")
         if self.left_out or self.unnamed:
-            lacking = counted(len(self.left_out), "weight")
+            lacking = count_text(len(self.left_out), "weight")
             more = " at least" if self.unnamed else ""
             said.append(f"{lacking}{more} of the damaged checkpoint could not be saved")
         if not said:
@@ -124,7 +132,7 @@ class Salvage:
             yield from ((key, part) for part in weight.fills)
 
 
-def plan(
+def plan_salvage(
     examined: Examined,
     destination: Path,
     options: SalvageOptions,
@@ -170,7 +178,7 @@ def _filled(own: Weights, other: Other | None) -> tuple[dict[Key, FilledWeight],
             sources.append((COPIES, copy))
         if other is not None:
             sources += other.sources_of(tied_to(own.masters, key.name), tensor)
-        found = fill(key, tensor, sources)
+        found = fill_weight(key, tensor, sources)
         if found.holes is None:
             weights[key] = found
         else:
@@ -246,7 +254,7 @@ def _exported(
         checkpoint, tensors=tensors, aliases=aliases, files=files, problems=(), native=None
     )
     lost = None if salvage.unnamed else (*left_out, *own.unselected)
-    fitting = fitted(
+    fitting = named_for_model(
         source,
         source,
         None,
@@ -259,7 +267,7 @@ def _exported(
     salvage = salvage.renamed(fitting.new_name)
     left_out = {fitting.new_name(name): why for name, why in left_out.items()}
     mixed = dict(_mixed(salvage.weights, source))
-    described = describe(source, lambda _, tensor: cast_dtype(tensor, dtype))
+    described = describe_output(source, lambda _, tensor: cast_dtype(tensor, dtype))
     rounded = tuple(_rounded(salvage.weights, described))
     salvage = replace(salvage, left_out=left_out, rounded=rounded)
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes, remark=salvage.remark)
@@ -324,7 +332,7 @@ def _damage_of(sidecar: Path) -> str | None:
 def _of_one_type(weight: FilledWeight) -> Tensor:
     """Return the weight if its parts have one type, else its description without chunks."""
     types = {part.dtype for part in weight.parts}
-    return joined(weight.parts) if len(types) == 1 else weight.parts[0].tensor
+    return joined_parts(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 
 
 def _mixed(

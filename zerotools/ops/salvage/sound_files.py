@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
-from zerotools.io.files.tolerated_damage import tolerating
+from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_to_scan
 from zerotools.ops.verification.digest_manifest import DigestManifest
-from zerotools.ops.verification.file_scan import ClaimedBytes, FileScan, scan
+from zerotools.ops.verification.file_scan import ClaimedBytes, FileScan, scan_files
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 
@@ -83,7 +83,7 @@ def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
     If a file has lost its zip directory, the records are found by their headers.
     """
-    with tolerating():
+    with tolerating_damage():
         found = files_to_scan(checkpoint, files)
     found.files = [file for file in found.files if file.claimed_as is not None]
     return found
@@ -99,7 +99,9 @@ def sound_files(
 ) -> SoundFiles:
     """Read every byte of the files of `to_scan`; `metadata` are others that have no checksums."""
     digests = manifest is not None
-    scans, _ = scan(files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests)
+    scans, _ = scan_files(
+        files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests
+    )
     faults = dict(to_scan.faults)
     by_job = _JobManifest(files) if to_scan.unchecked else None
     found: dict[str, SoundFile] = {}

@@ -60,7 +60,9 @@ class SignedRequest:
     headers: Mapping[str, str]
 
 
-def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> str | None:
+def signature_refusal(
+    request: SignedRequest, credentials: Credentials, now: datetime
+) -> str | None:
     """Return the S3 error code with which a request is refused, or None if its signature is
     correct.
     """
@@ -87,13 +89,15 @@ def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> 
     is_read = request.method in ("GET", "HEAD")  # and has no body
     if is_read and request.headers.get("x-amz-content-sha256", _EMPTY) not in (_EMPTY, _UNSIGNED):
         return "XAmzContentSHA256Mismatch"
-    wanted = signature(request, credentials.secret, signed, region)
+    wanted = request_signature(request, credentials.secret, signed, region)
     if not hmac.compare_digest(wanted.encode(), parts.get("Signature", "").encode()):
         return "SignatureDoesNotMatch"
     return None
 
 
-def signature(request: SignedRequest, secret: str, signed: Sequence[str], region: str) -> str:
+def request_signature(
+    request: SignedRequest, secret: str, signed: Sequence[str], region: str
+) -> str:
     """Return the signature of a request over the headers `signed`, in hexadecimal."""
     headers = request.headers
     stamp = headers["x-amz-date"]

@@ -35,9 +35,9 @@ from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.numeric.gather import Scratch
-from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove
-from zerotools.ops.execution.fill import Losses, fill, of_weights
-from zerotools.ops.execution.part_share import ByteRange, Extent, clip, extents
+from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove_coverage
+from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
+from zerotools.ops.execution.part_share import ByteRange, Extent, clip_copies, tensor_extents
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
@@ -117,7 +117,7 @@ class ByteSource:
             refuse_unservable(self._target)
         sources = Sources(conversion.stamps)
         sources.check()
-        prove(conversion)
+        prove_coverage(conversion)
         for key in conversion.target.checkpoint.tensors:
             if isinstance(tensor := conversion.source.tensors[key], ScaledCast):
                 check_buffer(key, tensor, self._piece)
@@ -219,7 +219,7 @@ class ByteSource:
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the tiles of the range, in the order of the file."""
-        copies = clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
+        copies = clip_copies(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
         tiles = chain.from_iterable(map(self._cut, _alike(copies)))
         going: deque[tuple[Tile, Future[bytes]]] = deque()
         ahead = 0
@@ -250,7 +250,7 @@ class ByteSource:
             self._own.scratch = Scratch(self._piece, self._piece)
         try:
             is_counted = note is not None and tile.role == "param"
-            data, losses = fill(
+            data, losses = fill_tile(
                 self._reads, tile, self._own.scratch, counting=is_counted, cast=self._cast
             )
         except OSError as error:  # of the disk or the file server, under an open file
@@ -333,7 +333,7 @@ def refuse_unservable(target: Target) -> None:
 def _places(target: Target) -> dict[str, list[_Placed]]:
     found: dict[str, list[_Placed]] = {}
     for key, tensor in target.checkpoint.tensors.items():
-        for extent in extents(tensor):
+        for extent in tensor_extents(tensor):
             if extent.numel:
                 found.setdefault(extent.file, []).append(_Placed(extent, key))
     for placed in found.values():

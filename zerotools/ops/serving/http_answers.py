@@ -109,9 +109,9 @@ def of_file(
         "Last-Modified": formatdate(model.since, usegmt=True),
         **(more or {}),
     }
-    if asked.headers.get("if-match") and not matches(asked.headers["if-match"], file.etag):
+    if asked.headers.get("if-match") and not etag_matches(asked.headers["if-match"], file.etag):
         return ServedAnswer(HTTPStatus.PRECONDITION_FAILED, {**headers, "Content-Length": "0"})
-    if matches(asked.headers.get("if-none-match"), file.etag):
+    if etag_matches(asked.headers.get("if-none-match"), file.etag):
         return ServedAnswer(HTTPStatus.NOT_MODIFIED, headers)
     asks = asked.headers.get("range")
     if asked.headers.get("if-range", file.etag) != file.etag:
@@ -170,7 +170,7 @@ def wanted_of(header: str | None, size: int) -> WantedBytes:
     return WantedBytes(begin, end, is_part=True)
 
 
-def matches(header: str | None, etag: str) -> bool:
+def etag_matches(header: str | None, etag: str) -> bool:
     """Return whether a list of ETags (`If-None-Match`, `If-Match`) has this one, or any (`*`)."""
     if header is None:
         return False

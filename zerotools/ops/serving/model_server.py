@@ -18,7 +18,12 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.serving.authorization import ALGORITHM, Credentials, SignedRequest, refusal
+from zerotools.ops.serving.authorization import (
+    ALGORITHM,
+    Credentials,
+    SignedRequest,
+    signature_refusal,
+)
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import (
     FilePart,
@@ -28,7 +33,7 @@ from zerotools.ops.serving.http_answers import (
     of_text,
 )
 from zerotools.ops.serving.hub_requests import plain_answer
-from zerotools.ops.serving.s3_requests import bucket_answer, error
+from zerotools.ops.serving.s3_requests import bucket_answer, error_answer
 
 MOST_CONNECTIONS = 1024
 """The largest number of connections, also of clients without the token. Each takes a thread and no
@@ -210,9 +215,11 @@ class _Handler(BaseHTTPRequestHandler):
         is_signed = (authorization or "").startswith(ALGORITHM)
         if is_signed:
             signed = SignedRequest(self.command, encoded, pairs, headers)
-            refused = refusal(signed, credentials, datetime.now(UTC))
+            refused = signature_refusal(signed, credentials, datetime.now(UTC))
             if refused is not None:
-                return error(refused, "the request is not signed with the keys of this server")
+                return error_answer(
+                    refused, "the request is not signed with the keys of this server"
+                )
         elif not credentials.has_token(authorization):
             answer = of_text(
                 HTTPStatus.UNAUTHORIZED,
@@ -224,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command not in ("GET", "HEAD"):
             why = "served files are read-only"
             if is_signed:
-                return error("MethodNotAllowed", why)
+                return error_answer("MethodNotAllowed", why)
             return of_text(HTTPStatus.METHOD_NOT_ALLOWED, f"{why}\n")
         return bucket_answer(model, asked) if is_signed else plain_answer(model, asked)
 

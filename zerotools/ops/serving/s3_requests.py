@@ -41,22 +41,24 @@ def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     if not bucket:
         return _buckets(model)
     if bucket != model.name:
-        return error("NoSuchBucket", f"the bucket is called {model.name}")
+        return error_answer("NoSuchBucket", f"the bucket is called {model.name}")
     if key:
         file = model.files.get(key)
         if file is None:
-            return error("NoSuchKey", f"{key} does not exist")
+            return error_answer("NoSuchKey", f"{key} does not exist")
         return of_file(model, file, asked)
     if "location" in asked.query:
         return _xml(f"<LocationConstraint {_SPACE}/>")
     if asked.query.get("list-type") == "2":
         return _listing(model, asked)
     if set(asked.query) - {"x-id"}:
-        return error("NotImplemented", "the bucket answers only ListObjectsV2 and its location")
+        return error_answer(
+            "NotImplemented", "the bucket answers only ListObjectsV2 and its location"
+        )
     return of_text(HTTPStatus.OK, "")
 
 
-def error(code: str, message: str, status: HTTPStatus | None = None) -> ServedAnswer:
+def error_answer(code: str, message: str, status: HTTPStatus | None = None) -> ServedAnswer:
     """Return an error in the XML form of S3."""
     body = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return _xml(body, status or _STATUSES.get(code, HTTPStatus.FORBIDDEN))
@@ -76,7 +78,7 @@ def _listing(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     after = query.get("continuation-token") or query.get("start-after", "")
     most = query.get("max-keys", str(MOST_KEYS))
     if not most.isdecimal():
-        return error("InvalidArgument", f"max-keys is {most}; it must be a number")
+        return error_answer("InvalidArgument", f"max-keys is {most}; it must be a number")
     found = [each for each in _entries(model, prefix, delimiter) if each[0] > after]
     count = min(int(most), MOST_KEYS)
     page, rest = found[:count], found[count:]

@@ -59,7 +59,7 @@ def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[DatedCheckp
     return sorted(found, key=lambda each: (each.number is not None, each.number or 0, each.written))
 
 
-def select(
+def select_for_thinning(
     path: Path,
     *,
     keep_last: int | None,

@@ -25,7 +25,7 @@ from types import TracebackType
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.output.exchange_names import UNSUPPORTED, exchange, why_fixed
+from zerotools.io.output.exchange_names import UNSUPPORTED, exchange_names, why_fixed
 from zerotools.runs.thinning_record import is_workspace, workspace_of
 
 Exchange = Callable[[Path, Path], None]
@@ -40,7 +40,7 @@ class Workspace:
     `cleared` is the number of bytes that an earlier run had left there.
     """
 
-    def __init__(self, subject: Path, exchange: Exchange = exchange) -> None:
+    def __init__(self, subject: Path, exchange: Exchange = exchange_names) -> None:
         """Prepare the directory for `subject`, the checkpoint's directory or file.
 
         `exchange` is the system call that exchanges two names.

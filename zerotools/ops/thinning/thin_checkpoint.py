@@ -14,11 +14,16 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.files.open_files import sync_file
-from zerotools.io.output.exchange_names import exchange as exchange_names
+from zerotools.io.output.exchange_names import exchange_names as exchange_names
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning.swap_directories import Exchange, Workspace
 from zerotools.ops.thinning.thin_plan import ThinPlan
-from zerotools.ops.thinning.thinned_copy import NOTHING_CHANGED, CheckedCopy, build, check_copy
+from zerotools.ops.thinning.thinned_copy import (
+    NOTHING_CHANGED,
+    CheckedCopy,
+    build_thinned_copy,
+    check_copy,
+)
 
 # Bytes for directories, records and the file system itself.
 _SLACK = 2**20
@@ -38,7 +43,7 @@ class Thinned:
     notes: tuple[str, ...] = ()
 
 
-def thin(
+def carry_out_thinning(
     plan: ThinPlan,
     *,
     force: bool = False,
@@ -101,7 +106,9 @@ def _make(
     """Make the thinned copy of the checkpoint and check it; return the result of the check."""
     copy, links, workers = workspace.copy, workspace.links, budget.workers
     flush = flushing.add
-    written = build(plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes)
+    written = build_thinned_copy(
+        plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes
+    )
     return check_copy(plan, copy, written, force=force, budget=budget, on_bytes=on_bytes)
 
 

@@ -18,13 +18,13 @@ from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.files.source_stamps import Sources, recording
-from zerotools.io.output.carried_files import literal
+from zerotools.io.files.source_stamps import Sources, recording_sources
+from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.thinning.kept_entries import Entries, entries_of
 from zerotools.ops.thinning.select_checkpoints import checkpoints_in
 from zerotools.ops.thinning.swap_directories import has_leftovers
 from zerotools.ops.verification.checkpoint_files import files_of
-from zerotools.ops.verification.verify import ToVerify, verify
+from zerotools.ops.verification.verify import ToVerify, carry_out_verify
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.job_record import read_record, record_to_json
 from zerotools.runs.thinning_record import THINNED, ThinnedRecord, read_thinned
@@ -123,7 +123,7 @@ class ThinPlan:
         )
 
 
-def prepare(
+def prepare_thinning(
     path: Path,
     keep: Keep,
     options: ReadOptions | None = None,
@@ -142,7 +142,7 @@ def prepare(
     options = options or ReadOptions()
     if path.is_symlink():
         entries_of(path)
-    with recording() as sources:
+    with recording_sources() as sources:
         source = formats.read_any(
             path, tag=options.tag, layout=options.layout, section=options.section, table=table
         )
@@ -201,9 +201,11 @@ def _subject(source: Checkpoint) -> Path:
 
 
 def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
-    """Return the problems that `verify` finds in the checkpoint's structure, not in its values."""
+    """Return the problems that `carry_out_verify` finds in the checkpoint's structure, not in its
+    values.
+    """
     given = ToVerify(source, files_of(source, table), sources, table)
-    return tuple(finding.message for finding in verify(given, fast=True).findings)
+    return tuple(finding.message for finding in carry_out_verify(given, fast=True).findings)
 
 
 def _below(
@@ -234,12 +236,12 @@ def _records(
     record = ThinnedRecord(thinning.keep, tuple(sorted(gone)) or ("optimizer state",), now)
     root = source.root.absolute()
     plans = {
-        (place.relative_to(subject) / THINNED).as_posix(): literal(record.to_json().encode())
+        (place.relative_to(subject) / THINNED).as_posix(): file_of_bytes(record.to_json().encode())
         for place in {root, subject}
     }
     if (subject / RECORD).is_file():
         job = replace(read_record(subject), weights_only=True)
-        plans[RECORD] = literal(record_to_json(job).encode())
+        plans[RECORD] = file_of_bytes(record_to_json(job).encode())
     return plans
 
 

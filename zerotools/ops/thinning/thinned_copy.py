@@ -2,9 +2,9 @@
 
 Kept files get a second name there, or are copied if the file system has no links; changed files are
 written again. Modes, owners and times are those of the files before, so that tools that sort
-checkpoints by age sort them as before. `verify` then checks the new directory. Tensors in files
-that were written again are compared with the checkpoint by their digests; the other files are the
-same files under another name.
+checkpoints by age sort them as before. `carry_out_verify` then checks the new directory. Tensors in
+files that were written again are compared with the checkpoint by their digests; the other files are
+the same files under another name.
 
 The owner of the checkpoint may change it during the operation, and the caller may be root. So file
 attributes are taken from the recorded entries, and not read again under a name that may now be a
@@ -23,28 +23,28 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
 from zerotools.io.output.carried_files import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
-from zerotools.ops.inspection.inspect import prove
+from zerotools.ops.inspection.inspect import prove_complete
 from zerotools.ops.thinning.kept_entries import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.checkpoint_files import files_of
-from zerotools.ops.verification.compare_manifest import Against, beside
+from zerotools.ops.verification.compare_manifest import Against, adjacent_manifest
 from zerotools.ops.verification.digests import digests_of
 from zerotools.ops.verification.findings import Soundness
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import rewrite_manifest
 
 _LINKED_AT_MOST = 65_000
 
 
-def build(
+def build_thinned_copy(
     plan: ThinPlan,
     copy: Path,
     *,
@@ -198,8 +198,8 @@ class CheckedCopy:
     """The result of checking a thinned copy.
 
     `compared` is the number of tensors in files that were written again; their digests equal those
-    of the checkpoint's tensors. `soundness` is the verdict of `verify`, and `findings` are its
-    problems, if they were accepted.
+    of the checkpoint's tensors. `soundness` is the verdict of `carry_out_verify`, and `findings`
+    are its problems, if they were accepted.
     """
 
     tensors: int
@@ -223,14 +223,14 @@ def check_copy(
     Raises:
         BadFile: it is damaged, or a tensor is not the checkpoint's.
     """
-    given = prepare(
+    given = prepare_verify(
         copy,
         layout=plan.options.layout,
         section=plan.options.section,
         table=plan.table,
     )
     _check_keys(plan, given.checkpoint)
-    found = verify(given, other=_sidecar(plan, force), budget=budget, on_bytes=on_bytes)
+    found = carry_out_verify(given, other=_sidecar(plan, force), budget=budget, on_bytes=on_bytes)
     messages = tuple(finding.message for finding in found.findings)
     if messages and not force:
         more = f" (and {len(messages) - 1} more)" if messages[1:] else ""
@@ -255,7 +255,7 @@ def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
     does not exist.
     """
     try:
-        return beside(files_of(plan.source, plan.table))
+        return adjacent_manifest(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):
         if force:
             return None
@@ -291,7 +291,7 @@ def _compare(
     *,
     force: bool,
 ) -> int:
-    lost = set(prove(found).incomplete) if force else set()
+    lost = set(prove_complete(found).incomplete) if force else set()
     new = [key for key in _in_files(found, copy, written) if key not in lost]
     own = plan.thinning.kept
     after = digests_of(found, new, budget, casts=False)
@@ -314,5 +314,5 @@ def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterat
 
 
 def _some(keys: list[Key]) -> str:
-    more = f" and {counted(len(keys) - _MAX_NAMED, 'other tensor')}" if keys[_MAX_NAMED:] else ""
+    more = f" and {count_text(len(keys) - _MAX_NAMED, 'other tensor')}" if keys[_MAX_NAMED:] else ""
     return ", ".join(map(str, keys[:_MAX_NAMED])) + more

@@ -31,7 +31,7 @@ from zerotools.io.numeric.dtype_casts import NO_LOSSES, CastLosses
 from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.marker import marker_text
 from zerotools.io.output.store_staging import FarStaging, check_far_destination
-from zerotools.io.stores.store_path import forget
+from zerotools.io.stores.store_path import forget_path
 from zerotools.ops.conversions.conversion import (
     Conversion,
     cast_to_fp16,
@@ -116,7 +116,7 @@ def perform_upload(
         upload.put_manifest()
         found, proof = ReadBack(0), None
         if verify:
-            forget(conversion.destination)
+            forget_path(conversion.destination)
             cast = cast_for(cast_to_fp16(conversion), budget.workers)
             sources, near = Sources(conversion.stamps), budget.reading(conversion.destination)
             proof = OutputProof(source, target, near, on_bytes, cast, sources, conversion.table)

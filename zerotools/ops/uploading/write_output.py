@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zerotools.io.files.open_source import RemotePath
-from zerotools.ops.conversions.conversion import Conversion, check_output, perform
+from zerotools.ops.conversions.conversion import Conversion, check_output, perform_conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
-def write(
+def write_output(
     conversion: Conversion,
     *,
     budget: MemoryBudget,
@@ -20,10 +20,10 @@ def write(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """Write the output with `perform`, or with `perform_upload` if the destination is in a
-    store.
+    """Write the output with `perform_conversion`, or with `perform_upload` if the destination is in
+    a store.
     """
-    carry_out = perform
+    carry_out = perform_conversion
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import perform_upload
 

@@ -18,7 +18,7 @@ from zerotools.io.distcp.items import BlobTrees, archives_of
 from zerotools.io.files.directory_entries import folders_below, stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_of
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.output.marker import is_in_output
 from zerotools.io.torchzip.archive import records_of
 from zerotools.io.torchzip.file_range import FileRange
@@ -219,7 +219,7 @@ def _of_archive(window: FileRange, found: FilesToScan, name: str) -> Iterator[Re
         try:
             yield _record(window, entry)
         except BadFile as error:
-            tolerate(window.path, error)
+            raise_or_record(window.path, error)
 
 
 def _record(window: FileRange, entry: ZipEntry) -> Record:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
@@ -20,8 +20,8 @@ from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject
 from zerotools.ops.verification.digest_manifest import (
     DigestManifest,
     FileDigest,
-    aligned,
-    digested,
+    aligned_manifest,
+    digested_tensors,
     manifest_of,
     read_digest_manifest,
     sidecars_of,
@@ -102,7 +102,7 @@ def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) 
     if theirs and ours.isdisjoint(theirs):
         raise BadRequest(
             f"the manifest is of another model ({manifest.name}): none of the names of its "
-            f"{counted(len(theirs), 'tensor')} is in {path}, which has names such as "
+            f"{count_text(len(theirs), 'tensor')} is in {path}, which has names such as "
             f"{next(iter(ours), 'none')}; take the manifest of this checkpoint"
         )
 
@@ -129,7 +129,7 @@ def compare_tensors(
             extra.append(key)
             continue
         matched.add(other)
-        how = relation(ours, manifest.tensors[other])
+        how = digest_difference(ours, manifest.tensors[other])
         if how is None:
             equal.append(key)
         elif how == "":
@@ -184,7 +184,7 @@ def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[
         if key not in named:
             by_role[key.role] = by_role.get(key.role, 0) + 1
     if by_role:
-        parts = ", ".join(f"{role} ({counted(n, 'tensor')})" for role, n in by_role.items())
+        parts = ", ".join(f"{role} ({count_text(n, 'tensor')})" for role, n in by_role.items())
         yield f"{what} {parts}"
 
 
@@ -203,7 +203,7 @@ def _counterpart(
     return None
 
 
-def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
+def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
     """Return how two tensors differ, by their digests.
 
     None: their bytes are equal; "": they are equal after a cast; otherwise a phrase with the
@@ -236,10 +236,10 @@ def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> boo
     ]
     kept = (other.tensors.get(Key(name, "param")) for name in names)
     is_weight = key.role in (_COPY, "param")
-    return is_weight and any(each and relation(own, each) in (None, "") for each in kept)
+    return is_weight and any(each and digest_difference(own, each) in (None, "") for each in kept)
 
 
-def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
+def difference_sentences(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
     """Yield one sentence for each kind of difference, with the first tensor that has it."""
     by_what: dict[str, list[Key]] = {}
     for key, what in differing.items():
@@ -272,7 +272,7 @@ class Against:
     path: Path
 
 
-def against(
+def chosen_reference(
     path: Path,
     budget: MemoryBudget,
     table: FormatTable = FORMATS,
@@ -301,7 +301,7 @@ def against(
     training = training_of(checkpoint, table)
     keys = [
         key
-        for key in digested(checkpoint, training)
+        for key in digested_tensors(checkpoint, training)
         if portion.needs_name(key.name, checkpoint.aliases)
     ]
     tensors = digests_of(checkpoint, keys, budget)
@@ -309,7 +309,7 @@ def against(
     return Against(manifest_of(checkpoint, training, tensors, {}, name), path)
 
 
-def beside(files: CheckpointFiles) -> Against | None:
+def adjacent_manifest(files: CheckpointFiles) -> Against | None:
     """Return the manifest next to a checkpoint, or None if it does not exist.
 
     Raises:
@@ -322,7 +322,7 @@ def beside(files: CheckpointFiles) -> Against | None:
             continue
         except OSError as error:
             raise BadFile(f"{path} cannot be read: {error.strerror}") from None
-        own = aligned(manifest, files)
+        own = aligned_manifest(manifest, files)
         if own is not None or not must_match:
             return Against(own or manifest, path)
     return None
@@ -370,7 +370,7 @@ class Comparing:
             BadRequest: the manifest is of another model.
         """
         path = other.path
-        manifest = aligned(other.manifest, self._files) or other.manifest
+        manifest = aligned_manifest(other.manifest, self._files) or other.manifest
         refuse_another(manifest, list(self._checkpoint.tensors), self._files.subject)
         own = self._manifest(digests)
         if None not in (own.step, manifest.step) and own.step != manifest.step:
@@ -395,7 +395,7 @@ class Comparing:
             return [stranger], Comparison(path)
         found = [
             Finding(Check.MANIFEST, f"{self._files.subject}: {sentence} ({path})", tensor=key)
-            for sentence, key in said(result.differing)
+            for sentence, key in difference_sentences(result.differing)
         ]
         count = len(result.equal) + len(result.cast)
         lossy = [
@@ -415,7 +415,9 @@ class Comparing:
         if len(shared) < _FEWEST_TO_TELL:
             return None
         self._digest(shared)
-        relations = (relation(self.digests[key], other.manifest.tensors[key]) for key in shared)
+        relations = (
+            digest_difference(self.digests[key], other.manifest.tensors[key]) for key in shared
+        )
         if any(how in (None, "") for how in relations):
             return None
         return Finding(
@@ -473,6 +475,7 @@ def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str
     if keys:
         names = ", ".join(dict.fromkeys(types[key].name for key in keys))
         yield (
-            f"{counted(len(keys), 'tensor')} compared as {names}: the bits that this cast removes "
+            f"{count_text(len(keys), 'tensor')} compared as {names}: the bits that this cast "
+            "removes "
             "are not compared"
         )

@@ -198,10 +198,10 @@ def differing_replicas(
         (part,) = tile.parts
         assert isinstance(part, BoxPart)
         (piece,) = part.pieces
-        found = bytes(fill(files, tile, scratch)[0])
+        found = bytes(fill_tile(files, tile, scratch)[0])
         known = first[part.key, piece.chunk]
         same = BoxPart(part.key, part.box, (ChunkBox(known, piece.box),))
-        expected = fill(
+        expected = fill_tile(
             files,
             Tile(known.file, 0, tile.nbytes, tile.source_dtype, tile.target_dtype, (same,)),
             scratch,

@@ -27,7 +27,7 @@ from zerotools.io.files.json_file import read_json
 from zerotools.io.files.metadata_memory_limit import Beside, nothing_beside
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.marker import MARKER, read_written, tree_digest
-from zerotools.io.stores.store_path import put_object, remove_objects, writable
+from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
@@ -88,7 +88,7 @@ def manifest_of(
     )
 
 
-def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
+def digested_tensors(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
     """Return the tensors that have a digest. Single numbers such as `step` are in `scalars`
     instead, however the format stores them.
     """
@@ -142,7 +142,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
                 "another file"
             ) from None
     if isinstance(path, RemotePath):
-        writable(path)
+        writable_store(path)
         return
     if not path.parent.is_dir():
         raise BadRequest(f"{path.parent} is not a directory; make it, or choose another file")
@@ -258,7 +258,7 @@ def _tensor(each: Mapping[str, Any]) -> TensorDigest:
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"shape {shape}")
     casts = {str(name): _digest(value) for name, value in each["casts"].items()}
-    return TensorDigest(dtypes.named(each["dtype"]), shape, _digest(each["digest"]), casts)
+    return TensorDigest(dtypes.dtype_named(each["dtype"]), shape, _digest(each["digest"]), casts)
 
 
 def _file(name: str, each: Mapping[str, Any]) -> FileDigest:
@@ -286,7 +286,7 @@ def _number(value: object) -> int | float:
     raise ValueError(f"number {value!r}")
 
 
-def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
+def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
     """Return the manifest with file names as in `files`, without files of other directories; None
     if it has none of `files`.
     """

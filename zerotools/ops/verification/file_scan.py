@@ -22,7 +22,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Ranges
-from zerotools.io.files.crc32 import combine
+from zerotools.io.files.crc32 import combine_crc32
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_values
@@ -93,7 +93,7 @@ class _Seen:
     error: str | None = None
 
 
-def scan(
+def scan_files(
     base: Path,
     files: Sequence[ScannedFile],
     claims: ClaimedBytes,
@@ -185,7 +185,7 @@ def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Re
     found = [0] * len(records)
     for part in parts:
         for number, (crc, length) in part.crcs.items():
-            found[number] = combine(found[number], crc, length) if found[number] else crc
+            found[number] = combine_crc32(found[number], crc, length) if found[number] else crc
     for record, crc in zip(records, found, strict=True):
         if crc != record.crc:
             yield record, crc

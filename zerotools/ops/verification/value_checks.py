@@ -33,8 +33,8 @@ from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.quantised.dequantise import dequantised
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.dequantise import dequantise_checkpoint
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import QuantisedWeight
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE
 
@@ -58,8 +58,8 @@ def meaningless_scales(
         BadFile: a file is missing, truncated or unreadable.
     """
     try:
-        found = recognise(checkpoint)
-        whole = dequantised(checkpoint, found)
+        found = find_quantised(checkpoint)
+        whole = dequantise_checkpoint(checkpoint, found)
     except (BadFile, Unsupported):
         return
     asked = [
@@ -130,7 +130,7 @@ def _compute(whole: Checkpoint, key: Key, budget: MemoryBudget) -> None:
     target = Checkpoint(_NOWHERE, made, Origin("nowhere", _NOWHERE))
 
     def work(tile: Tile, scratch: Scratch) -> None:
-        fill(opened, tile, scratch)
+        fill_tile(opened, tile, scratch)
 
     with OpenFiles(whole.root) as opened, TileWorkers(budget) as workers:
         for _ in workers.each(plan(whole, target), work):

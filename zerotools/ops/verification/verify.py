@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
-from zerotools.io.files.source_stamps import Sources, note_source, recording
+from zerotools.io.files.source_stamps import Sources, note_source, recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -25,7 +25,12 @@ from zerotools.ops.verification.checkpoint_files import (
     files_of,
     files_to_scan,
 )
-from zerotools.ops.verification.compare_manifest import Against, Comparing, beside, compare_files
+from zerotools.ops.verification.compare_manifest import (
+    Against,
+    Comparing,
+    adjacent_manifest,
+    compare_files,
+)
 from zerotools.ops.verification.copy_checks import (
     Difference,
     counts_of,
@@ -36,7 +41,7 @@ from zerotools.ops.verification.digest_manifest import (
     DigestManifest,
     FileDigest,
     WrittenRecord,
-    digested,
+    digested_tensors,
     written_record,
 )
 from zerotools.ops.verification.file_scan import (
@@ -45,7 +50,7 @@ from zerotools.ops.verification.file_scan import (
     FileScan,
     Record,
     claims_of,
-    scan,
+    scan_files,
 )
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.value_checks import is_mask, meaningless_scales, odd_values
@@ -74,7 +79,7 @@ class ToVerify:
         return sum(own)
 
 
-def prepare(
+def prepare_verify(
     path: Path,
     *,
     tag: str | None = None,
@@ -91,7 +96,7 @@ def prepare(
         BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
         Unsupported: its format is not read.
     """
-    with recording() as sources:
+    with recording_sources() as sources:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
         require_readable(checkpoint)
         files = files_of(checkpoint, table, _asked_directory(path, checkpoint))
@@ -109,7 +114,7 @@ def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
     return file.parent if is_in_it else None  # spelled as the tensors' files are
 
 
-def verify(
+def carry_out_verify(
     given: ToVerify,
     *,
     fast: bool = False,
@@ -219,7 +224,7 @@ class AllChecks:
         checkpoint.
         """
         try:
-            found = beside(self._files)
+            found = adjacent_manifest(self._files)
         except (BadFile, Unsupported) as error:
             self.findings.append(Finding(Check.MANIFEST, str(error)))
             return None
@@ -242,7 +247,7 @@ class AllChecks:
             if self._portion.has_file(name):
                 self.findings.append(Finding(Check.BYTES, fault, name))
         own = [each for each in to_scan.files if self._portion.has_file(each.name)]
-        scans, self.odd = scan(
+        scans, self.odd = scan_files(
             self._files.base, own, claims, self._budget, on_bytes, digests=digests
         )
         for each in scans:
@@ -330,7 +335,7 @@ class AllChecks:
         if other is None and not digests:
             return
         sound = self._sound_tensors()
-        keys = [key for key in digested(self._checkpoint, self._training) if key in sound]
+        keys = [key for key in digested_tensors(self._checkpoint, self._training) if key in sound]
         comparing = Comparing(
             self._checkpoint,
             self._files,

@@ -57,7 +57,7 @@ class LacksBase(BadRequest):
     """An adapter changes a weight that the checkpoint does not have."""
 
 
-def adapted(
+def adapted_weights(
     weights: Checkpoint,
     adapter: Checkpoint,
     tensors: Sequence[AdapterTensor],

@@ -20,7 +20,7 @@ from zerotools.core.boxes import Box, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
 from zerotools.io.numeric.dtype_casts import Array
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 
 BLOCK_BYTES = 16 * 1024 * 1024
 """The approximate size in bytes of the blocks that are computed at a time."""
@@ -81,7 +81,7 @@ def block_reader(checkpoint: Checkpoint, key: Key) -> Reader:
 
     def read(box: Box) -> Array:
         part = replace(checkpoint, tensors={key: _part(tensor, box)})
-        return load(part, {key: dtypes.FLOAT32})[key]
+        return load_tensors(part, {key: dtypes.FLOAT32})[key]
 
     return read
 
@@ -91,7 +91,7 @@ def blocks_of(shape: Sequence[int]) -> Iterator[Box]:
     return contiguous_boxes(Box.whole(tuple(shape)), BLOCK_BYTES // 4)
 
 
-def applied(
+def merged_change(
     changes: Sequence[Change], halves: Checkpoint, shape: tuple[int, ...], read: Reader
 ) -> Applied:
     """Return a function that applies all `changes` to a weight of `shape`; `read` reads its blocks.
@@ -118,7 +118,7 @@ def applied(
 
 
 def _loaded(halves: Checkpoint, key: Key) -> Array:
-    return load(halves, {key: dtypes.FLOAT32})[key]
+    return load_tensors(halves, {key: dtypes.FLOAT32})[key]
 
 
 def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> Applied:

@@ -22,10 +22,10 @@ from zerotools.io.distcp.items import archives_of
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.views import TensorView, view_of_rows, whole
-from zerotools.ops.execution.load_arrays import load
+from zerotools.maps.views import TensorView, view_of_rows, whole_view
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.adapter_config import choose_config, rank_and_alpha
-from zerotools.ops.weights.strided_views import rearranged
+from zerotools.ops.weights.strided_views import rearranged_checkpoint
 
 MEGATRON = "megatron"
 _WEIGHT = ".weight"
@@ -253,7 +253,7 @@ def _moved(
         _check_parts(adapter, name, view.names, held)
         down = adapter.tensors[_half(view.names[0], A)].shape
         first = _half(view.names[0], A).name
-        made[_half(name, A).name] = TensorView(whole(0, down), (first,))
+        made[_half(name, A).name] = TensorView(whole_view(0, down), (first,))
         halves = tuple(_half(part, B).name for part in view.names)
         made[_half(name, B).name] = TensorView(view_of_rows(name, view, down[0]), halves)
         origins[name] = view.names
@@ -263,7 +263,7 @@ def _moved(
             f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}: merge "
             "the adapter into its base model, and map that"
         )
-    return rearranged(adapter, made), origins
+    return rearranged_checkpoint(adapter, made), origins
 
 
 def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: set[str]) -> None:
@@ -294,7 +294,7 @@ def _are_equal(adapter: Checkpoint, one: str, other: str) -> bool:
     keys = [_half(each, A) for each in (one, other)]
     if adapter.tensors[keys[0]].shape != adapter.tensors[keys[1]].shape:
         return False
-    arrays = load(adapter, {key: adapter.tensors[key].dtype for key in keys})
+    arrays = load_tensors(adapter, {key: adapter.tensors[key].dtype for key in keys})
     return bool(np.array_equal(arrays[keys[0]], arrays[keys[1]]))
 
 

@@ -27,7 +27,7 @@ from zerotools.io.huggingface.model_sidecars import (
     of_other_kinds,
     sidecar_kind,
 )
-from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.weights.rewrite import MASTERS, weights_from
 from zerotools.runs.base_model_record import BaseRecord, base_mismatch
 from zerotools.runs.job_record import JobRecord
@@ -50,7 +50,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     if base.origin.path.is_dir():
         around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
         base = replace(base, model_sidecars={**base.model_sidecars, **around})
-    found = recognise(base)
+    found = find_quantised(base)
     if found.weights or (found.config is not None and not found.is_denied):
         kinds = " and ".join(sorted({each.kind for each in found.weights.values()}))
         raise Unsupported(

@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.checkpoint_parts import LOOSE
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
@@ -33,8 +33,8 @@ from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
-from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.strided_views import rearranged
+from zerotools.ops.weights.rewrite import rename_tensors
+from zerotools.ops.weights.strided_views import rearranged_checkpoint
 from zerotools.ops.weights.training_arguments import with_run_arguments
 
 _UNKNOWN = TrainingState()
@@ -110,7 +110,7 @@ def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
     return read_map(read_user_file(file), str(file))
 
 
-def mapped(
+def mapped_checkpoint(
     checkpoint: Checkpoint, request: MapRequest, training: TrainingState = _UNKNOWN
 ) -> MappedCheckpoint:
     """Return `checkpoint`, of a run of `training`, in the requested layout; no byte is read.
@@ -161,7 +161,7 @@ def mapped(
     origins = _origins(stages)
     plain, rest = _apart(checkpoint, held, found, origins)
     for views in stages:
-        plain = rearranged(plain, views)
+        plain = rearranged_checkpoint(plain, views)
     tensors = {**plain.tensors, **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
     # Chunks that are cut and joined do not record their archive any more.
@@ -172,7 +172,7 @@ def mapped(
 
 
 def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
-    """Do the same as `mapped` with a map of names only."""
+    """Do the same as `mapped_checkpoint` with a map of names only."""
     for asked in (request.to, request.source):
         if asked not in (HUB, MEMORY, None):
             raise BadRequest(
@@ -185,7 +185,7 @@ def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -
         same = {key.name: (key.name,) for key in checkpoint.tensors}
         return MappedCheckpoint(replace(checkpoint, native=None), (note,), same, is_changed=False)
     new_names = {name: names.renamed(name, request.to) for name in held}
-    made = rename(checkpoint, lambda name: new_names.get(name, name))
+    made = rename_tensors(checkpoint, lambda name: new_names.get(name, name))
     said = f"the tensors have the layout {found} of the map {names.name}"
     origins = {new_names.get(key.name, key.name): (key.name,) for key in checkpoint.tensors}
     notes = () if request.source else (said,)
@@ -290,7 +290,7 @@ def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _padding_notes(found: FoundLayout, target: ModelLayout) -> Iterator[str]:
     for name, (there, rows) in found.layout.padded.items():
         if there > rows and name in found.stored.views:
-            yield f"left out {counted(there - rows, 'row')} of padding of {name}"
+            yield f"left out {count_text(there - rows, 'row')} of padding of {name}"
     for name, (there, rows) in target.padded.items():
         if there > rows:
             yield (
@@ -301,12 +301,13 @@ def _padding_notes(found: FoundLayout, target: ModelLayout) -> Iterator[str]:
 
 def _left_out_notes(found: FoundLayout) -> Iterator[str]:
     if names := found.stored.ignored:
-        yield f"left out {counted(len(names), 'tensor')}, which the map ignores ({names[0]})"
+        yield f"left out {count_text(len(names), 'tensor')}, which the map ignores ({names[0]})"
     for copy in found.stored.copies:
         yield f"left out {copy}, the second copy of {found.layout.copies[copy]}"
     for index, count in found.lacking.items():
         yield (
-            f"config.json has {counted(count, 'layer')} of {index}, but the checkpoint does not: "
+            f"config.json has {count_text(count, 'layer')} of {index}, but the checkpoint does "
+            "not: "
             "the output has none of them either"
         )
 

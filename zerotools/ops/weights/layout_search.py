@@ -19,7 +19,7 @@ from zerotools.maps.detect_layout import FoundLayout, check_complete, detect_lay
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import tied_names
 from zerotools.maps.map_file import FamilyMap
-from zerotools.ops.weights.rewrite import rename
+from zerotools.ops.weights.rewrite import rename_tensors
 from zerotools.ops.weights.tied_weights import held_by
 
 _WEIGHTS = ("param16", "buffer", "param")
@@ -88,13 +88,13 @@ def _renamed(
 ) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
     """Yield the checkpoint under other names, with a note on them, its tensors in their order."""
     names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
-    for way in namings(dict.fromkeys(names)):
+    for way in possible_namings(dict.fromkeys(names)):
         notes: tuple[str, ...] = ()
         named = checkpoint
         if way.removed:
             parts = " and ".join(way.removed)
             notes = (f"took {parts} off the names, to match the layouts of the map",)
-            named = rename(checkpoint, way.new_name)
+            named = rename_tensors(checkpoint, way.new_name)
             yield named, notes
         embedded = _embedded(named, family, config)
         if embedded is not named:
@@ -122,7 +122,7 @@ def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, An
     }
     if not new_names:
         return checkpoint
-    return rename(checkpoint, lambda name: new_names.get(name, name))
+    return rename_tensors(checkpoint, lambda name: new_names.get(name, name))
 
 
 def _untied(checkpoint: Checkpoint) -> Checkpoint:
@@ -153,7 +153,7 @@ class Unwrapping:
     removed: tuple[str, ...] = ()
 
 
-def namings(names: Iterable[str]) -> Iterator[Unwrapping]:
+def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
     """Yield the ways to name tensors, from the names as they are to those that lose most.
 
     Wrappers come off anywhere in a name, then up to three parts that all names begin with.

@@ -147,7 +147,7 @@ class Trial:
     renamed: Mapping[str, str]
 
 
-def trials(
+def trial_loads(
     config: Mapping[str, Any],
     candidates: Sequence[Mapping[str, Shape]],
     python: str = sys.executable,

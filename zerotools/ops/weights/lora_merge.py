@@ -26,7 +26,7 @@ from zerotools.core.adapter_names import (
 )
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, format_of, training_of
@@ -37,8 +37,13 @@ from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.hub_tensor_names import has_transposed_experts, names_of_model
 from zerotools.maps.map_file import HUB
 from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
-from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
-from zerotools.ops.weights.adapter_arithmetic import Product, applied, block_reader, blocks_of
+from zerotools.ops.weights.adapted_model import (
+    AdaptedModel,
+    LacksBase,
+    adapted_weights,
+    plain_weights,
+)
+from zerotools.ops.weights.adapter_arithmetic import Product, block_reader, blocks_of, merged_change
 from zerotools.ops.weights.adapter_config import (
     ADAPTER_CONFIG,
     BASE_NAME,
@@ -48,10 +53,10 @@ from zerotools.ops.weights.adapter_config import (
 )
 from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.base_model import check_bytes, read_base, with_base, with_given_base
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config, with_tied_head
-from zerotools.ops.weights.rewrite import MASTERS, rename, weights_from
+from zerotools.ops.weights.rewrite import MASTERS, rename_tensors, weights_from
 from zerotools.runs.job_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
@@ -155,7 +160,7 @@ def merge_adapters(
 
 def _as_on_hub(merged: Checkpoint) -> Checkpoint:
     weights = {k: t for k, t in merged.tensors.items() if k.role in ("param", "buffer")}
-    return mapped(replace(merged, tensors=weights), MapRequest(to=HUB)).checkpoint
+    return mapped_checkpoint(replace(merged, tensors=weights), MapRequest(to=HUB)).checkpoint
 
 
 def _model_of(
@@ -173,7 +178,7 @@ def _model_of(
     try:
         if not _holds_layers(own):
             raise LacksBase("it has no weights of layers")
-        model = adapted(own, held, tensors, config, _experts_of(request.model_config))
+        model = adapted_weights(own, held, tensors, config, _experts_of(request.model_config))
     except LacksBase as error:
         if base is None:
             mapped_to = _TO_HUB if format_of(held, table).needs_map else ""
@@ -211,7 +216,7 @@ def _adapter_of_hub(
     has."""
     beside = {name: each for name, each in base.model_sidecars.items() if name == CONFIG}
     alone = replace(saved_tensors(held, tensors), model_sidecars=beside)
-    found = mapped(alone, MapRequest(to=HUB), training_of(held, table))
+    found = mapped_checkpoint(alone, MapRequest(to=HUB), training_of(held, table))
     if found.adapter is not None:
         config = mapped_config(config, found.adapter, held.origin.path)
     moved = replace(found.checkpoint, model_sidecars=held.model_sidecars)
@@ -226,7 +231,7 @@ def _holds_layers(own: Checkpoint) -> bool:
 
 def _with_fused_experts(base: Checkpoint) -> Checkpoint | None:
     try:
-        return mapped(base, MapRequest(to=_FUSED)).checkpoint
+        return mapped_checkpoint(base, MapRequest(to=_FUSED)).checkpoint
     except ZerotoolsError:
         return None
 
@@ -252,7 +257,7 @@ def on_base(
     try:
         if names is None or not _is_on_hub(base, names):
             raise first
-        in_memory = rename(base, lambda name: names.renamed(name, MEMORY))
+        in_memory = rename_tensors(base, lambda name: names.renamed(name, MEMORY))
         return _with_hub_names(_with_names_of(held, own, tensors, config, in_memory), names)
     except LacksBase as error:
         raise LacksBase(
@@ -272,7 +277,9 @@ def _with_names_of(
     named |= {*(key.name for key in own.tensors), *own.aliases}
     base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
-    return adapted(weights, halves, tensors, config, _experts_of(base.model_sidecars.get(CONFIG)))
+    return adapted_weights(
+        weights, halves, tensors, config, _experts_of(base.model_sidecars.get(CONFIG))
+    )
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
@@ -294,7 +301,7 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }
-    weights = rename(model.weights, lambda name: names.renamed(name, HUB))
+    weights = rename_tensors(model.weights, lambda name: names.renamed(name, HUB))
     return replace(model, weights=weights, changes=changes)
 
 
@@ -368,7 +375,7 @@ def _of_job(
     config = {"r": 1, "lora_alpha": lora.scale}  # the scale itself
     own = plain_weights(held, DEFAULT)
     try:
-        model = adapted(own, held, tensors, config, lora.fan_in_fan_out.__contains__)
+        model = adapted_weights(own, held, tensors, config, lora.fan_in_fan_out.__contains__)
     except LacksBase as error:
         raise BadFile(str(error)) from None
     merged = _laid_out(checkpoint, model, scratch, request)
@@ -413,7 +420,8 @@ def _laid_out(
     )
     scaled = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "") if scales else ""
     note = (
-        f"{counted(len(places), 'weight')} get their adapters added, scaled by {scaled}; until the "
+        f"{count_text(len(places), 'weight')} get their adapters added, scaled by {scaled}; until "
+        "the "
         f"output is written, the merged weights need {size} bytes of disk next to it"
     )
     dtype = max(types, key=lambda each: each.bits, default=None)
@@ -452,7 +460,7 @@ def _summed(model: AdaptedModel, places: Mapping[Key, Path], scratch: Path) -> I
 def _add_up(model: AdaptedModel, key: Key, place: Path) -> None:
     shape = model.weights.tensors[key].shape
     read = block_reader(model.weights, key)
-    apply = applied(model.changes[key], model.halves, shape, read)
+    apply = merged_change(model.changes[key], model.halves, shape, read)
     with place.open("wb") as file:
         for box in blocks_of(shape):
             file.write(apply(box, read(box)).tobytes())

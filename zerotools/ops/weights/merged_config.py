@@ -17,7 +17,7 @@ from zerotools.core.target import Target
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 
 _VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
 
@@ -49,7 +49,7 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
     if not changed:
         return target
     text = (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
-    files = {**target.files, CONFIG: literal(text)}
+    files = {**target.files, CONFIG: file_of_bytes(text)}
     sizes = {name: plan.size for name, plan in files.items()}
     said = " and ".join(f"{key} = {json.dumps(value)}" for key, value in changed.items())
     return replace(

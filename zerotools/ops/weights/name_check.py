@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.name_patterns import exclusions
+from zerotools.core.name_patterns import exclusion_patterns
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG
@@ -26,12 +26,12 @@ from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
-from zerotools.ops.quantised.find_quantised import recognise
-from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, namings, shapes_of
-from zerotools.ops.weights.loading_trial import Unbuildable, trials
+from zerotools.ops.quantised.find_quantised import find_quantised
+from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, possible_namings, shapes_of
+from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.reference_model import Reference
-from zerotools.ops.weights.rewrite import rename
+from zerotools.ops.weights.rewrite import rename_tensors
 
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8
@@ -70,7 +70,8 @@ class Fits:
         ]
         if self.lost:
             said.append(
-                f"--include/--exclude leave out {counted(len(self.lost), 'weight')} that the model "
+                f"--include/--exclude leave out {count_text(len(self.lost), 'weight')} that the "
+                "model "
                 f"of {CONFIG} needs ({_some(self.lost)})"
             )
         return said
@@ -126,7 +127,7 @@ class Knowledge(Protocol):
         """Return the differences between tensors `held` and the model."""
 
 
-def fit(
+def fit_to_config(
     held: Mapping[str, Shape],
     left_out: Mapping[str, Shape],
     config: Mapping[str, Any],
@@ -139,7 +140,7 @@ def fit(
     any other.
     """
     every = {**left_out, **held}
-    ways = list(namings(every))
+    ways = list(possible_namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
     own: NameFaults | None = None
     if known is not None:
@@ -152,7 +153,7 @@ def fit(
         return NotChecked("it has no model_type")
     own_code = NotChecked("it names extra code (auto_map), which is not run")
     try:
-        judged = trials(config, [_named(every, way) for way in ways])
+        judged = trial_loads(config, [_named(every, way) for way in ways])
     except Unsupported as error:
         return NotChecked(str(error)) if own is None else Misses(own, advise(own))
     except Unbuildable:
@@ -288,7 +289,7 @@ def check_names(
     where = f"the {config.get('model_type')} model of {path}"
     keeps = "write the names unchanged with --no-check-names"
     try:
-        found = fit(
+        found = fit_to_config(
             held,
             left_out,
             config,
@@ -330,7 +331,7 @@ def _is_turned(faults: NameFaults, weights: Checkpoint) -> bool:
     """
     if faults.missing or faults.unexpected:
         return False
-    packed = {key.name for key in recognise(weights).weights}
+    packed = {key.name for key in find_quantised(weights).weights}
     return all(name in packed and sorted(a) == sorted(b) for name, a, b in faults.wrong)
 
 
@@ -342,7 +343,7 @@ def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
     """Return the shapes of all weights by name, of quantised ones as they are without their
     scales."""
     shapes = shapes_of(weights)
-    found = recognise(weights)
+    found = find_quantised(weights)
     if found.is_there:
         error = found.error()
         if error is not None:
@@ -372,7 +373,7 @@ class FittedWeights:
     new_name: Callable[[str], str] = str
 
 
-def fitted(
+def named_for_model(
     every: Checkpoint,
     weights: Checkpoint,
     like: Reference | None,
@@ -392,11 +393,11 @@ def fitted(
     if like is not None:
         found, _ = fit_of(
             _LikeNames(like),
-            list(namings([*(key.name for key in weights.tensors), *weights.aliases])),
+            list(possible_namings([*(key.name for key in weights.tensors), *weights.aliases])),
             _with_aliases(weights, shapes_of(weights)),
             {},
         )
-        return FittedWeights(weights if found is None else rename(weights, found.new_name))
+        return FittedWeights(weights if found is None else rename_tensors(weights, found.new_name))
     if not is_checked:
         return FittedWeights(weights)
     checked = check_names(every, weights, command, is_merged=is_merged, lost=lost)
@@ -406,7 +407,7 @@ def fitted(
         return FittedWeights(weights, notes=(checked.note,))
     if lost is None or lost:  # those are reported elsewhere
         checked = replace(checked, lost=())
-    named = rename(weights, checked.new_name)
+    named = rename_tensors(weights, checked.new_name)
     return FittedWeights(named, checked.ties, tuple(checked.notes), checked.new_name)
 
 
@@ -475,7 +476,7 @@ def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
     """
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)
-    patterns = exclusions(unexpected, [name for name in held if name not in spare])
+    patterns = exclusion_patterns(unexpected, [name for name in held if name not in spare])
     if len(patterns) > _MOST_PATTERNS:
         return f"leave {it} out with {by}--exclude NAME for each name"
     options = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in patterns)
@@ -483,7 +484,7 @@ def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
 
 
 def _tensors(names: Sequence[object]) -> str:
-    return counted(len(names), "tensor")
+    return count_text(len(names), "tensor")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from zerotools.core.boxes import Box, BoxIndex, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
@@ -38,7 +38,7 @@ def on_hub_note(layout: HubLayout) -> list[str]:
         return []
     return [
         (
-            f"{counted(len(layout), 'tensor')} get the names and shapes of the Hub, recorded in "
+            f"{count_text(len(layout), 'tensor')} get the names and shapes of the Hub, recorded in "
             "job.json"
         )
     ]
@@ -53,7 +53,7 @@ def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, 
     }
 
 
-def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
+def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
     """Return the tensors of `weights` divided and joined as in `layout`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Select, rename and retype the tensors of a checkpoint; no byte is read.
 
-`weights_from`, `matcher` and `choose_names` select the weights of an export, and `namer` makes
-their new names from the rules of the user.
+`weights_from`, `name_matcher` and `choose_names` select the weights of an export, and
+`name_function` makes their new names from the rules of the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.errors import BadRequest
 
 
-def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
+def select_tensors(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
     """Return the tensors with a key that `keep` accepts, in their order, and aliases of names that
     stay."""
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if keep(key)}
@@ -25,7 +25,7 @@ def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
     return replace(checkpoint, tensors=tensors, aliases=aliases)
 
 
-def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
+def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
     """Return the same tensors and aliases under other names. An alias that gets the name of its own
     tensor is dropped.
 
@@ -55,7 +55,7 @@ def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint
     return replace(checkpoint, tensors=tensors, aliases=aliases, problems=problems)
 
 
-def describe(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
+def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
     """Return the description of an output: the same tensors in other types, without positions."""
     tensors: Mapping[Key, Tensor] = {
         key: Tensor(dtype_of(key, tensor), tensor.shape, ())
@@ -90,7 +90,7 @@ def parse_rule(text: str) -> RenameRule:
     return RenameRule(compiled, replacement)
 
 
-def namer(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
+def name_function(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
     """Make a new name from an old one: each prefix is removed once if the name begins with
     it, in the order given, then each rule is applied.
 
@@ -151,7 +151,7 @@ def _require_copies(checkpoint: Checkpoint) -> None:
         )
 
 
-def matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
+def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that checks whether a name matches one of `include`, if there are any, and
     none of `exclude`."""
 

@@ -15,12 +15,12 @@ from zerotools.core.boxes import Box, BoxIndex, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.quantisation_schemes import ScaledCast
-from zerotools.maps.views import TensorView, View, ViewPiece, whole
+from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 
 _KEPT_SOURCES = 8
 
 
-def rearranged(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
+def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
     """Return the tensors of `checkpoint` as `views` arranges them, by name, in each of their roles.
 
     A view without any part in the checkpoint is omitted.
@@ -104,7 +104,7 @@ def _viewed(
     own = tuple(parts[name] for name in view.names)
     computed = next((name for name in view.names if isinstance(parts[name], ScaledCast)), None)
     if computed is not None:
-        if len(own) == 1 and view.view == whole(0, own[0].shape):
+        if len(own) == 1 and view.view == whole_view(0, own[0].shape):
             return own[0]  # another name
         raise Unsupported(
             f"{path}: {computed} is a quantised part of {key.name}, and a map moves bits without "

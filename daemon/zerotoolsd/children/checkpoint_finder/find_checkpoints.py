@@ -21,7 +21,7 @@ from zerotools.io.huggingface.model_directory import refuse_missing
 from zerotools.ops.inspection.completeness import (
     Completeness,
     check_completeness,
-    damages,
+    damage_sentences,
     torn_files,
 )
 from zerotoolsd.children.checkpoint_finder.candidates import (
@@ -263,7 +263,9 @@ def damage_of(path: Path) -> str | None:
 
     Raises OSError, as `check_candidate`.
     """
-    return _guarded(lambda: Completeness(True, problem=next(damages(path), None)), path).problem
+    return _guarded(
+        lambda: Completeness(True, problem=next(damage_sentences(path), None)), path
+    ).problem
 
 
 def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client.daemon_address import Address, connect
+from zerotools.jobs.client.daemon_address import Address, connect_socket
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.http.api.bearer_tokens import BearerTokens, read_tokens, tokens_path
 
@@ -58,7 +58,7 @@ def _clear(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise BadRequest(f"{path} exists and is not a socket; remove it or name another")
     try:
-        connect(path, ANSWER_SECONDS).close()
+        connect_socket(path, ANSWER_SECONDS).close()
     except (ConnectionRefusedError, FileNotFoundError):
         path.unlink(missing_ok=True)
         return
@@ -70,7 +70,7 @@ def _clear(path: Path) -> None:
 def refuse_taken(path: Path) -> None:
     """Raise DaemonRefused if a daemon answers at the socket `path`. Changes nothing."""
     try:
-        connect(path, ANSWER_SECONDS).close()
+        connect_socket(path, ANSWER_SECONDS).close()
     except OSError:
         return
     raise _taken(path)

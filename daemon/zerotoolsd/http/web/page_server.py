@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.api.connections import ConnectionAcceptor, UserConnections
@@ -75,7 +75,7 @@ class WebPage:
             ended = self._sessions.end_all()
             log.warning(
                 "the page's port %s is taken: %s ended; type `zerotools web` for a new link",
-                *(before, f"{counted(ended, 'session')} {'has' if ended == 1 else 'have'}"),
+                *(before, f"{count_text(ended, 'session')} {'has' if ended == 1 else 'have'}"),
             )
             return
         await self._open(listening)

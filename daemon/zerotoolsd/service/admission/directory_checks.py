@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.client.submission_conflicts import Places, conflicts
+from zerotools.jobs.client.submission_conflicts import Places, submission_conflicts
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.file_names import MANIFEST
 
@@ -20,12 +20,12 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
     Returns `{"path", "why"}`: the path of the checkpoint and None. If all are damaged, `path` is
     None, and `why` is the damage of the first one. Raises OSError.
     """
-    from zerotools.ops.inspection.completeness import damages  # readers of every format
+    from zerotools.ops.inspection.completeness import damage_sentences  # readers of every format
 
     why: str | None = None
     for path in paths:
         try:
-            found = next(damages(Path(path)), None)
+            found = next(damage_sentences(Path(path)), None)
         except (FileNotFoundError, NotADirectoryError):
             found = f"{path} does not exist any more"
         except ZerotoolsError as error:
@@ -64,7 +64,7 @@ def directory_conflict(named: list[tuple[str, str | None, str | None]]) -> str |
     `named` has (source, `output_dir`, `resume_from`) of each job. Blocks while a file system does
     not respond.
     """
-    problem = next(conflicts([Places(*each) for each in named]), None)
+    problem = next(submission_conflicts([Places(*each) for each in named]), None)
     return None if problem is None else str(problem)
 
 
@@ -79,7 +79,7 @@ class FoundCheckpoint:
 def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
     """Yield the finished checkpoints in `output_dir`, the newest first."""
     try:
-        listed = checkpoint_dirs.listing(output_dir)
+        listed = checkpoint_dirs.list_checkpoints(output_dir)
     except OSError:
         return
     for path in listed:

@@ -16,7 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile_tables.deepspeed import on_nvme
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight import (
     accelerate_config,
@@ -108,7 +108,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
         needs = replace(
             DEEPSPEED,
             async_io=on_nvme(spec.deepspeed.tree),
-            configuration=completed(spec),
+            configuration=completed_config(spec),
             world_size=spec.all_ranks,
             device=spec.device,
         )
@@ -164,7 +164,7 @@ async def check_interpreter(
                 f"python = {python}: has {module} {found}; a job needs {requirement}; run {command}"
             )
     if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
-        raise BadRequest(known_tasks.refusal(unknown))
+        raise BadRequest(known_tasks.unknown_tasks_refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
     if needs.launched is not None and (why := await _misses_gpus(python, env, needs, user)):

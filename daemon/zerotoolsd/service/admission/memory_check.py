@@ -24,7 +24,7 @@ from zerotools.jobs.memory_estimates.tokenizer_processes import tokenizing_bytes
 from zerotools.jobs.memory_estimates.training_estimate import estimate_job, offload_of
 from zerotools.ops.estimate.offload_table import Row, Workload, row_of_layout, rows_of
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine
-from zerotools.ops.estimate.recommendation import excess
+from zerotools.ops.estimate.recommendation import excess_text
 from zerotoolsd.queue.expected_memory import SURE
 
 GIB = 1 << 30
@@ -130,7 +130,7 @@ def _with_ways(
     if near is not None:
         keys = keys_text(estimate.keys_of(near)) or "the job as it is"
         at = replace(machine, gpus=near.row.layout.world_size)
-        nearest = f"the nearest, {keys}, {excess(at, near.row)}"
+        nearest = f"the nearest, {keys}, {excess_text(at, near.row)}"
     ways = filter(None, (keys_text(estimate.keys_of(way)) for way in estimate.ways))
     return replace(found, ways=tuple(ways), nearest=nearest)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.io.stores.addresses import lies_in
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.store_urls import in_store
@@ -116,7 +116,7 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
     Only file sizes are compared with the manifest here; the ranks compare digests.
     """
     try:
-        choice = checkpoint_dirs.resolve(resume_from, digests=False)
+        choice = checkpoint_dirs.resolve_resume_from(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
             yield from not_resumable(spec, choice.record, choice.path)
             yield from _nothing_left(spec, choice.record.step, choice.path)
@@ -185,7 +185,8 @@ def _check_export(spec: JobSpec, path: Path) -> None:
     """
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
-            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
+            f"checkpoint.export_on_finish = {format_value(spec.checkpoint.export_on_finish)}: "
+            f"{path} "
             "already exists and would be replaced; move it away, or name another output_dir"
         )
 
@@ -199,8 +200,8 @@ def _check_is_newest(resume_from: Path, output: Path) -> None:
 
     The ranks would resume from the newer one.
     """
-    given = checkpoint_dirs.resolve(resume_from, digests=False).record
-    newest = checkpoint_dirs.choose(output, digests=False).record
+    given = checkpoint_dirs.resolve_resume_from(resume_from, digests=False).record
+    newest = checkpoint_dirs.newest_valid(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:
         raise BadRequest(
             f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "

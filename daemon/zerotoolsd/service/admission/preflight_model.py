@@ -16,7 +16,7 @@ from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.io.huggingface.model_directory import read_index
 from zerotools.jobs.jobfile_tables.data import BYTES, tokenizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.preflight.checkpoint_check import quantised
+from zerotools.jobs.preflight.checkpoint_check import quantised_refusal
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -151,7 +151,7 @@ def _damage(directory: Path) -> Iterator[str]:
         for file, header in headers.items()
         for name, entry in header.entries.items()
     )
-    sentence = quantised(tensors, _tree(directory / CONFIG))
+    sentence = quantised_refusal(tensors, _tree(directory / CONFIG))
     if sentence is not None:
         yield sentence
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.dispatch.dispatcher import Dispatcher
@@ -82,7 +82,7 @@ class Adopting:
             watched += _WATCHES in job.spec_text
         if watched >= MOST_WATCHED:
             raise Conflict(
-                f"{counted(watched, 'process', 'processes')} of yours "
+                f"{count_text(watched, 'process', 'processes')} of yours "
                 f"{'is' if watched == 1 else 'are'} watched already, and each takes a few "
                 "more; cancel some of these jobs (their processes continue)"
             )

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.mounts import read_mounts
 from zerotools.jobs.jobfile.parse import job_to_dict
@@ -142,9 +142,9 @@ def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     given = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     if len(given) < spec.world_size:
-        wanted = counted(spec.world_size, "GPU")
+        wanted = count_text(spec.world_size, "GPU")
         raise BadRequest(
-            f"node {socket.gethostname()}: Slurm gave it {counted(len(given), 'GPU')}, and "
+            f"node {socket.gethostname()}: Slurm gave it {count_text(len(given), 'GPU')}, and "
             f"the job needs {wanted} of each node; set gpus, or choose nodes with this number "
             "(slurm.constraint, slurm.gpu_type)"
         )

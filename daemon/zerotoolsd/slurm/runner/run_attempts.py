@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.job_rules import most_nodes
@@ -181,7 +181,7 @@ class AttemptRunner:
         if len(names) < len(given):
             _say(
                 f"note: the ranks of {len(given)} nodes do not divide the batch evenly: "
-                f"{counted(len(names), 'node')} train, and the others idle"
+                f"{count_text(len(names), 'node')} train, and the others idle"
             )
         run_dir = self._directory.run_dir(number, 0)
         before = self._state.attempts

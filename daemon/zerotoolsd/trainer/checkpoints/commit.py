@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord
 from zerotools.runs.manifest import write_manifest
@@ -119,7 +119,7 @@ class Committer:
 
     def _point_at_best(self, newest: Path) -> None:
         best = self.keeping.best_of(self.output_dir, newest)
-        if best is not None and best != checkpoint_dirs.hinted(
+        if best is not None and best != checkpoint_dirs.hinted_checkpoint(
             self.output_dir, checkpoint_dirs.BEST
         ):
             checkpoint_dirs.write_hint(self.output_dir, checkpoint_dirs.BEST, best.name)
@@ -170,7 +170,7 @@ def check_structure(directory: Path) -> None:
         BadFile: one of these conditions is not met, or a file is missing.
     """
     try:
-        found = verify(prepare(directory), fast=True)
+        found = carry_out_verify(prepare_verify(directory), fast=True)
     except ZerotoolsError as error:
         raise BadFile(str(error)) from None
     if found.findings:

@@ -42,12 +42,14 @@ class KeepPolicy:
         The rule `needed` is not applied here: see `needed_by_others`.
         """
         hints = (
-            checkpoint_dirs.hinted(output_dir, hint)
+            checkpoint_dirs.hinted_checkpoint(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
         )
         kept = (newest, self.named, checkpoint_in_upload(output_dir), *hints)
         pinned = {path.resolve() for path in kept if path is not None}
-        beyond = KeepRule(self.last, self.every).beyond(checkpoint_dirs.listing(output_dir))
+        beyond = KeepRule(self.last, self.every).beyond(
+            checkpoint_dirs.list_checkpoints(output_dir)
+        )
         return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> NeededCheckpoint | None:
@@ -66,10 +68,10 @@ class KeepPolicy:
         """
         if self.best is None:
             return None
-        hinted = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)
+        hinted = checkpoint_dirs.hinted_checkpoint(output_dir, checkpoint_dirs.BEST)
         # The hint avoids reading all records; a missing or new one has no information.
         known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
-        candidates = [hinted, newest] if known else checkpoint_dirs.listing(output_dir)
+        candidates = [hinted, newest] if known else checkpoint_dirs.list_checkpoints(output_dir)
         values = {path: self._value(path) for path in candidates if path is not None}
         found = min(values, key=lambda path: (values[path], path.name), default=None)
         return found if found is not None and values[found] < math.inf else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
@@ -123,7 +123,7 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """
     trouble = _trouble(error)
     try:
-        checkpoint_dirs.check(path, digests=False)
+        checkpoint_dirs.verify_checkpoint_files(path, digests=False)
     except BadFile as found:
         return CheckpointGone(f"{path} was complete, and changed while it was loaded: {found}")
     except OSError as found:
@@ -165,7 +165,7 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
     `saved_step` is the newest step that an earlier attempt saved. If its checkpoint is missing,
     this checkpoint is added to the skipped ones.
     """
-    own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
+    own = checkpoint_dirs.newest_valid(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step
     if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
@@ -177,7 +177,7 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
 
 
 def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
-    older = f"; {counted(len(skipped) - 1, 'older one')} cannot be used either"
+    older = f"; {count_text(len(skipped) - 1, 'older one')} cannot be used either"
     return (
         "no checkpoint of this job is complete, and the job does not begin at step 0 by "
         f"itself. The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
@@ -190,7 +190,7 @@ def _given(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:
-        choice = checkpoint_dirs.resolve(path, trusting=True, structure=check_structure)
+        choice = checkpoint_dirs.resolve_resume_from(path, trusting=True, structure=check_structure)
     except BadFile as error:
         raise BadCheckpoint(str(error)) from None
     assert choice.path is not None
@@ -205,10 +205,13 @@ def _is_ahead(path: Path, above: int) -> bool:
     except BadFile:
         return False
     steps = [
-        checkpoint_dirs.step_of(directory.name) or 0 for directory in checkpoint_dirs.listing(path)
+        checkpoint_dirs.step_of(directory.name) or 0
+        for directory in checkpoint_dirs.list_checkpoints(path)
     ]
     return (
         any(step > above for step in steps)
-        and checkpoint_dirs.choose(path, above=above, trusting=True, structure=check_structure).path
+        and checkpoint_dirs.newest_valid(
+            path, above=above, trusting=True, structure=check_structure
+        ).path
         is not None
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.datafiles.example_files import Record, read_records_of
@@ -82,7 +82,7 @@ class ReadingStats:
         if self.changed:
             yield (
                 "the chat template leaves out some of the assistant's text in "
-                f"{counted(self.changed, 'example')} of {self.count}, such as its reasoning"
+                f"{count_text(self.changed, 'example')} of {self.count}, such as its reasoning"
             )
         if self.left_out:
             listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
@@ -106,9 +106,9 @@ class ReadingStats:
         ]
         total = self.prompts_lost + self.responses_lost
         return (
-            f"{counted(self.cut, 'answer' if data.preferences else 'example')} of {self.count} "
+            f"{count_text(self.cut, 'answer' if data.preferences else 'example')} of {self.count} "
             f"cut to "
-            f"{' and '.join(_limits(data, positions))}, which loses {counted(total, 'token')} "
+            f"{' and '.join(_limits(data, positions))}, which loses {count_text(total, 'token')} "
             f"({', '.join(lost)})"
         )
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.example_files import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
@@ -272,7 +272,7 @@ class SourceReader:
         what, count = "example", stats.count
         if self.spec.data.preferences:
             what, count = "pair", stats.count // 2
-        note = f"{source.key}: {counted(count, what)} of {stats.tokens} tokens"
+        note = f"{source.key}: {count_text(count, what)} of {stats.tokens} tokens"
         if stats.empty:
             note += f"; {stats.empty} more without a prompt or a response are left out"
         losses = stats.losses(self.spec.data, self.reader.positions)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile_tables.data import (
     ENCODED,
@@ -180,7 +180,8 @@ class DataReading:
                 if ours != theirs:
                     node = number // self.group.rank.node_ranks
                     raise BadRequest(
-                        f"{ours[0]}: node 0 has {counted(ours[1], 'file')} with {_amount(ours)}, "
+                        f"{ours[0]}: node 0 has {count_text(ours[1], 'file')} with "
+                        f"{_amount(ours)}, "
                         f"and node {node} {theirs[1]} with {_amount(theirs)}; give all nodes the "
                         "same data"
                     )

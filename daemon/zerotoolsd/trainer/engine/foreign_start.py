@@ -9,8 +9,8 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile_tables.deepspeed import at, optimizer_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.deepspeed import config_value, optimizer_of
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
@@ -22,8 +22,8 @@ from zerotools.ops.resume_from_other_program.job_checks import (
     check_for_deepspeed,
     check_state,
     check_weights,
-    differences,
-    unknown,
+    optimizer_differences,
+    unknown_values,
     weights_of,
 )
 from zerotools.ops.resume_from_other_program.job_names import WantedModel, with_job_names
@@ -109,7 +109,11 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
     record = replace(record, aliases=dict(meta_model.aliases), hub=hub)
     decayed = decayed_names(model, spec.train.decay_by, record)
     job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
-    notes = [*unknown(run), *run.notes, *differences(run, state, job, spec.train.precision)]
+    notes = [
+        *unknown_values(run),
+        *run.notes,
+        *optimizer_differences(run, state, job, spec.train.precision),
+    ]
     if spec.engine == "deepspeed":
         check_for_deepspeed(run, spec.zero.stage, spec.all_ranks, _groups(spec, wanted, decayed))
         notes.append(OPTIONS_RESTORED)
@@ -118,7 +122,7 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
 
 def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
     """Return the parameter groups of DeepSpeed's optimizer, in order: the names in each group."""
-    if not at(completed(spec), "optimizer.params.weight_decay"):
+    if not config_value(completed_config(spec), "optimizer.params.weight_decay"):
         return [tuple(wanted.parameters)]
     groups = [
         tuple(name for name in wanted.parameters if (name in decayed) is decays)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from zerotools.jobs.jobfile_tables.deepspeed import at, on_nvme, optimizer_of, stage_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed
+from zerotools.jobs.jobfile_tables.deepspeed import config_value, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
@@ -124,7 +124,7 @@ class DeepSpeedEngine:
 
         If False, each call of DeepSpeed's `step` updates the weights.
         """
-        return at(self.config, "managed_gradient_accumulation", True) is not False
+        return config_value(self.config, "managed_gradient_accumulation", True) is not False
 
     @property
     def _scales(self) -> bool:
@@ -132,7 +132,7 @@ class DeepSpeedEngine:
 
     @property
     def _scale_is_fixed(self) -> bool:
-        return bool(at(self.config, "fp16.loss_scale", 0))
+        return bool(config_value(self.config, "fp16.loss_scale", 0))
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of step `step`.
@@ -237,7 +237,7 @@ def make_deepspeed_engine(
             cannot be initialised.
     """
     deepspeed = import_deepspeed(spec, reporter)
-    config = completed(spec)
+    config = completed_config(spec)
     make_adam_ready(deepspeed, config, reporter.say)
     if on_nvme(config):
         output = Path(spec.output_dir or "")
@@ -261,7 +261,7 @@ def make_deepspeed_engine(
     install_chunked_loss(
         model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text)
     )
-    decay = at(config, "optimizer.params.weight_decay")
+    decay = config_value(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
     groups = weight_groups(model, decayed, decay)
     names = tuple(tuple(each.pop("names")) for each in groups)

@@ -24,7 +24,7 @@ from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
-from zerotools.jobs.jobfile_tables.deepspeed import ADAMS, at, device_of
+from zerotools.jobs.jobfile_tables.deepspeed import ADAMS, config_value, device_of
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU, JobSpec
 from zerotools.jobs.preflight import async_io
 from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
@@ -133,9 +133,9 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
     `say` is called with a line about this, or about the directory in which DeepSpeed's Adam is
     compiled.
     """
-    if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
+    if str(config_value(config, "optimizer.type", "")).lower() not in ADAMS:
         return
-    if at(config, "optimizer.params.torch_adam") is True:
+    if config_value(config, "optimizer.params.torch_adam") is True:
         return
     offloaded = device_of(config, "optimizer") != "none"
     if offloaded:
@@ -202,8 +202,8 @@ def make_nvme_ready(
     Raises:
         BadRequest: the operator async_io cannot be compiled here, or a directory cannot be made.
     """
-    if (why := async_io.lacking(device)) is not None:
-        raise BadRequest(async_io.refusal(why))
+    if (why := async_io.why_no_async_io(device)) is not None:
+        raise BadRequest(async_io.async_io_refusal(why))
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
         say(f"compiling async_io into {builds}: this takes minutes, and happens only once")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.open_files import sync_directory
@@ -288,8 +288,8 @@ class TextGeneration:
         if not lost:
             return None
         return (
-            f"eval: {counted(len(lost), 'prompt')} of {self.count} cut to the last "
-            f"{self.longest_prompt} tokens, which loses {counted(sum(lost), 'token')}, so that "
+            f"eval: {count_text(len(lost), 'prompt')} of {self.count} cut to the last "
+            f"{self.longest_prompt} tokens, which loses {count_text(sum(lost), 'token')}, so that "
             f"{self.decoding.max_new_tokens} tokens can be generated (eval.max_new_tokens)"
         )
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory import DEVICE, DISK, HOST, MemoryLayout
-from zerotools.ops.estimate.state_memory import Parameter, bytes_at, gathered, loss_bytes, state_of
+from zerotools.ops.estimate.state_memory import (
+    Parameter,
+    bytes_at,
+    gathered_bytes,
+    loss_bytes,
+    state_of,
+)
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_linears
 from zerotoolsd.trainer.model.optimizer_groups import muon_names
@@ -82,7 +88,7 @@ def predict_state_memory(
     state = state_of(parameters, layout)
     return Prediction(
         bytes_at(state, DEVICE),
-        gathered(parameters, layout) if layout.engine == "torch" else 0,
+        gathered_bytes(parameters, layout) if layout.engine == "torch" else 0,
         bytes_at(state, HOST),
         bytes_at(state, DISK),
         on_gpu=on_gpu,

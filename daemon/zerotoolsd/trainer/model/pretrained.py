@@ -34,7 +34,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_directory import read_index
-from zerotools.jobs.preflight.checkpoint_check import quantised
+from zerotools.jobs.preflight.checkpoint_check import quantised_refusal
 from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, symbolic_tensor
 
 LISTED = 4
@@ -291,7 +291,7 @@ def stored_tensors(directory: Path) -> dict[str, HubTensor]:
 def refuse_quantised(stored: Mapping[str, HubTensor], config: Any) -> None:
     """Raise BadRequest if the stored weights are quantised."""
     tensors = ((tensor.path, name, tensor.dtype) for name, tensor in stored.items())
-    sentence = quantised(tensors, vars(config))
+    sentence = quantised_refusal(tensors, vars(config))
     if sentence is not None:
         raise BadRequest(sentence)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from zerotools.core.boxes import Box
-from zerotools.core.hub_layout import HubBlock, renamed, simplified
+from zerotools.core.hub_layout import HubBlock, simplified_block, whole_tensor_block
 
 Blocks = tuple[HubBlock, ...]
 
@@ -50,12 +50,12 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
 
 def symbolic_tensor(name: str, shape: Sequence[int]) -> TracedTensor:
     """Return the symbolic tensor that stands for the Hub's tensor `name`."""
-    return TracedTensor(shape, (renamed(name, tuple(shape)),))
+    return TracedTensor(shape, (whole_tensor_block(name, tuple(shape)),))
 
 
 def blocks_of(tensor: TracedTensor) -> Blocks:
     """Return the blocks that fill `tensor`, simplified."""
-    return tuple(map(simplified, tensor.blocks))
+    return tuple(map(simplified_block, tensor.blocks))
 
 
 def _same(tensor: TracedTensor, *_: Any, **__: Any) -> TracedTensor:

@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 import zerotools
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
@@ -195,7 +195,7 @@ class _Meeting:
             self._until_read(store)
             raise BadRequest(problem)
         hosts = ", ".join(cards[node].host for node in range(place.nodes))
-        self._say(f"{counted(place.nodes, 'node')} have met: {hosts}")
+        self._say(f"{count_text(place.nodes, 'node')} have met: {hosts}")
         return place.token
 
     def _take_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
@@ -431,7 +431,7 @@ def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
                 )
         if card.ranks != first.ranks:
             return (
-                f"{who} has {counted(card.ranks, 'rank')}, and node 0 ({first.host}) "
+                f"{who} has {count_text(card.ranks, 'rank')}, and node 0 ({first.host}) "
                 f"{first.ranks}; set gpus or ranks to the same number on all nodes"
             )
         differing = [name for name in first.job if card.job.get(name) != first.job[name]]

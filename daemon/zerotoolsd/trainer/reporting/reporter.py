@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.job_record import JobRecord
@@ -342,11 +342,12 @@ def _of_rewards(rewards: Rewards) -> str:
 
 def _of_evaluation(found: EvaluationResult) -> str:
     if found.rewards is not None:
-        took = f"{counted(found.sequences, 'pair')}, {found.seconds:.2f} s"
+        took = f"{count_text(found.sequences, 'pair')}, {found.seconds:.2f} s"
         return f"{_of_rewards(found.rewards)}  ({took})"
     perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
     return (
-        f"perplexity {perplexity}  ({counted(found.sequences, 'sequence')}, {found.tokens} tokens, "
+        f"perplexity {perplexity}  ({count_text(found.sequences, 'sequence')}, {found.tokens} "
+        "tokens, "
         f"{found.seconds:.2f} s)"
     )
 

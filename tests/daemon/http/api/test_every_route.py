@@ -16,7 +16,7 @@ from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
 from tests.daemon.http.api.openapi.test_openapi_document import misfits
 from tests.matrices import FULL
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.http.api.openapi.openapi_document import document
 
@@ -112,7 +112,7 @@ class Asker:
 
     def _connect(self) -> None:
         self._connection = http.client.HTTPConnection("localhost")
-        self._connection.sock = connect(self._socket, 10)
+        self._connection.sock = connect_socket(self._socket, 10)
 
     def refused(
         self, method: str, target: str, body: bytes | None = None, **headers: str

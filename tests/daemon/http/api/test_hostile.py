@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
@@ -19,7 +19,7 @@ def ask(
     client: DaemonClient, method: str, target: str, body: bytes | None = None, **headers: str
 ) -> Any:
     connection = http.client.HTTPConnection("localhost")
-    connection.sock = connect(client.socket, 10)
+    connection.sock = connect_socket(client.socket, 10)
     try:
         connection.request(method, target, body, headers)
         response = connection.getresponse()
@@ -98,7 +98,7 @@ def test_a_compressed_body_is_refused(body: bytes, client: DaemonClient) -> None
 def test_a_client_that_leaves_in_the_middle_is_no_defect(
     client: DaemonClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with connect(client.socket, 10) as link:
+    with connect_socket(client.socket, 10) as link:
         link.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
     assert client.health()["pid"] == 1
     assert "a defect" not in caplog.text
@@ -117,7 +117,7 @@ def test_a_defect_is_hidden_from_the_client_and_logged(
 
 @pytest.mark.parametrize("raw", [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST"])
 def test_what_is_not_http_at_all(raw: bytes, client: DaemonClient) -> None:
-    with connect(client.socket, 10) as link:
+    with connect_socket(client.socket, 10) as link:
         link.sendall(raw)
     assert client.health()["pid"] == 1
 
@@ -158,7 +158,7 @@ def test_expectations_other_than_to_be_asked_for_the_body_are_ignored(
     client: DaemonClient, expectation: str
 ) -> None:
     head = f"POST /v1/undrain HTTP/1.1\r\nHost: x\r\nExpect: {expectation}\r\nContent-Length: 2\r\n"
-    with connect(client.socket, 10) as link, link.makefile("rb") as stream:
+    with connect_socket(client.socket, 10) as link, link.makefile("rb") as stream:
         link.sendall(f"{head}\r\n".encode())
         if expectation.lower() == "100-continue":
             assert (stream.readline(), stream.readline()) == (b"HTTP/1.1 100 Continue\r\n", b"\r\n")

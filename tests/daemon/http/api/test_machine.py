@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tests.daemon.http.api.fakes import FakeService
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.http.api import machine
@@ -55,7 +55,7 @@ def test_events_are_followed_by_sequence(service: FakeService, client: DaemonCli
 
 
 def opened(client: DaemonClient, query: str = "", *headers: str) -> socket.socket:
-    link = connect(client.socket, 10)
+    link = connect_socket(client.socket, 10)
     head = "".join(f"{header}\r\n" for header in headers)
     link.sendall(f"GET /v1/events/stream{query} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
     return link

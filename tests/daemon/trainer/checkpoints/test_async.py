@@ -91,7 +91,9 @@ def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
     output_dir = runs.directory / "kept" / "out"
     losses = runs.losses("kept")
     best = 1 + losses.index(min(losses))
-    steps = {checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(output_dir)}
+    steps = {
+        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(output_dir)
+    }
     assert steps == {2, 4, 5, best}
     assert (
         output_dir / checkpoint_dirs.BEST
@@ -102,9 +104,11 @@ def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
 
 def test_the_best_by_evaluation_is_the_one_that_evaluated_best(runs: Runs) -> None:
     output_dir = runs.directory / "evaluated" / "out"
-    best = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)
+    best = checkpoint_dirs.hinted_checkpoint(output_dir, checkpoint_dirs.BEST)
     assert best is not None
-    records = [checkpoint_dirs.read_record(path) for path in checkpoint_dirs.listing(output_dir)]
+    records = [
+        checkpoint_dirs.read_record(path) for path in checkpoint_dirs.list_checkpoints(output_dir)
+    ]
     smallest = min(records, key=lambda record: record.measured["eval_loss"])
     assert checkpoint_dirs.step_of(best.name) == smallest.step
 
@@ -114,9 +118,9 @@ def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Run
     assert [outcome["is_skipped"] for outcome in report["outcomes"]] == [False, True, True]
     assert not any(math.isfinite(outcome["grad_norm"]) for outcome in report["outcomes"][1:])
     assert re.match(r"2 skipped in a row, and the .* of step 4 is (nan|inf): ", report["error"])
-    record = checkpoint_dirs.check(runs.checkpoint("patient", 3))
+    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint("patient", 3))
     assert record.skipped_steps == 2
-    assert checkpoint_dirs.choose(runs.directory / "patient" / "out").path == runs.checkpoint(
+    assert checkpoint_dirs.newest_valid(runs.directory / "patient" / "out").path == runs.checkpoint(
         "patient", 3
     )
 
@@ -155,6 +159,6 @@ def test_what_fails_beside_training_is_told_and_a_stop_waits_for_what_does_not(
     steps = [event["step"] for event in attempt.events("checkpoint")]
     assert steps[-1] == max(attempt.losses())
     assert steps == sorted(set(steps))
-    [newest] = checkpoint_dirs.listing(tmp_path / "out")
-    assert checkpoint_dirs.check(newest).step == steps[-1]
+    [newest] = checkpoint_dirs.list_checkpoints(tmp_path / "out")
+    assert checkpoint_dirs.verify_checkpoint_files(newest).step == steps[-1]
     assert attempt.datagrams[-1]["phase"] == "stopped"

@@ -24,18 +24,18 @@ def saved(tmp_path: Path) -> Path:
 
 def test_a_whole_checkpoint_is_taken_and_says_how_it_was_checked(saved: Path) -> None:
     assert structure_error(saved) is None
-    trusting = checkpoint_dirs.choose(saved.parent, trusting=True, structure=check_structure)
+    trusting = checkpoint_dirs.newest_valid(saved.parent, trusting=True, structure=check_structure)
     assert (trusting.path, trusting.how) == (saved, checkpoint_dirs.UNCHANGED)
-    assert checkpoint_dirs.choose(saved.parent).how == checkpoint_dirs.DIGESTS
-    assert checkpoint_dirs.choose(saved.parent, digests=False).how == checkpoint_dirs.SIZES
+    assert checkpoint_dirs.newest_valid(saved.parent).how == checkpoint_dirs.DIGESTS
+    assert checkpoint_dirs.newest_valid(saved.parent, digests=False).how == checkpoint_dirs.SIZES
 
 
 def test_files_with_right_digests_that_do_not_make_a_whole_are_refused(saved: Path) -> None:
     """As if a save had lost a rank's file and sealed what was left."""
     (saved / "dcp" / "__1_0.distcp").unlink()
     write_manifest(saved, stamps=True)
-    assert checkpoint_dirs.choose(saved.parent).path == saved
-    choice = checkpoint_dirs.choose(saved.parent, trusting=True, structure=check_structure)
+    assert checkpoint_dirs.newest_valid(saved.parent).path == saved
+    choice = checkpoint_dirs.newest_valid(saved.parent, trusting=True, structure=check_structure)
     assert choice.path is None
     assert "__1_0.distcp" in choice.skipped[0].why
     assert structure_error(saved) == choice.skipped[0].why

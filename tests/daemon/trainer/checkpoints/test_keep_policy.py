@@ -50,14 +50,14 @@ def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> N
     committer = Committer(tmp_path / "runs", keeping, lambda path: None, say=said.append)
     for _ in range(2):
         assert committer.tidy(tmp_path / "runs" / newest.name) is None
-        assert steps(checkpoint_dirs.listing(output)) == [10, 20, 40]
+        assert steps(checkpoint_dirs.list_checkpoints(output)) == [10, 20, 40]
     assert said == [
         f"{tmp_path}/runs/{second} is old but kept: job 8 names it in script.command",
         f"{tmp_path}/runs/{first} is old but kept: job 7 names it in resume_from",
     ]
     shutil.rmtree(needed)
     assert committer.tidy(tmp_path / "runs" / newest.name) is None
-    assert steps(checkpoint_dirs.listing(output)) == [40]
+    assert steps(checkpoint_dirs.list_checkpoints(output)) == [40]
 
 
 def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:
@@ -110,6 +110,6 @@ def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
 def test_a_job_resumes_from_what_a_hint_names(tmp_path: Path, hint: str) -> None:
     fill(tmp_path, {10: 1.0, 20: 2.0})
     checkpoint_dirs.write_hint(tmp_path, hint, checkpoint_dirs.directory_name(10))
-    assert checkpoint_dirs.resolve(
+    assert checkpoint_dirs.resolve_resume_from(
         tmp_path / hint
     ).path == tmp_path / checkpoint_dirs.directory_name(10)

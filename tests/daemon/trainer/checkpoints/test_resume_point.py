@@ -39,11 +39,11 @@ def checkpoint(attempt: Attempt, step: int) -> Path:
 
 def test_a_checkpoint_is_complete_and_described(whole: Attempt) -> None:
     assert [event["step"] for event in whole.events("checkpoint")] == [2, 4]
-    record = checkpoint_dirs.check(checkpoint(whole, 2))
+    record = checkpoint_dirs.verify_checkpoint_files(checkpoint(whole, 2))
     assert (record.step, record.world_size, record.stage) == (2, 2, 3)
     assert record.consumed_sequences == 2 * 12
     assert (checkpoint(whole, 2) / "config.json").is_file()
-    assert checkpoint_dirs.latest(whole.run_dir / "out") == checkpoint(whole, 4)
+    assert checkpoint_dirs.latest_by_hint(whole.run_dir / "out") == checkpoint(whole, 4)
     assert all(name.endswith(".step") for name in record.replicated)
 
 
@@ -94,11 +94,13 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
     assert attempt.events("resumed")[0]["step"] == 2
     assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.DIGESTS
     assert {event["verified"] for event in attempt.events("checkpoint")} == {"at_save"}
-    assert [checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(output_dir)] == [
+    assert [
+        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(output_dir)
+    ] == [
         5,
         4,
     ]
-    checkpoint_dirs.check(damaged)  # written anew
+    checkpoint_dirs.verify_checkpoint_files(damaged)  # written anew
 
 
 def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
@@ -113,7 +115,7 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     statuses = killed.finish()
     assert statuses[0] == -signal.SIGKILL
     assert statuses[1] not in (0, 64, 65, 75)
-    assert [path.name for path in checkpoint_dirs.listing(output_dir)] == [
+    assert [path.name for path in checkpoint_dirs.list_checkpoints(output_dir)] == [
         checkpoint_dirs.directory_name(2)
     ]
     assert len(list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*"))) == 1
@@ -123,7 +125,7 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.UNCHANGED
     assert digest(output_dir / checkpoint_dirs.directory_name(2)) == before
     assert list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
-    checkpoint_dirs.check(output_dir / checkpoint_dirs.directory_name(4))
+    checkpoint_dirs.verify_checkpoint_files(output_dir / checkpoint_dirs.directory_name(4))
 
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Path) -> None:
@@ -133,7 +135,8 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Pa
     assert [event["step"] for event in attempt.events("save_failed")] == [2]
     assert "No space left on device" in attempt.events("save_failed")[0]["why"]
     assert [
-        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path / "out")
+        checkpoint_dirs.step_of(path.name)
+        for path in checkpoint_dirs.list_checkpoints(tmp_path / "out")
     ] == [4]
     assert list((tmp_path / "out").glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
 
@@ -144,7 +147,7 @@ def test_a_hint_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path, text:
     assert [event["step"] for event in attempt.events("checkpoint")] == [2, 4]
     assert attempt.events("save_failed") == []
     assert "step 4 is complete, but a later task failed: " in attempt.log()
-    checkpoint_dirs.check(checkpoint(attempt, 4))
+    checkpoint_dirs.verify_checkpoint_files(checkpoint(attempt, 4))
 
 
 def test_what_the_job_names_through_a_link_is_kept(
@@ -158,7 +161,8 @@ def test_what_the_job_names_through_a_link_is_kept(
     attempt = run(tmp_path, {**tree, "resume_from": str(link)})
     assert attempt.events("resumed")[0]["step"] == 2
     assert [
-        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path / "out")
+        checkpoint_dirs.step_of(path.name)
+        for path in checkpoint_dirs.list_checkpoints(tmp_path / "out")
     ] == [5, 2]
 
 
@@ -195,7 +199,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
     assert "move the checkpoints out of" in message
     assert "step 0" in message
     assert error_word(refused.value) == "bad_checkpoint"
-    assert sorted(path.name for path in checkpoint_dirs.listing(output_dir)) == names
+    assert sorted(path.name for path in checkpoint_dirs.list_checkpoints(output_dir)) == names
 
 
 def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_run_with_a_tokenizer_of_its_own(tmp_path: Path, text: Path) -> None:
     assert losses[4] < losses[1]
     checkpoint = attempt.run_dir / "out" / checkpoint_dirs.directory_name(4)
     assert json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"] == vocabulary
-    record = checkpoint_dirs.check(checkpoint)
+    record = checkpoint_dirs.verify_checkpoint_files(checkpoint)
     assert record.data is not None
     assert record.data.tokens == sum(len(line.split()) for line in text.read_text().splitlines())
 

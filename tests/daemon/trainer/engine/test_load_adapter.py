@@ -14,8 +14,8 @@ from tests.daemon.trainer.test_dpo_reference import GOLDEN
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
-from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotoolsd.children.export import export_newest
 
@@ -57,8 +57,8 @@ def test_peft_computes_what_the_job_trained(trained: tuple[Runs, Path], tmp_path
         "adapter_config.json",
         "adapter_model.safetensors",
     ]
-    merged = prepare(runs.checkpoint("first", 2), tmp_path / "merged", Options(dtype="fp32"))
-    perform(merged, budget=MemoryBudget(1 << 28), overwrite=False)
+    merged = prepare_export(runs.checkpoint("first", 2), tmp_path / "merged", Options(dtype="fp32"))
+    perform_conversion(merged, budget=MemoryBudget(1 << 28), overwrite=False)
     base = LlamaForCausalLM.from_pretrained(MODEL).eval()
     ids = torch.arange(3, 30).view(1, -1)
     with torch.no_grad():

@@ -26,7 +26,7 @@ from tests.daemon.trainer.engine_deepspeed.test_deepspeed import (
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public import diff
 from zerotools.runs import checkpoint_dirs
@@ -110,7 +110,7 @@ def test_the_adapters_alone_are_trained(runs: Runs, base: Path, stage: int) -> N
     held = {n.replace(".base_layer", ""): t for (n, role), t in found.items() if role == "param"}
     for name, value in before.items():
         assert numpy.array_equal(held[name], value), name
-    record = checkpoint_dirs.check(runs.checkpoint(f"z{stage}", 3))
+    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint(f"z{stage}", 3))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     assert {n for group in record.optimizer.groups for n in group.params} == trained
@@ -141,8 +141,8 @@ def test_peft_loads_the_adapter_alone(runs: Runs, base: Path, tmp_path: Path, na
 
     source, out = runs.checkpoint(name, 3), tmp_path / "adapter"
     merged = weights(source, tmp_path / "model")
-    done = consolidate.prepare(source, out, consolidate.Options(adapter_only=True))
-    perform(done, budget=MemoryBudget(), overwrite=False)
+    done = consolidate.prepare_export(source, out, consolidate.Options(adapter_only=True))
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False)
     assert diff(merged, base, adapter=out).is_equal
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), out)
     summed, exported = (
@@ -159,4 +159,7 @@ def test_other_ranks_hold_the_same(runs: Runs, tmp_path: Path, stage: int) -> No
     moved = tensors(changed(source, tmp_path / "moved", 3))
     held = {key: value for key, value in tensors(source).items() if key[1] != "param16"}
     assert all(moved[key].tobytes() == value.tobytes() for key, value in held.items())
-    assert checkpoint_dirs.check(tmp_path / "moved").lora == checkpoint_dirs.check(source).lora
+    assert (
+        checkpoint_dirs.verify_checkpoint_files(tmp_path / "moved").lora
+        == checkpoint_dirs.verify_checkpoint_files(source).lora
+    )

@@ -17,7 +17,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
@@ -75,13 +75,13 @@ def test_without_nvcc_torchs_adam_serves_on_gpus(
 
 
 def test_an_optimizer_that_needs_nvcc_is_refused_at_submit(deepspeed: Any) -> None:
-    from zerotools.jobs.preflight.deepspeed_accepts import refusal
+    from zerotools.jobs.preflight.deepspeed_accepts import deepspeed_refusal
 
     config = {"train_batch_size": 1, "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}}
-    said = refusal(config, 1, "cuda")
+    said = deepspeed_refusal(config, 1, "cuda")
     assert said is not None
     assert said.startswith("it cannot compile fused_lamb for lamb here: CUDA_HOME does not exist")
-    assert refusal(config, 1, "cpu") is None
+    assert deepspeed_refusal(config, 1, "cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_losses_are_those_of_engine_torch(runs: Runs, name: str) -> None:
 @pytest.mark.parametrize("name", ["optimizer", "both"])
 def test_checkpoints_hold_the_weights_alone(runs: Runs, tmp_path: Path, name: str) -> None:
     path = runs.checkpoint(name, 2)
-    assert checkpoint_dirs.check(path).weights_only
+    assert checkpoint_dirs.verify_checkpoint_files(path).weights_only
     held = load_file(path / "model.safetensors")
-    done = consolidate.prepare(
+    done = consolidate.prepare_export(
         runs.checkpoint("torch", 2), tmp_path / "out", consolidate.Options(dtype="fp32")
     )
-    perform(done, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(done, budget=MemoryBudget(), overwrite=False)
     wanted = load_file(tmp_path / "out/model.safetensors")
     assert held.keys() == wanted.keys()
     assert all(numpy.allclose(held[key], wanted[key], atol=1e-4) for key in held)
@@ -165,7 +165,7 @@ def test_a_stop_saves_leaves_nothing_behind_and_is_not_gone_on_from(
     attempt.processes[0].terminate()
     assert attempt.finish() == [EXIT_STOPPED], attempt.log()
     assert list(where.iterdir()) == []
-    saved = checkpoint_dirs.choose(Path(out)).record
+    saved = checkpoint_dirs.newest_valid(Path(out)).record
     assert saved is not None
     assert saved.weights_only
     again = run(tmp_path / "again", job(text, **tree, resume_from=out), expect=EXIT_BAD_JOB)

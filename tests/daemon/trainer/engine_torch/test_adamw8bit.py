@@ -109,7 +109,7 @@ def test_bytes_are_never_taken_for_moments_of_another_framework(by_ranks: dict[i
     source = by_ranks[3].checkpoint("whole-3", 2)
     output = by_ranks[3].directory / "elsewhere"
     with pytest.raises(Unsupported, match=r"exp_avg_8bit, .*DeepSpeed loads only equal kinds"):
-        convert.prepare(source, output, "universal", {})
+        convert.prepare_convert(source, output, "universal", {})
 
 
 @pytest.mark.parametrize("signed", [True, False])

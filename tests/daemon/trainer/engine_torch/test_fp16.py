@@ -17,7 +17,7 @@ from zerotools.core.training_state import LossScale
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
@@ -100,7 +100,7 @@ def test_a_run_resumed_between_overflows_ends_bit_for_bit_alike(runs: Runs) -> N
         assert runs.of("resumed", what) == runs.of("stage-3", what)[2:]
     assert runs.ended("resumed") == runs.ended("stage-3")
     saved, again = (
-        checkpoint_dirs.check(runs.checkpoint(name, STEPS)).loss_scale
+        checkpoint_dirs.verify_checkpoint_files(runs.checkpoint(name, STEPS)).loss_scale
         for name in ("stage-3", "resumed")
     )
     assert saved == again
@@ -108,7 +108,7 @@ def test_a_run_resumed_between_overflows_ends_bit_for_bit_alike(runs: Runs) -> N
 
 def test_the_tools_read_the_scale(runs: Runs) -> None:
     path = runs.checkpoint("stage-3", 2)
-    record, checkpoint = checkpoint_dirs.check(path), formats.read(path)
+    record, checkpoint = checkpoint_dirs.verify_checkpoint_files(path), formats.read(path)
     assert record.loss_scale is not None
     assert (record.skipped_steps, record.loss_scale.cur_scale) == (2, 2.0**20)
     state = formats.training_of(checkpoint)
@@ -129,9 +129,9 @@ def test_the_tools_read_the_scale(runs: Runs) -> None:
 
 def test_the_scale_goes_along_to_deepspeed(runs: Runs, tmp_path: Path) -> None:
     source, out = runs.checkpoint("stage-3", 2), tmp_path / "out"
-    conversion = convert.prepare(source, out, "deepspeed", {"world_size": 2, "stage": 2})
+    conversion = convert.prepare_convert(source, out, "deepspeed", {"world_size": 2, "stage": 2})
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     before, written = (formats.training_of(formats.read(path)) for path in (source, out))
     assert (
         (written.skipped, written.precision) == (before.skipped, before.precision) == (2, FLOAT16)

@@ -19,7 +19,7 @@ from zerotools.formats.dcp.lay_out_other_format import (
     lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.ops.conversions import reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 
@@ -145,7 +145,7 @@ def test_each_rank_saves_its_part_of_the_optimizer_at_stage_1(by_ranks: dict[int
     assert cut(saved[1], "exp_avg") == cut(saved[3], "exp_avg") != cut(saved[0], "exp_avg")
     assert cut(saved[1], "param") == cut(saved[0], "param") != cut(saved[3], "param")
     assert cut(saved[2], "param") == cut(saved[3], "param")
-    replicated = [set(checkpoint_dirs.check(path).replicated) for path in saved]
+    replicated = [set(checkpoint_dirs.verify_checkpoint_files(path).replicated) for path in saved]
     assert replicated[0] > replicated[1] > replicated[2] == replicated[3]
 
 
@@ -156,9 +156,9 @@ def test_reshard_writes_what_the_trainer_would_have(
     from tests.daemon.trainer.tensors import digest
 
     source, out = by_ranks[2].checkpoint(f"stage-{stage}", 2), tmp_path / "out"
-    conversion = reshard.prepare(source, out, world_size=3)
+    conversion = reshard.prepare_reshard(source, out, world_size=3)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     assert digest(out) == digest(source)
     for role in ("param", "exp_avg"):
         assert cut(out, role) == cut(by_ranks[3].checkpoint(f"stage-{stage}", 2), role)

@@ -49,7 +49,7 @@ class Interrupted:
         if lost:
             self.wrong.append(f"{len(lost)} numbers are in one of the runs alone")
         name = checkpoint_dirs.directory_name(self.steps)
-        checkpoint_dirs.check(self.output / name)
+        checkpoint_dirs.verify_checkpoint_files(self.output / name)
         if digest(self.output / name) != digest(self.untouched / name):
             self.wrong.append("weights or optimizer state differ")
 

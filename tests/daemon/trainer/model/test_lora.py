@@ -79,7 +79,7 @@ def test_adapters_learn_alike_on_all_ranks_and_resume(runs: dict[int, Runs]) -> 
 
 
 def test_the_record_says_what_was_trained(runs: dict[int, Runs]) -> None:
-    record = checkpoint_dirs.check(runs[2].checkpoint("stage-3", 4))
+    record = checkpoint_dirs.verify_checkpoint_files(runs[2].checkpoint("stage-3", 4))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     hidden, inner, layers = 32, 64, 2
@@ -131,13 +131,15 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     from transformers import AutoModelForCausalLM, GPT2Config
 
     from zerotools import load_state_dict
-    from zerotools.ops.conversions.consolidate import Options, prepare
-    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.conversions.consolidate import Options, prepare_export
+    from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotoolsd.trainer.model.lora import add_adapters
 
     source, out = runs[1].checkpoint("gpt2", 2), tmp_path / "exported"
-    perform(prepare(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False)
+    perform_conversion(
+        prepare_export(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False
+    )
     adapted = AutoModelForCausalLM.from_config(GPT2Config(**TINY_GPT2))
     plain = AutoModelForCausalLM.from_pretrained(out).eval()
     spec = LoraSpec(rank=RANK, alpha=ALPHA, target_modules=("c_attn", "c_proj"))
@@ -219,14 +221,16 @@ def test_frozen_weights_keep_their_bits_in_checkpoint_and_export(
     from safetensors.torch import load_file
 
     from zerotools import load_state_dict
-    from zerotools.ops.conversions.consolidate import Options, prepare
-    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.conversions.consolidate import Options, prepare_export
+    from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.tile_workers import MemoryBudget
 
     source, out = halves.checkpoint(f"{name}-train", 4), tmp_path / "exported"
     started = halves.report[f"{name}-train"]
     model = load_state_dict(source)
-    perform(prepare(source, out, Options()), budget=MemoryBudget(), overwrite=False)
+    perform_conversion(
+        prepare_export(source, out, Options()), budget=MemoryBudget(), overwrite=False
+    )
     exported = load_file(out / "model.safetensors")
     for key, saved in model.items():
         stem = key.replace(".base_layer.", ".")
@@ -248,7 +252,7 @@ def test_frozen_weights_are_those_of_the_directory(halves: Runs) -> None:
 
     from zerotools import load_state_dict
 
-    record = checkpoint_dirs.check(halves.checkpoint("3-train", 4))
+    record = checkpoint_dirs.verify_checkpoint_files(halves.checkpoint("3-train", 4))
     assert record.model.frozen > 0
     kept = {name: load_state_dict(halves.checkpoint(f"{name}-train", 4)) for name in PLACES}
     exact = load_state_dict(halves.checkpoint("3-fp32", 4))

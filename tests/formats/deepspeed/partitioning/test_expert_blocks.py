@@ -9,7 +9,11 @@ from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Range, Ranges, covering_ranges
-from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joined_blocks, stacked
+from zerotools.formats.deepspeed.partitioning.expert_blocks import (
+    in_whole,
+    joined_blocks,
+    stacked_experts,
+)
 from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, StackedExperts
 
 BLOCKS = (ExpertBlock(2, 2, 4), ExpertBlock(0, 2, 4))
@@ -52,7 +56,7 @@ def test_files_of_experts_are_rows_and_a_lost_one_is_a_hole() -> None:
         for n in (0, 3)
     }
     other = Tensor(FLOAT32, (), ())
-    made = stacked(experts, {**tensors, "m.deepspeed_experts.0.w": other})
+    made = stacked_experts(experts, {**tensors, "m.deepspeed_experts.0.w": other})
     assert made["m.deepspeed_experts.0.w"] is other
     assert made["m.experts.w1"].shape == (4, 3, 2)
     assert [(chunk.box.start, chunk.file) for chunk in made["m.experts.w1"].chunks] == [

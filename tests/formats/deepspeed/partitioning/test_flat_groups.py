@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layouts import shapes
-from zerotools.formats.deepspeed.partitioning.flat_groups import flat_order, paddings_of, slots
+from zerotools.formats.deepspeed.partitioning.flat_groups import (
+    flat_order,
+    paddings_of,
+    round_robin_order,
+)
 from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     partition_contents,
@@ -22,8 +26,8 @@ named_shapes = st.lists(shapes, min_size=1, max_size=6).map(
 
 
 def test_round_robin_deals_parameters_to_ranks_in_turn() -> None:
-    assert slots(7, 3) == [0, 3, 6, 1, 4, 2, 5]
-    assert slots(2, 4) == [0, 1]
+    assert round_robin_order(7, 3) == [0, 3, 6, 1, 4, 2, 5]
+    assert round_robin_order(2, 4) == [0, 1]
     assert flat_order(list("abcde"), 2, round_robin=True) == list("acebd")
     assert flat_order(list("abcde"), 2, round_robin=False) == list("abcde")
 

@@ -15,13 +15,13 @@ from zerotools.formats.deepspeed.reading.compare_copies import compare_copies
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def export(tag: Path, out: Path, *, verify: bool) -> None:
-    conversion = consolidate.prepare(tag, out, consolidate.Options())
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=verify)
+    conversion = consolidate.prepare_export(tag, out, consolidate.Options())
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=verify)
 
 
 def refused(tag: Path, tmp_path: Path, why: str) -> None:

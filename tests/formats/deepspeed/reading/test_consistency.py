@@ -19,7 +19,7 @@ from zerotools.formats.deepspeed.reading.consistency import files_of_one_save, s
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 CASES = ["z1-bf16-w4", "z2-fp32-w2", "z3-bf16-w2", "bf16-optimizer-w2", "z2-fp32-w2-elastic"]
@@ -89,9 +89,11 @@ def test_other_names_of_the_folder_are_not_damage(folder: bytes, tmp_path: Path)
 @pytest.mark.parametrize("case", ["z2-bf16-w2", "z2-fp32-w2", "z3-bf16-w2"])
 def test_swapped_files_of_what_zerotools_wrote(case: str, tmp_path: Path) -> None:
     """Its archives have the folder that torch gives them, which says whose they are."""
-    made = reshard.prepare(DEEPSPEED / case / "checkpoint", tmp_path / "three", world_size=3)
+    made = reshard.prepare_reshard(
+        DEEPSPEED / case / "checkpoint", tmp_path / "three", world_size=3
+    )
     assert isinstance(made, Conversion)
-    perform(made, budget=MemoryBudget(), overwrite=False)
+    perform_conversion(made, budget=MemoryBudget(), overwrite=False)
     (tag,) = (path for path in (tmp_path / "three").iterdir() if path.is_dir())
     assert problems_of(tag) == []
     for file in tag.iterdir():
@@ -170,15 +172,15 @@ def test_an_average_that_was_swapped_in_can_be_had(case: str, helps: str, tmp_pa
     tag = copied(case, tmp_path)
     poke(shards(tag)[0], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
     with pytest.raises(Unsupported, match=helps):
-        consolidate.prepare(tag, tmp_path / "out", consolidate.Options())
+        consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options())
 
 
 def test_weights_are_exported_where_masters_are_not_asked_for(tmp_path: Path) -> None:
     tag = copied("z2-bf16-w2-sgd", tmp_path)
     poke(shards(tag)[0], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
-    consolidate.prepare(tag, tmp_path / "out", consolidate.Options(weights_from="weights"))
+    consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options(weights_from="weights"))
     with pytest.raises(Unsupported, match="is not the bfloat16 of its master"):
-        consolidate.prepare(tag, tmp_path / "out", consolidate.Options())
+        consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options())
 
 
 def test_model_files_of_two_steps(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from zerotools.formats import read
 from zerotools.formats.deepspeed.reading.merge_mp_ranks import with_sequence_ranks
 from zerotools.formats.deepspeed.schema.file_names import TagListing, optim_file
 from zerotools.ops.conversions import reshard
-from zerotools.ops.conversions.conversion import Conversion, prove
+from zerotools.ops.conversions.conversion import Conversion, prove_coverage
 
 SAVED = GOLDEN / "deepspeed-0.18.9"
 
@@ -69,7 +69,7 @@ def test_a_lost_file_is_named_as_it_was_called(case: str, lost: str, tmp_path: P
 
 def test_the_output_says_how_its_files_are_called(tmp_path: Path) -> None:
     source = SAVED / "sequence-z1-fp32-w2" / "checkpoint"
-    conversion = reshard.prepare(source, tmp_path / "out", world_size=3)
+    conversion = reshard.prepare_reshard(source, tmp_path / "out", world_size=3)
     assert isinstance(conversion, Conversion)
-    prove(conversion)
+    prove_coverage(conversion)
     assert any("all files are of mp_rank_00" in note for note in conversion.notes)

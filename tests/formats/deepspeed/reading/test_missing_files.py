@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import format_of, read
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import prove
+from zerotools.ops.conversions.conversion import prove_coverage
 
 Z0, Z1 = "pipeline-z0-bf16-w2", "pipeline-z1-fp32-w4"
 
@@ -52,7 +52,10 @@ def test_a_stage_that_uses_the_tied_layer_of_another(tmp_path: Path) -> None:
     assert found.problems == []
     assert found.tensors.keys() == whole.tensors.keys()
     assert ["tied_modules.embed.weight" in said for said in doubts(found).values()] == [True]
-    assert prove(consolidate.prepare(tag, tmp_path / "out", consolidate.Options())) == 5
+    assert (
+        prove_coverage(consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options()))
+        == 5
+    )
 
 
 def test_a_tied_weight_whose_shape_is_not_known(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.training_state import Scalar
 from zerotools.formats import read, training_of
-from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import json_value
 
 CASES = sorted(
     path.parent
@@ -30,7 +30,7 @@ def test_groups_are_those_of_the_engine(case: Path) -> None:
     assert [list(group.params) for group in training.groups] == [names for names, _ in wanted]
     if not getattr(checkpoint.native, "is_elastic", False):
         for group, (_, options) in zip(training.groups, wanted, strict=True):
-            known = {key: plain(value) for key, value in group.options.items()}
+            known = {key: json_value(value) for key, value in group.options.items()}
             assert {key: known.get(key) for key in options} == options
 
 

@@ -34,8 +34,8 @@ from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zer
 from zerotools.formats.format import WriteOptions
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.reshard import Unchanged, prepare
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.reshard import Unchanged, prepare_reshard
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 PATH = Path("run/mp_rank_00_model_states.pt")
@@ -197,10 +197,10 @@ def test_files_name_experts_by_their_number_on_the_rank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_output_is_verified(case: str, tmp_path: Path) -> None:
-    conversion = prepare(DEEPSPEED / case / "checkpoint", tmp_path / "out", world_size=6)
+    conversion = prepare_reshard(DEEPSPEED / case / "checkpoint", tmp_path / "out", world_size=6)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
-    assert isinstance(prepare(tmp_path / "out", tmp_path / "o", world_size=6), Unchanged)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    assert isinstance(prepare_reshard(tmp_path / "out", tmp_path / "o", world_size=6), Unchanged)
 
 
 def test_stages_1_and_2_are_one_another(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
     settings = ZeroSettings(
         ds_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
     )
-    assert isinstance(prepare(source.root, tmp_path / "o", world_size=4), Unchanged)
+    assert isinstance(prepare_reshard(source.root, tmp_path / "o", world_size=4), Unchanged)
     assert isinstance(
-        prepare(
+        prepare_reshard(
             source.root,
             tmp_path / "o",
             world_size=4,
@@ -287,8 +287,8 @@ def test_a_lost_rank_of_autoep_is_a_hole(case: str, tmp_path: Path) -> None:
     name = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
     (tmp_path / "saved" / "global_step2" / name).unlink()
     with pytest.raises(BadFile, match=f"{name} is missing"):
-        perform(
-            consolidate.prepare(tmp_path / "saved", tmp_path / "out", consolidate.Options()),
+        perform_conversion(
+            consolidate.prepare_export(tmp_path / "saved", tmp_path / "out", consolidate.Options()),
             budget=MemoryBudget(),
             overwrite=False,
         )
@@ -339,7 +339,7 @@ def test_a_missing_rank_is_named(rank: int, tmp_path: Path) -> None:
     name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
     (tmp_path / "saved" / "global_step2" / name).unlink()
     with pytest.raises(BadFile, match=f"{name} is missing"):
-        prepare(tmp_path / "saved", tmp_path / "out", world_size=4)
+        prepare_reshard(tmp_path / "saved", tmp_path / "out", world_size=4)
 
 
 STAGE_2, STAGE_3, MUON = AUTOEP_CASES = (
@@ -476,7 +476,7 @@ def test_a_universal_checkpoint_is_not_cut_for_ranks(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=said):
         lay_out_zero(source, training_of(source), tmp_path / "out", world_size=2)
     with pytest.raises(Unsupported, match=said):  # and it does not name the command above
-        prepare(source.origin.path, tmp_path / "out", world_size=2)
+        prepare_reshard(source.origin.path, tmp_path / "out", world_size=2)
 
 
 @pytest.mark.parametrize("case", [*AUTOEP_CASES, UNIVERSAL])

@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.formats.megatron.writing.single_tensors import norm_names, single_tensors
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 
 STACKED = "decoder.layers.mlp.experts.experts.linear_fc2.weight"
 
@@ -42,7 +42,7 @@ def test_each_expert_of_each_layer_is_a_tensor(is_transposed: bool, tmp_path: Pa
     source = stored(tmp_path, shape, chunks, lying)
     singles = single_tensors(source)
     made = Checkpoint(tmp_path, singles.tensors, source.origin, files=source.files)
-    arrays = load(made, dict.fromkeys(singles.tensors, FLOAT32))
+    arrays = load_tensors(made, dict.fromkeys(singles.tensors, FLOAT32))
     assert len(arrays) == 6
     for layer in range(2):
         for expert in range(3):

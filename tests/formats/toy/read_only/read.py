@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
-from zerotools.core.dtypes import named
+from zerotools.core.dtypes import dtype_named
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.source_stamps import note_source
@@ -25,7 +25,7 @@ def read(path: Path, format_name: str) -> Checkpoint:
     try:
         tensors = {
             Key(name, "param"): Tensor(
-                named(entry["dtype"]),
+                dtype_named(entry["dtype"]),
                 shape := tuple(entry["shape"]),
                 [Chunk(Box.whole(shape), DATA, entry["offset"])],
             )

@@ -16,8 +16,8 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import FORMATS, table_of
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.consolidate import exported_formats
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.convert import prepare, written_formats
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.convert import prepare_convert, written_formats
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.inspection.inspect import inspect
@@ -48,9 +48,9 @@ def test_it_is_detected_read_and_shown(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("to", ["safetensors", "torch", "dcp"])
 def test_it_is_converted(checkpoint: Path, tmp_path: Path, to: str) -> None:
-    conversion = prepare(checkpoint, tmp_path / "out", to, {}, table=TABLE)
+    conversion = prepare_convert(checkpoint, tmp_path / "out", to, {}, table=TABLE)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
+    perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
     assert tensor_bytes(formats.read(tmp_path / "out"), W) == bytes(range(48))
 
 
@@ -58,7 +58,7 @@ def test_it_is_never_written(checkpoint: Path, tmp_path: Path) -> None:
     assert {*written_formats(TABLE)} == {*written_formats()}
     assert {*exported_formats(TABLE)} == {*exported_formats()}
     with pytest.raises(Unsupported, match=r"is read_only, which zerotools does not reshard; "):
-        reshard.prepare(checkpoint, tmp_path / "out", world_size=2, table=TABLE)
+        reshard.prepare_reshard(checkpoint, tmp_path / "out", world_size=2, table=TABLE)
 
 
 def test_a_damaged_file_is_refused(checkpoint: Path) -> None:

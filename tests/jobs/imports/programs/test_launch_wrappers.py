@@ -7,14 +7,14 @@ import pytest
 from zerotools.jobs.imports.programs.launch_wrappers import (
     StartCommand,
     commands_within,
+    launched_command,
     script_of,
     settings_by,
-    started,
 )
 
 
 def launches(text: str) -> list[StartCommand]:
-    found = (started(command.words) for command in commands_within(text, "run.sh"))
+    found = (launched_command(command.words) for command in commands_within(text, "run.sh"))
     return [each for each in found if each is not None]
 
 

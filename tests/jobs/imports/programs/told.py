@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, import_configs
-from zerotools.jobs.imports.programs.launcher_options import joined
+from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.job_keys import look_up
@@ -15,7 +15,7 @@ from zerotools.jobs.text.document import Document
 
 def of(recipe: Recipe, file: Document | None = None) -> Imported:
     """The job that `recipe` amounts to, without files that it names."""
-    accelerate = None if recipe.accelerate is None else joined(file, recipe.accelerate)
+    accelerate = None if recipe.accelerate is None else with_launch_options(file, recipe.accelerate)
     return import_configs(None, recipe=recipe, accelerate=accelerate)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.jobs.imports.reading.batch_size import shares
+from zerotools.jobs.imports.reading.batch_size import sequence_divisor
 from zerotools.jobs.imports.reading.config_reader import Claims
 
 
@@ -25,6 +25,6 @@ def test_tensor_ranks_share_their_sequences(
     for key, value in (("gpus", ranks), ("zero.tensor_ranks", tensor)):
         if value is not None:
             claims.add(key, value, "here")
-    found = shares(claims)
+    found = sequence_divisor(claims)
     assert (None if found is None else found.value) == parts
     assert found is None or found.place == place

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.imports.reading.import_report import Findings, render
+from zerotools.jobs.imports.reading.import_report import Findings, report_lines
 
 
 def test_mends_of_one_kind_are_one_line_with_their_places() -> None:
     odd, quotes = "an odd space", "typographic quotes"
     lines = [2, 3, 4, 7, 9]
     accepted = [*(f"ds.json:{line}: {odd}" for line in lines), f"ds.json:3: {quotes}"]
-    assert list(render(Findings(accepted=accepted))) == [
+    assert list(report_lines(Findings(accepted=accepted))) == [
         "# repaired as by --lenient",
         f"#   ds.json: {odd} (5 lines: 2 to 4, 7, 9); {quotes} (line 3)",
     ]

@@ -30,7 +30,7 @@ from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
 from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.jobs.states import ACTIVE, TERMINAL
-from zerotools.jobs.step_curves import finite
+from zerotools.jobs.step_curves import finite_number
 
 FACT_COLUMNS, MOST_FOLDED, MOST_ATTEMPTS = 11, 6, 3
 """On the page of a job: the width of the names of facts, the most lines of a fact, and the most
@@ -202,12 +202,12 @@ def _speed(job: Job) -> list[tuple[int, Line]]:
     )
     parts: list[tuple[int, Line]] = []
     for order, name, form, factor in forms:
-        value = finite(record.get(name))
+        value = finite_number(record.get(name))
         if value is not None and (value or name != "skipped_steps"):
             parts.append((order, [(form.format(value * factor), "strong" if order < 2 else "")]))
     attempt = job["attempt"] or {}
     for name, key in (("GPU", "peak_gpu_bytes"), ("host", "peak_host_bytes")):
-        if (held := finite(attempt.get(key))) is not None:
+        if (held := finite_number(attempt.get(key))) is not None:
             parts.append((7, [(f"{name} peak ", "quiet"), (render.size(held), "")]))
     return parts
 

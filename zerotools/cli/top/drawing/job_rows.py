@@ -28,7 +28,7 @@ from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, meter, padded, plain
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
-from zerotools.jobs.step_curves import finite
+from zerotools.jobs.step_curves import finite_number
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
@@ -150,7 +150,7 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
         case "saved":
             return saved_step(job)
         case "tokens/s":
-            speed = finite(record.get("tokens_per_second"))
+            speed = finite_number(record.get("tokens_per_second"))
             return ("-", "quiet") if speed is None else (short_numbers.thousands(speed), "")
         case "step":
             return steps(job), "quiet"
@@ -187,7 +187,10 @@ def seconds_left(job: Job) -> float | None:
     if job["state"] != RUNNING or not total or has_old_step(job):
         return None
     record = job["progress"] or {}
-    left, step = finite(record.get("seconds_left")), finite(record.get("step_seconds"))
+    left, step = (
+        finite_number(record.get("seconds_left")),
+        finite_number(record.get("step_seconds")),
+    )
     if left is None and step is not None:
         left = step * (total - done)
     return left if left is not None and 0 <= left < sys.maxsize and math.isfinite(left) else None

@@ -13,7 +13,7 @@ from zerotools.cli.top.reading.disk_reader import CheckpointDirectory, DiskReade
 from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint, ReportReader
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import finite
+from zerotools.jobs.step_curves import finite_number
 
 LOG_BYTES = 1 << 13
 REMEMBERED = 8
@@ -113,7 +113,7 @@ def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
     return ReportedCheckpoint(
         step=step,
         path=path,
-        time=finite(verified.get("time")),
+        time=finite_number(verified.get("time")),
         verified=str(how) if how else None,
         not_verified=str(why) if why else None,
     )

@@ -11,7 +11,7 @@ from zerotools.cli.job_views.job_curves import history
 from zerotools.cli.output.text_charts import SeriesPoints
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import finite, step_of
+from zerotools.jobs.step_curves import finite_number, step_of
 
 MOST_PARTS = 600
 STEADY = 300
@@ -294,9 +294,9 @@ class ReportReader:
         self._checkpoints[path] = ReportedCheckpoint(
             step=step,
             path=path,
-            time=finite(record.get("time")),
+            time=finite_number(record.get("time")),
             size_bytes=_count(record.get("bytes")),
-            seconds=finite(record.get("seconds")),
+            seconds=finite_number(record.get("seconds")),
             verified=_words(record.get("verified")),
             not_verified=_words(record.get("not_verified")),
         )
@@ -366,5 +366,5 @@ def _words(value: object) -> str | None:
 
 
 def _put(curve: LongCurve, step: int, value: object) -> None:
-    if (number := finite(value)) is not None:
+    if (number := finite_number(value)) is not None:
         curve.put(step, number)

@@ -73,7 +73,7 @@ def _file_of(tensor: Tensor) -> str:
     return next((chunk.file for chunk in tensor.chunks), "a file that is missing")
 
 
-def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def stacked_experts(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors from expert files, with the experts of AutoEP stacked: one tensor for
     each weight of a layer, with all experts.
 

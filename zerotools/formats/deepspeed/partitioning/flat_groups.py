@@ -379,7 +379,7 @@ def _check_zero3_partitions(group: FlatGroup) -> None:
 _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
-def slots(count: int, ranks: int) -> list[int]:
+def round_robin_order(count: int, ranks: int) -> list[int]:
     """Return, for each position in a flat buffer in round robin order, the index of the parameter
     there in the optimizer's order.
     """
@@ -421,7 +421,7 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     """
     names = list(group.shapes)
     if round_robin:
-        places = zip(slots(len(names), group.geometry.dp_size), names, strict=True)
+        places = zip(round_robin_order(len(names), group.geometry.dp_size), names, strict=True)
         names = [name for _, name in sorted(places)]
     position = {name: i for i, name in enumerate(names)}
     for optim in group.optim_states:
@@ -444,7 +444,7 @@ def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[s
     """Return the parameter names in the order in which they are in the flat buffer, which `ranks`
     ranks share.
     """
-    return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
+    return [names[i] for i in round_robin_order(len(names), ranks)] if round_robin else list(names)
 
 
 def alignment_of(precision: DType) -> int:

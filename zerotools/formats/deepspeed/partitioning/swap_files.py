@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
@@ -120,7 +120,8 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
         if size >= needed:  # an older, longer file is written over from its beginning
             return None
         message = (
-            f"{path} has {counted(size, 'byte')}, but its partition needs {needed}: take another "
+            f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: take "
+            "another "
             "copy"
         )
     return Problem(message, partition.file)

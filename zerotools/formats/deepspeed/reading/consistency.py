@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.schema.pt_keys import (
     numel_of,
     slice_mappings,
 )
-from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
@@ -60,7 +60,7 @@ def step_of(optim: OptimStates) -> float | None:
     try:
         return _saved_step(optim)
     except BadFile as error:
-        tolerate(optim.file.path, error)
+        raise_or_record(optim.file.path, error)
         return None
 
 
@@ -143,7 +143,7 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     try:
         yield what, _saved_step(optim)
     except BadFile as error:
-        tolerate(optim.file.path, error)
+        raise_or_record(optim.file.path, error)
         yield what, _LOST
     yield PARTITION_COUNT, optim.partition_count
     for number, group in enumerate(optim.param_groups or ()):

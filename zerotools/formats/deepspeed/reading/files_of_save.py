@@ -37,7 +37,12 @@ from zerotools.formats.deepspeed.schema.optim_states import (
 )
 from zerotools.formats.deepspeed.schema.pt_keys import numel_of, slice_mappings, start_of
 from zerotools.formats.deepspeed.schema.tag import open_tag
-from zerotools.io.files.tolerated_damage import is_tolerated, lose_unnamed, stand_in, tolerate
+from zerotools.io.files.tolerated_damage import (
+    is_tolerated,
+    raise_or_record,
+    record_lost_unnamed,
+    stand_in,
+)
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
@@ -195,10 +200,10 @@ def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
         try:
             return parse_model(TorchFile.open(directory, rank_files[rank]))
         except BadFile as error:
-            tolerate(directory / rank_files[rank], error)
+            raise_or_record(directory / rank_files[rank], error)
             errors.append(error)
             if not rank:
-                lose_unnamed(directory / rank_files[rank])
+                record_lost_unnamed(directory / rank_files[rank])
     raise errors[0]
 
 
@@ -217,7 +222,7 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | 
             return parse_optim_states(TorchFile.open(directory, names[rank]))
         except BadFile as error:
             errors.append(error)
-    tolerate(directory / names[min(names)], errors[0])
+    raise_or_record(directory / names[min(names)], errors[0])
     return None
 
 
@@ -333,7 +338,7 @@ def substitute_model(
         raise BadFile(f"{error}; {ADVICE}") from None
     path = directory / name
     said = f"{error}; names and shapes are taken from {model.file.path}"
-    tolerate(path, BadFile(said))
+    raise_or_record(path, BadFile(said))
     size = path.stat().st_size if path.is_file() else 0
     behind = {stored.storage.key: size for stored in (model.module or {}).values()}
     tree = {key: model.fields.tree[key] for key in _OF_THE_RUN if key in model.fields}

@@ -18,13 +18,13 @@ from zerotools.core.tensor_parallel_rules import (
     PlacedBlock,
     Replicated,
     place_chunk,
-    placements,
+    shard_placements,
     whole_shape,
 )
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
-from zerotools.io.files.tolerated_damage import is_tolerated, lose_name, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record, record_lost_tensor
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def _merge_stage(
             error = BadFile(
                 f"{path}: {key} is in {len(present)} of {len(shards)} tensor-parallel ranks"
             )
-            tolerate(path, error)
-            lose_name(path, key.name)
+            raise_or_record(path, error)
+            record_lost_tensor(path, key.name)
             continue
         if present[0].shape:
             yield key, _joined(key, present, stage, rules)
@@ -116,7 +116,7 @@ def _joined(
     rule = rules.rule_of(key.name, shapes, otherwise)
     try:
         shape = whole_shape(rule, shapes)
-        placed = [placements(rule, shapes, rank) for rank in range(len(shards))]
+        placed = [shard_placements(rule, shapes, rank) for rank in range(len(shards))]
     except ValueError as error:
         raise BadFile(f"{stage[0].model.file.path}: {key}: {error}") from None
     dtype = next((shard.dtype for shard in shards if any(shard.chunks)), shards[0].dtype)

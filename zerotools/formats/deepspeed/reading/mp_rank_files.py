@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.partitioning.flat_groups import (
@@ -62,7 +62,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     parse_optim_states,
 )
 from zerotools.formats.deepspeed.schema.pt_keys import numel_of, slice_mappings
-from zerotools.io.files.tolerated_damage import lose_unnamed, tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
@@ -219,12 +219,12 @@ def _optim_states(
 
 def _left_over(directory: Path, name: str, size: int) -> Problem:
     return Problem(
-        f"{directory / name} belongs to a run of more than {counted(size, 'rank')}", name
+        f"{directory / name} belongs to a run of more than {count_text(size, 'rank')}", name
     )
 
 
 def _missing(directory: Path, name: str, size: int) -> Problem:
-    return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
+    return Problem(f"{directory / name} is missing; the run had {count_text(size, 'rank')}", name)
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
@@ -273,7 +273,7 @@ def stage_3_models(
             is_first = own == first.file.name
             found.append(first if is_first else parse_model(TorchFile.open(directory, own)))
         except BadFile as error:
-            tolerate(directory / expected, error)
+            raise_or_record(directory / expected, error)
             found.append(None)
     problems += duplicated_files(model.file for model in found if model is not None)
     return found
@@ -331,8 +331,8 @@ def _state_dict(
     try:
         file = TorchFile.open(directory, name)
     except BadFile as error:
-        tolerate(directory / name, error)
-        lose_unnamed(directory / name)
+        raise_or_record(directory / name, error)
+        record_lost_unnamed(directory / name)
         return
     problems += misnamed_files([file])
     if not isinstance(file.tree, Mapping):

@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning import Keep
-from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked
+from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked_experts
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
@@ -43,7 +43,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
     read_layout,
 )
 from zerotools.io.files.source_stamps import note_source
-from zerotools.io.files.tolerated_damage import is_tolerated, tolerate
+from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinning_record import read_thinned
 
@@ -127,7 +127,7 @@ def _mp_shards(
     for mp_rank, save in zip(listing.mp_ranks, saves, strict=False):
         whole = {**(layers[mp_rank % tensor_ranks] if mp_rank % tensor_ranks < len(layers) else {})}
         files = expert_tensors(directory, listing, mp_rank, problems)
-        whole |= stacked(save.model.stacked_experts, files)
+        whole |= stacked_experts(save.model.stacked_experts, files)
         mp_shards.append(
             load_mp_rank(
                 directory, listing, mp_rank, save, whole, problems, weights_alone=weights_alone
@@ -268,4 +268,6 @@ def _noted(directory: Path, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         except OSError as error:
             if not is_tolerated():
                 raise
-            tolerate(directory / name, BadFile(f"{directory / name} cannot be read: {error}"))
+            raise_or_record(
+                directory / name, BadFile(f"{directory / name} cannot be read: {error}")
+            )

@@ -20,7 +20,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts, s
 from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tree_tensors import as_tensor, unread
+from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread
 
 Value = TypeVar("Value")
 Shapes = dict[str, tuple[int, ...]]
@@ -166,7 +166,7 @@ def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor
         tensor = as_tensor(value)
         if tensor is not None:
             found[str(name)] = tensor
-        elif not str(name).endswith("_extra_state") and (why := unread(value)) is not None:
+        elif not str(name).endswith("_extra_state") and (why := why_unread(value)) is not None:
             raise Unsupported(f"{path}: {name!s:.200} is {why}")
     return found
 

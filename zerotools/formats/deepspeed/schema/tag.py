@@ -16,7 +16,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     list_files,
 )
 from zerotools.io.files.regular_files import read_regular, source_file
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 
 _LONGEST_NAME = 255
 _LARGEST_LATEST = 4096
@@ -73,7 +73,7 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
             f"{found.directory} has optimizer files of DeepSpeed, and its *_model_states.pt are "
             "missing"
         )
-        tolerate(found.directory, error)
+        raise_or_record(found.directory, error)
     return found, listing
 
 

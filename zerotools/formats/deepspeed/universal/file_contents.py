@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     UNKNOWN,
 )
 from zerotools.io.files.directory_entries import stays_below_root
-from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk_values
 from zerotools.io.torchzip.pt_file import TorchFile
 
 STEP = "step"
@@ -271,7 +271,7 @@ def is_writable(value: Any, file: TorchFile | None) -> bool:
     """Return whether a tree can be pickled if its tensors are those in `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
-        for part in walk(value)
+        for part in walk_values(value)
     )
 
 

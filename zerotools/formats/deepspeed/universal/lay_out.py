@@ -50,7 +50,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STAT
 from zerotools.formats.deepspeed.writing.lay_out import run_sidecars
 from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.carried_files import literal, sidecar_files
+from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -135,7 +135,7 @@ def lay_out_universal(
     client, unwritable = _client(source, training)
     _add_models(files, source, training, contents, client, stage)
     plans, beside = _around(source)
-    plans[LATEST[1]] = literal(tag.encode())
+    plans[LATEST[1]] = file_of_bytes(tag.encode())
     plans |= files.plans
     checkpoint = Checkpoint(
         root=destination,

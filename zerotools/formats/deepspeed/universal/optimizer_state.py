@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.training_state import ParamGroup
-from zerotools.formats.deepspeed.partitioning.flat_groups import slots
+from zerotools.formats.deepspeed.partitioning.flat_groups import round_robin_order
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.fields import integer_of
@@ -109,7 +109,10 @@ def _named(
         return list(shapes)
     ranks = model.data_parallel_size or 1
     return [
-        tuple(name for _, name in sorted(zip(slots(len(names), ranks), names, strict=True)))
+        tuple(
+            name
+            for _, name in sorted(zip(round_robin_order(len(names), ranks), names, strict=True))
+        )
         for names in shapes
     ]
 
@@ -140,7 +143,7 @@ def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Prob
         return
     ranks = model.data_parallel_size or 1
     for names in saved.shapes:
-        if slots(len(names), ranks) == list(range(len(names))):
+        if round_robin_order(len(names), ranks) == list(range(len(names))):
             continue
         for name in names:
             yield Problem(

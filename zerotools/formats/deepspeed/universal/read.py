@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     parse_state,
 )
 from zerotools.io.files.source_stamps import note_source
-from zerotools.io.files.tolerated_damage import tolerate
+from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -175,7 +175,7 @@ def states_of(
             try:
                 opened = TorchFile.open(directory, relative)
             except BadFile as error:
-                tolerate(directory / relative, error)
+                raise_or_record(directory / relative, error)
                 if file.name == MASTER:
                     yield Key(name, role), Tensor(FLOAT32, shape, ())
                 continue  # other state is a hole where other parameters have it

@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.schema.file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.thin import STAYS, without_state
-from zerotools.io.torchzip.pt_file import repacked
+from zerotools.io.torchzip.pt_file import repacked_file
 
 
 def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
@@ -37,7 +37,7 @@ def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
     if native.saved.file is not None:
         left = without_state(native.saved.tree)
         if left is not native.saved.tree:
-            rewritten[OPTIMIZER_STATE] = repacked(native.saved.file, left)
+            rewritten[OPTIMIZER_STATE] = repacked_file(native.saved.file, left)
     kept = {key: key for key in source.tensors if key.role in STAYS}
     said = "the masters stay: DeepSpeed loads the weights of a universal checkpoint from them"
     notes = (said,) if keep == Keep.WEIGHTS and (removed or rewritten) else ()

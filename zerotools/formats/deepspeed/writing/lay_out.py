@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
@@ -45,7 +45,7 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 )
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
-from zerotools.io.output.carried_files import carried_file, literal, run_sidecars_in
+from zerotools.io.output.carried_files import carried_file, file_of_bytes, run_sidecars_in
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
 from zerotools.runs.job_record import record_to_json
 from zerotools.runs.manifest import MANIFEST
@@ -284,13 +284,14 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
     record = replace(record, stage=record.stage if stage is None else stage)
     gone = {MANIFEST, *(rng_name(rank) for rank in range(before.world_size) if not same)}
     files = {name: plan for name, plan in target.files.items() if name not in gone}
-    files[RECORD] = literal(record_to_json(record).encode())
+    files[RECORD] = file_of_bytes(record_to_json(record).encode())
     sizes = {name: plan.size for name, plan in files.items()}
     notes = target.notes
     if not same:
         notes = (
             *notes,
-            f"the random number state of {counted(before.world_size, 'rank')} is not carried over: "
+            f"the random number state of {count_text(before.world_size, 'rank')} is not carried "
+            "over: "
             f"the run seeds the {world_size} new ones from its seed and step",
         )
     return replace(
@@ -320,5 +321,5 @@ def run_sidecars(
     notes: tuple[str, ...] = ()
     if directory is not None:
         plans, notes = run_sidecars_in(directory, is_own, same_ranks=same_ranks)
-    plans[LATEST[0]] = literal(tag.encode())
+    plans[LATEST[0]] = file_of_bytes(tag.encode())
     return plans, notes

@@ -41,8 +41,8 @@ from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unliste
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import target_layout_of, with_config
-from zerotools.io.output.carried_files import literal, sidecar_files
-from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
+from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk_values
 
 ONE_STEP_LESS = (
     "the optimizer counts one step more than the run: without ZeRO, DeepSpeed begins with a step "
@@ -74,7 +74,7 @@ def lay_out_zero(
     made = with_config(logical, layout)
     files = lay_out_mp_rank(made, layout, tag, 0, bf16=foreign.precision == PRECISION_KEYS["bf16"])
     files = _with_zeros(files, set(never_stepped(foreign)))
-    plans = {**sidecar_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
+    plans = {**sidecar_files(source), **files.plans, LATEST[0]: file_of_bytes(tag.encode())}
     checkpoint = Checkpoint(
         destination,
         files.tensors,
@@ -367,5 +367,5 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) of those values in the caller's client state that contain no tensors."""
     for key, value in training.client.items():
-        if not any(isinstance(part, StoredTensor) for part in walk(value)):
+        if not any(isinstance(part, StoredTensor) for part in walk_values(value)):
             yield key, value

@@ -29,7 +29,7 @@ from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
-from zerotools.io.torchzip.pt_file import repacked
+from zerotools.io.torchzip.pt_file import repacked_file
 
 STAYS = ("param", "param16", "buffer")
 """The roles that are not optimizer state."""
@@ -47,7 +47,7 @@ def masters_alone(source: Checkpoint) -> Thinning:
             removed += (name for name in swap_files(optim) if name not in masters)
             tree = _without_state_of(optim)
             if tree is not None:
-                files[optim.file.name] = repacked(optim.file, tree)
+                files[optim.file.name] = repacked_file(optim.file, tree)
     kept = {key: key for key in source.tensors if key.role in STAYS}
     return Thinning(Keep.MASTERS, kept, frozenset(removed), files)
 
@@ -106,7 +106,7 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
     left = None if keep == Keep.WEIGHTS else without_state(saved)
     if left is saved:
         return {}
-    return {file.name: repacked(file, {**file.tree, pt_keys.OPTIMIZER: left})}
+    return {file.name: repacked_file(file, {**file.tree, pt_keys.OPTIMIZER: left})}
 
 
 def _without_state_of(optim: OptimStates) -> Any:

@@ -9,14 +9,14 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.legacy_ranks.rank_layout import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local
 from zerotools.formats.megatron.tensor_names import megatron_expert_name
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
-from zerotools.io.torchzip.tree_tensors import as_tensor, unread
+from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread
 
 
 class WholeModel:
@@ -61,7 +61,7 @@ class WholeModel:
         """
         found = [unread_state] if unread_state else []
         if self.extra_states:
-            said = counted(self.extra_states, "extra state")
+            said = count_text(self.extra_states, "extra state")
             found.append(f"{said} of parallel layers, which are not weights")
         return found
 
@@ -143,7 +143,7 @@ def weights_of(
                     f"{where} is a dict, as before Megatron-Core, which is not read; convert it "
                     "with Megatron-LM's tools/checkpoint/convert.py, and read the result"
                 )
-            raise Unsupported(f"{where} is {unread(value) or type(value).__name__}")
+            raise Unsupported(f"{where} is {why_unread(value) or type(value).__name__}")
         if _JOINED.fullmatch(name):
             raise Unsupported(
                 f"{where} has all experts of a rank in one tensor (moe_use_legacy_grouped_gemm), "

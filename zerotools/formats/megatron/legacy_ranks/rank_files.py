@@ -24,7 +24,7 @@ from zerotools.formats.megatron.legacy_ranks.rank_layout import (
     degrees_of,
     model_of,
     optimizer_of,
-    places,
+    rank_positions,
 )
 from zerotools.formats.megatron.legacy_ranks.rank_optimizer import (
     Local,
@@ -37,13 +37,13 @@ from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,
     aliases_of,
-    disagreement,
     facts_of,
     groups_in,
+    iteration_problem,
     optimizers_in,
     origin_of,
 )
-from zerotools.io.distcp.data_files import sizes
+from zerotools.io.distcp.data_files import existing_sizes
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -74,13 +74,13 @@ def read_ranks(path: Path) -> Checkpoint:
         raise BadFile(f"{path}: {problems[0].message if problems else 'no rank has a file'}")
     facts = facts_of(next(iter(opened.values())).tree)
     degrees = degrees_of(facts)
-    expected = places(degrees) if names != [""] else {"": RankPlace(0, 0, 0, 0)}
+    expected = rank_positions(degrees) if names != [""] else {"": RankPlace(0, 0, 0, 0)}
     ranks = [
         SavedRank(name, expected[name], file, facts_of(file.tree))
         for name, file in opened.items()
         if name in expected
     ]
-    problems += disagreements(path, facts, degrees, expected, ranks, opened)
+    problems += rank_problems(path, facts, degrees, expected, ranks, opened)
     if not ranks:
         raise BadFile(f"{path}: {problems[0].message}")
     optimizers = [optimizer_of(rank.name) for rank in ranks]
@@ -100,7 +100,7 @@ def read_ranks(path: Path) -> Checkpoint:
             notes=merged.notes(unread_state),
         ),
         aliases=aliases_of(facts, tensors),
-        files={file.name: file.size for file in opened.values()} | sizes(path, optimizers),
+        files={file.name: file.size for file in opened.values()} | existing_sizes(path, optimizers),
         model_sidecars=model_sidecars(path),
         problems=problems,
         native=MegatronNative(facts, optimizers_in(facts.tree), ranks[0].file, unread_state),
@@ -148,7 +148,7 @@ def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Lo
         return []
 
 
-def disagreements(
+def rank_problems(
     path: Path,
     facts: MegatronFacts,
     degrees: Degrees,
@@ -189,7 +189,7 @@ def disagreements(
                 blocks=True,
             )
     if first is not None:
-        yield from disagreement(path, facts, first.file.name)
+        yield from iteration_problem(path, facts, first.file.name)
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:

@@ -59,7 +59,7 @@ def degrees_of(facts: MegatronFacts) -> Degrees:
     return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
 
 
-def places(degrees: Degrees) -> dict[str, RankPlace]:
+def rank_positions(degrees: Degrees) -> dict[str, RankPlace]:
     """Return the position of each rank that saves files, by the name of its directory.
 
     The result is empty if there would be more ranks than any run has.

@@ -1,7 +1,7 @@
 """Read the optimizer state of one rank for the tensors of this rank.
 
 Without the distributed optimizer, state is numbered. Param groups list numbers; each group has the
-parameters that fit it (`training_metadata.fitting`), in the order of the model. With the
+parameters that fit it (`training_metadata.fitting_groups`), in the order of the model. With the
 distributed optimizer, distrib_optim.pt has flat buffers, one for each type of parameter: the
 parameters of the model in reverse order, each beginning at a multiple of 64 elements. The last one
 ends at `numel_unpadded`.
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.dtypes import DType
-from zerotools.formats.megatron.training_metadata import fitting, groups_in
+from zerotools.formats.megatron.training_metadata import fitting_groups, groups_in
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
@@ -63,7 +63,7 @@ def numbered_state(
     groups = [(n, group) for n, each in enumerate(optimizers) for group in groups_in(each)]
     members: list[list[Local]] = [[] for _ in groups]
     for weight in weights:
-        fits = list(fitting(weight.name, weight.shape, [g for _, g in groups], args))
+        fits = list(fitting_groups(weight.name, weight.shape, [g for _, g in groups], args))
         if len(fits) != 1:
             raise Unproved(f"{weight.name} fits {len(fits)} param groups")
         members[fits[0]].append(weight)

@@ -55,7 +55,7 @@ from zerotools.io.distcp.metadata_writer import archive_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG
-from zerotools.io.output.carried_files import literal, sidecar_files
+from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
 
 _NAMES = ("embedding.", "decoder.", "encoder.", "output_layer.", "mtp.", "position_embeddings.")
 _RELEASE = "release"
@@ -110,9 +110,9 @@ def lay_out(
     )
     plans = {
         **files.plans(),
-        f"{name}/{COMMON}": literal(archive_of(common)),
-        f"{name}/{CONFIG}": literal(METADATA_JSON),
-        TRACKER: literal((_RELEASE if written is None else str(iteration)).encode()),
+        f"{name}/{COMMON}": file_of_bytes(archive_of(common)),
+        f"{name}/{CONFIG}": file_of_bytes(METADATA_JSON),
+        TRACKER: file_of_bytes((_RELEASE if written is None else str(iteration)).encode()),
         **{f"{name}/{each}": plan for each, plan in sidecar_files(source).items()},
     }
     target = _target(source, destination, files.tensors, plans, iteration)

@@ -1,8 +1,8 @@
 """The optimizer state that Megatron needs to resume: masters, two moments, param groups, one step.
 
-Megatron groups parameters by a fixed rule (`training_metadata.fitting`), whatever their previous
-groups were. Tensors with one dimension, and biases, have no weight decay; with expert parallelism,
-experts are in separate groups. Megatron finds its groups by `wd_mult`, `lr_mult`,
+Megatron groups parameters by a fixed rule (`training_metadata.fitting_groups`), whatever their
+previous groups were. Tensors with one dimension, and biases, have no weight decay; with expert
+parallelism, experts are in separate groups. Megatron finds its groups by `wd_mult`, `lr_mult`,
 `is_expert_parallel` and `is_decoupled_lr`, and all of them have one step.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of

@@ -21,7 +21,7 @@ from zerotools.core.target import FilePlan
 from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, archive_of, metadata_bytes
-from zerotools.io.output.carried_files import literal
+from zerotools.io.output.carried_files import file_of_bytes
 
 LARGEST_CHUNK = 2**28
 
@@ -83,7 +83,7 @@ class StoredFiles:
         plans = {self.prefix + file.name: file.plan() for file in self._files}
         written = [item for items in self._items.values() for item in items]
         paths: Mapping[str, tuple[str | int, ...]] = {flat: (flat,) for flat in self._items}
-        return {**plans, self.prefix + METADATA: literal(metadata_bytes(written, paths))}
+        return {**plans, self.prefix + METADATA: file_of_bytes(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
         """Return a file that has space for `nbytes` bytes. A file without content always has

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.program_arguments import Recipe, YamlRecipe
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
@@ -123,7 +123,7 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
     tables = [entry if isinstance(entry, Mapping) else {"path": entry} for entry in entries]
     kinds = {"" if text is not None else _kind(yaml, listed, table) for table in tables}
     if len(kinds) > 1:
-        names = ", ".join(show(kind or "text") for kind in sorted(kinds))
+        names = ", ".join(format_value(kind or "text") for kind in sorted(kinds))
         yaml.findings.unsupported.append(
             f"{listed.said}: has datasets of the forms {names}; a job takes one; leave others out"
         )
@@ -169,7 +169,8 @@ def _columns(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) ->
     if name not in AXOLOTL_PAIRS or own.get("prompt_format") or own.get("chosen_format"):
         known = ", ".join(AXOLOTL_PAIRS)
         yaml.findings.unsupported.append(
-            f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is "
+            f"{listed.said}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: "
+            "is "
             f"not supported; supported types end with {known}; set data.prompt_column, "
             "data.chosen_column and data.rejected_column"
         )
@@ -185,7 +186,8 @@ def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> st
     if isinstance(kind, str) and name in EXAMPLE_TYPES:
         return EXAMPLE_TYPES[name]
     yaml.findings.unsupported.append(
-        f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is not "
+        f"{listed.said}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: is "
+        "not "
         f"supported; supported types: {', '.join(EXAMPLE_TYPES)}; set data.format and its "
         "columns"
     )

@@ -150,7 +150,7 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
     return None, ()
 
 
-def started(words: Sequence[Word]) -> StartCommand | None:
+def launched_command(words: Sequence[Word]) -> StartCommand | None:
     """Return the command in `words` that starts a training program; None if no word is a
     launcher.
     """

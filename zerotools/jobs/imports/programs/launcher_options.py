@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile_tables.spec import NUMA_AUTO, NUMA_CORES, NUMA_OFF
@@ -125,7 +125,7 @@ def _count(given: ConfigValue, findings: Findings) -> ConfigValue | None:
     if text in _EVERY:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 100_000):
-        what = f"{given.said} = {show(given.value)}: must be a whole number, 1 at least"
+        what = f"{given.said} = {format_value(given.value)}: must be a whole number, 1 at least"
         findings.wrong.append(what)
         return None
     return replace(given, value=int(text))
@@ -149,7 +149,9 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
     several = name in _MACHINES and str(given.value) not in ("1", "1:1", "-1")
     hosts = name == "include" and "@" in str(given.value)
     if several or hosts:
-        findings.unsupported.append(f"{given.said} = {show(given.value)}: {SEVERAL_MACHINES}")
+        findings.unsupported.append(
+            f"{given.said} = {format_value(given.value)}: {SEVERAL_MACHINES}"
+        )
     elif name in (*_COUNTS.get(launcher, ()), "include", *READ_HERE.get(launcher, ())):
         return  # its row is the claim's
     elif name in WORDS_AFTER[launcher]:
@@ -204,8 +206,10 @@ def _by_option(options: Mapping[str, ConfigValue], findings: Findings) -> NumaSe
     if given is None:
         return None
     if given.value not in _MODES:
-        listed = ", ".join(map(show, _MODES))
-        findings.wrong.append(f"{given.said} = {show(given.value)}: must be one of {listed}")
+        listed = ", ".join(map(format_value, _MODES))
+        findings.wrong.append(
+            f"{given.said} = {format_value(given.value)}: must be one of {listed}"
+        )
         return None
     return NumaSetting(given, *_MODES[str(given.value)])
 
@@ -247,7 +251,7 @@ def flags_document(
     return options.get("config_file"), Document(source, tree, {}, titles=titles)
 
 
-def joined(file: Document | None, flags: Document) -> Document:
+def with_launch_options(file: Document | None, flags: Document) -> Document:
     """Combine an accelerate config file with the options of `accelerate launch`, as accelerate
     does. Options override the file.
     """

@@ -21,7 +21,7 @@ from zerotools.jobs.launcher_keys.program_keys import (
     LLAMAFACTORY_STAGES,
 )
 from zerotools.jobs.text.document import Document, read_text
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.json_parser import parse_json
 
 REGISTER = "dataset_info.json"
@@ -109,7 +109,7 @@ def _names(value: Any) -> list[Any]:
 
 
 def _found(name: str, beside: Path) -> Path:
-    path = expanded(name)
+    path = expand_home(name)
     return path if path.is_dir() or not (beside / path).is_dir() else beside / path
 
 

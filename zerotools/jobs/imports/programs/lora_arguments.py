@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.training_memory import NF4
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
@@ -122,7 +122,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
     names = [name for each in names if (name := str(each).strip(_AROUND_NAMES))]
     if not names or any("*" in name or "(" in name for name in names):
-        what = f"{given.said} = {show(given.value)}: must be names of layers"
+        what = f"{given.said} = {format_value(given.value)}: must be names of layers"
         reading.config.findings.wrong.append(what)
     elif names[0] not in _EVERY:
         reading.config.map(given, "lora.target_modules", tuple(names))
@@ -137,7 +137,8 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
         else:
             whose = f"of a {kind}" if kind else "of a model without a config that can be found"
             reading.config.findings.unsupported.append(
-                f"{given.said} = {show(given.value)}: the linear layers {whose} are not known "
+                f"{given.said} = {format_value(given.value)}: the linear layers {whose} are not "
+                "known "
                 "here; set lora.target_modules to their names"
             )
 

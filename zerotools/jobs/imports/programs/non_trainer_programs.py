@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import Recipe
@@ -303,7 +303,7 @@ def read_swift(recipe: Recipe, method: str) -> Recipe:
     kind = given.pop("train_type", None)
     adapts = kind is None or kind.value == "lora"
     if kind is not None and kind.value not in ("lora", "full"):
-        what = f"{kind.said} = {show(kind.value)}: is not supported; supported: lora, full"
+        what = f"{kind.said} = {format_value(kind.value)}: is not supported; supported: lora, full"
         recipe.findings.unsupported.append(what)
     given["use_lora"] = replace(
         kind or ConfigValue("use_lora", "(no train_type)", place, None), value=adapts
@@ -354,7 +354,7 @@ def _read_precision(recipe: Recipe, given: dict[str, ConfigValue]) -> None:
     name = precisions.get(str(kind.value))
     if name is None:
         listed = ", ".join(precisions)
-        what = f"{kind.said} = {show(kind.value)}: is not supported; supported: {listed}"
+        what = f"{kind.said} = {format_value(kind.value)}: is not supported; supported: {listed}"
         recipe.findings.unsupported.append(what)
     elif name:
         given[name] = replace(kind, value=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.launcher_options import NumaSetting
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.text.document import Document
-from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.expand_home import expand_home
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Recipe:
         It is relative to the working directory. If the file exists only relative to the recipe's
         file, that path is returned.
         """
-        path = expanded(name)
+        path = expand_home(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path
 
@@ -134,7 +134,7 @@ class YamlRecipe:
 
         `why` is the reason.
         """
-        self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
+        self.findings.unsupported.append(f"{given.said} = {format_value(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
         """Return the boolean that `choices` has for the value of the key `name`.

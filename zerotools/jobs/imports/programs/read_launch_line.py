@@ -19,10 +19,10 @@ from zerotools.jobs.imports.programs.launch_wrappers import (
     PYTHON,
     StartCommand,
     commands_within,
+    launched_command,
     program_of,
     script_of,
     settings_by,
-    started,
 )
 from zerotools.jobs.imports.programs.launcher_options import (
     AFFINITY,
@@ -196,7 +196,7 @@ def _launches(commands: Iterable[Command]) -> list[tuple[Command, StartCommand]]
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
         for each in commands
-        if (found := started(each.words)) is not None
+        if (found := launched_command(each.words)) is not None
     ]
     wide = [(each, found) for each, found in launches if found.kind != "python"]
     return wide or launches

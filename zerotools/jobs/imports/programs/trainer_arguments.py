@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.lora_arguments import read_adapters
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.program_paths import read_files
@@ -18,7 +18,7 @@ from zerotools.jobs.imports.reading.batch_size import (
     JOB_MICRO,
     JOB_TOTAL,
     ranks_key,
-    shares,
+    sequence_divisor,
     world_size,
 )
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading
@@ -199,7 +199,7 @@ def read_batch_of(reading: ArgumentReading) -> None:
     if "total_batch_size" in reading.recipe.given:
         return
     given = reading.typed(ACCUMULATION, ValueKind.COUNT)
-    micro, world = config.claims.of(JOB_MICRO), shares(config.claims)
+    micro, world = config.claims.of(JOB_MICRO), sequence_divisor(config.claims)
     steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value
     if given is not None:
         config.row(KeyOutcome.MAPPED, given, JOB_TOTAL)
@@ -269,8 +269,8 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
     if name in IGNORED:
         config.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not (str(given.value).lower() in _OFF or is_off(given.value, None)):
-        what = f"{given.said} = {show(given.value)}: the engine torch does not support this yet"
-        config.findings.unsupported.append(what)
+        what = f"{given.said} = {format_value(given.value)}"
+        config.findings.unsupported.append(f"{what}: the engine torch does not support this yet")
     elif name in FEATURES:
         config.row(KeyOutcome.IGNORED, given, None, "is off")
     else:
@@ -372,7 +372,7 @@ def _read_length(reading: ArgumentReading) -> int | None:
     epochs = reading.typed("num_train_epochs", ValueKind.NUMBER)
     if steps is not None and steps.value > 0:
         if steps.value != int(steps.value):
-            what = f"{steps.said} = {show(steps.value)}: must be a whole number"
+            what = f"{steps.said} = {format_value(steps.value)}: must be a whole number"
             config.findings.wrong.append(what)
             return None
         config.map(steps, STEPS, int(steps.value))
@@ -420,7 +420,7 @@ def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None
 
 def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
     if given.value != int(given.value):
-        what = f"{given.said} = {show(given.value)}: must be a whole number"
+        what = f"{given.said} = {format_value(given.value)}: must be a whole number"
         reading.config.findings.wrong.append(what)
         return
     reading.config.map(given, WARMUP, int(given.value))
@@ -428,7 +428,7 @@ def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
 
 def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> None:
     if not 0 <= given.value <= 1:
-        what = f"{given.said} = {show(given.value)}: must be between 0 and 1"
+        what = f"{given.said} = {format_value(given.value)}: must be between 0 and 1"
         reading.config.findings.wrong.append(what)
     elif steps is None:
         reading.config.map(given, RATIO, given.value)
@@ -446,7 +446,7 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
         return
     options = _table(given)
     if options is None:
-        what = f"{given.said} = {show(given.value)}: must be a JSON object"
+        what = f"{given.said} = {format_value(given.value)}: must be a JSON object"
         reading.config.findings.wrong.append(what)
         return
     if not options:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed_value
 from zerotools.jobs.launcher_keys.config_key import ValueKind
 
 _TRUE = ("yes", "true", "t", "y", "1")
@@ -39,7 +39,7 @@ class ArgumentReading:
         try:
             value = _typed(kind, given.value)
         except (ValueError, OverflowError):
-            what = f"{given.said} = {show(given.value)}: must be {kind.value}"
+            what = f"{given.said} = {format_value(given.value)}: must be {kind.value}"
             self.config.findings.wrong.append(what)
             return None
         if value is None:
@@ -67,7 +67,7 @@ class ArgumentReading:
 
         `which` names the supported values.
         """
-        what = f"{given.said} = {show(given.value)}: is not supported; {which}"
+        what = f"{given.said} = {format_value(given.value)}: is not supported; {which}"
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
@@ -96,4 +96,4 @@ def _typed(kind: ValueKind, value: Any) -> Any:
         raise ValueError  # of DeepSpeed's JSON; the Trainer wants a number
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
-    return typed(kind, value)[0]
+    return typed_value(kind, value)[0]

@@ -92,7 +92,7 @@ def world_size(claims: Claims) -> BatchFact | None:
     )
 
 
-def shares(claims: Claims) -> BatchFact | None:
+def sequence_divisor(claims: Claims) -> BatchFact | None:
     """Return the number of parts into which the sequences of a step are divided; None if
     unknown. Each part goes to one rank, or to a group of ranks that compute the same sequences.
     """
@@ -139,7 +139,7 @@ def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     Each number that the config does not state is computed from the others.
     """
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
-    steps, world = stated[STEPS], shares(reading.claims)
+    steps, world = stated[STEPS], sequence_divisor(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)
     world = world or BatchFact(1, "the job file's default")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.import_report import (
     NOT_TAKEN,
     Findings,
@@ -16,7 +16,7 @@ from zerotools.jobs.imports.reading.import_report import (
     ReportRow,
     ResolvedAuto,
 )
-from zerotools.jobs.imports.reading.job_keys import accepts, default_of, job_keys, look_up
+from zerotools.jobs.imports.reading.job_keys import accepts_value, default_of, job_keys, look_up
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
@@ -135,7 +135,7 @@ class ConfigReading:
         if self.engine == "deepspeed":
             self.row(KeyOutcome.PASSED, given)
         else:
-            self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
+            self.findings.unsupported.append(f"{given.said} = {format_value(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any, why: str = "") -> None:
         """Record a launcher's default as the value of the job's `key`, because the config's key
@@ -146,7 +146,7 @@ class ConfigReading:
         if before is not None and before.weak and before.shown == value:
             return  # reported once already
         if before is not None:
-            why = f"{NOT_TAKEN}{before.place} says {show(before.shown)}"
+            why = f"{NOT_TAKEN}{before.place} says {format_value(before.shown)}"
         row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
         self.findings.rows.append(row)
 
@@ -168,7 +168,7 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)
-        if value is not None and accepts(key, value):
+        if value is not None and accepts_value(key, value):
             claims.add(key, value, f"{source} {key}")
     return claims
 
@@ -220,20 +220,20 @@ class Claims:
         for key in self.about():
             strong = [claim for claim in self.said if claim.key == key and not claim.weak]
             for other in strong[1:]:
-                if not same(strong[0].value, other.value):
+                if not same_meaning(strong[0].value, other.value):
                     yield (
-                        f"{key}: {strong[0].place} says {show(strong[0].shown)}, "
-                        f"{other.place} says {show(other.shown)}; make them agree"
+                        f"{key}: {strong[0].place} says {format_value(strong[0].shown)}, "
+                        f"{other.place} says {format_value(other.shown)}; make them agree"
                     )
                     break
 
 
-def same(left: Any, right: Any) -> bool:
+def same_meaning(left: Any, right: Any) -> bool:
     """Return whether two values have the same meaning. 1 and 1.0 are the same; true and 1 are
     not.
     """
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(same_meaning, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.document import Document
 
 
@@ -136,7 +136,7 @@ def note_mends(findings: Findings, document: Document) -> None:
         findings.mended[document.source] = document.mended
 
 
-def render(
+def report_lines(
     findings: Findings, *, written: bool = False, wording: Wording = ENGLISH
 ) -> Iterator[str]:
     """Yield the lines of the report.
@@ -291,7 +291,7 @@ def _on_lines(lines: list[int], tell: Callable[[str], str]) -> str:
 
 
 def _value(value: Any) -> str:
-    return show(value) if value is not None else "-"
+    return format_value(value) if value is not None else "-"
 
 
 def _printable(text: str) -> str:

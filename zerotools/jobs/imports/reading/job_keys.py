@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field
 from functools import cache
 from typing import Any
 
-from zerotools.jobs.binding.bind import Mismatch, convert, dotted_keys
+from zerotools.jobs.binding.bind import Mismatch, convert_value, dotted_keys
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 JobTree = dict[str, Any]
@@ -50,13 +50,13 @@ def default_of(key: str) -> Any:
     return None if item.default is MISSING else item.default
 
 
-def accepts(key: str, value: Any) -> bool:
+def accepts_value(key: str, value: Any) -> bool:
     """Return whether `key` is a key of the job file and `value` is valid for it."""
     if key not in job_keys():
         return False
     item, hint = job_keys()[key]
     try:
-        converted = convert(hint, value)
+        converted = convert_value(hint, value)
     except Mismatch:
         return False
     allowed = item.metadata.get("allowed")
@@ -71,7 +71,7 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
     return at
 
 
-def put(tree: JobTree, key: str, value: Any) -> None:
+def set_key(tree: JobTree, key: str, value: Any) -> None:
     """Set the dotted `key` in the job `tree` to `value`, and make the tables that contain it.
 
     If there is another value in the place of a table, it stays: the job is refused for it later.
@@ -84,7 +84,7 @@ def put(tree: JobTree, key: str, value: Any) -> None:
     tree[name] = value
 
 
-def drop(tree: JobTree, key: str) -> None:
+def drop_key(tree: JobTree, key: str) -> None:
     """Remove the dotted `key` from `tree`, if it is set."""
     *tables, name = key.split(".")
     for table in tables:
@@ -100,7 +100,7 @@ def in_order(tree: Mapping[str, Any]) -> JobTree:
     for key in job_keys():
         value = look_up(tree, key)
         if value is not None:
-            put(ordered, key, value)
+            set_key(ordered, key, value)
     return ordered
 
 

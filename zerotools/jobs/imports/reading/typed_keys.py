@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import MAX_UNKNOWN, show
+from zerotools.jobs.binding.bind import MAX_UNKNOWN, format_value
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.launcher_keys.config_key import ConfigKey, ValueKind
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
@@ -63,14 +63,14 @@ def read_known_keys(
             continue
         if name in SECTIONS and not (name == "zero_optimization" and isinstance(value, bool)):
             if value is not None and not isinstance(value, Mapping):
-                what = f"{place} {title} = {show(value)}: must be an object, in braces"
+                what = f"{place} {title} = {format_value(value)}: must be an object, in braces"
                 findings.wrong.append(what)
             continue
         key = KEYS.get(name, ConfigKey(ValueKind.BOOL, KEYS["zero_optimization.stage"].action))
         try:
-            read, note = typed(key.kind, value)
+            read, note = typed_value(key.kind, value)
         except ValueError:
-            what = f"{place} {title} = {show(value)}: must be {key.kind.value}"
+            what = f"{place} {title} = {format_value(value)}: must be {key.kind.value}"
             findings.wrong.append(what)
             continue
         given[name] = ConfigValue(name, title, place, read, note)
@@ -92,7 +92,7 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
             yield here, value
 
 
-def typed(kind: ValueKind, value: Any) -> tuple[Any, str]:
+def typed_value(kind: ValueKind, value: Any) -> tuple[Any, str]:
     """Return `value` converted to the type `kind`, and a note if it had to be corrected, such
     as a number in quotes. Raises ValueError.
     """
@@ -176,11 +176,11 @@ def judge_unknown_keys(
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
         if near:
-            what = f"{place} {show(title, bare=True)}: {owner} has no such key"
+            what = f"{place} {format_value(title, bare=True)}: {owner} has no such key"
             findings.wrong.append(f"{what}; did you mean {_placed(near, trail, document)}")
         elif fatal(trail):
-            what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
-            findings.wrong.append(f"{what} if it is set; remove it")
+            what = f"{place} {format_value(title, bare=True)}: {owner} has no such key"
+            findings.wrong.append(f"{what}, and does not start if it is set; remove it")
         else:
             row = ReportRow(KeyOutcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
-from zerotools.jobs.client.daemon_address import connect
+from zerotools.jobs.client.daemon_address import connect_socket
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import OLD_VERBS
@@ -172,7 +172,7 @@ def full(service: FakeService) -> FakeService:
 
 def ask(client: DaemonClient, method: str, path: str, body: Any = None, **headers: str) -> Any:
     connection = http.client.HTTPConnection("localhost")
-    connection.sock = connect(client.socket, 10)
+    connection.sock = connect_socket(client.socket, 10)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
