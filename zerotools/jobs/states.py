@@ -213,7 +213,7 @@ VERB_ROWS = (
         "is held, or holding",
         frozenset({ON_HOLD, PAUSED, PAUSING}),
         hold="nothing changes",
-        release="it takes its old place, and continues",
+        release="it returns to its old position, and continues",
         retry="refused: release it",
     ),
     VerbRow(

@@ -91,7 +91,7 @@ def main(
     except MemoryError:
         if options.debug:
             raise
-        say_error("no memory is left: raise the limit of the service, or have less queued")
+        say_error("no memory is left: raise the memory limit of the service, or queue fewer jobs")
         return EXIT_SYSTEM
     except (OSError, sqlite3.OperationalError) as error:
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
@@ -146,7 +146,7 @@ async def _serve(
         )
         if users.alone is None:
             let_through(state_dir, STATE_MODE)
-            log.info("jobs of all users are run, each as the user who submitted it")
+            log.info("runs jobs of all users, each as the user who submitted it")
         log.info("supervisors of jobs are %s", way.why)
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
@@ -300,7 +300,7 @@ class LogLimit(logging.Filter):
         seen = self._seen.setdefault(key, _Seen(now))
         if now - seen.began >= WINDOW_SECONDS:
             if seen.count > MOST:
-                left_out = f"{seen.count - MOST:,} more like this were left out before"
+                left_out = f"{seen.count - MOST:,} more messages like this were left out"
                 record.msg, record.args = f"{record.getMessage()} ({left_out})", ()
             self._seen[key] = seen = _Seen(now)
         seen.count += 1

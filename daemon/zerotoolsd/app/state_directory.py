@@ -51,8 +51,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         do = "stop it, or start with another --state-dir"
         if holder.isdecimal() and _is_stuck(int(holder)):
             do = (
-                "it has ended, but still waits for a file system that does not answer, and no "
-                "other daemon starts before that: check mount and dmesg"
+                "it is ending, but waits for a file system that does not respond, and no other "
+                "daemon can start until then: check mount and dmesg"
             )
         raise DaemonRefused(
             f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; {do}",

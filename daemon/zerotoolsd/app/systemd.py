@@ -60,7 +60,7 @@ async def feed_watchdog(
         if is_healthy():
             notify("WATCHDOG=1", environment)
         else:
-            log.error("the main loop hangs: the service manager gets no sign of life")
+            log.error("the main loop hangs: no watchdog message is sent to the service manager")
         await asyncio.sleep(pause)
 
 

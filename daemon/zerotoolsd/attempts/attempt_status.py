@@ -175,7 +175,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     ended = _over(run_dir, token, ENDED)
     if ended is None:
         return Gone(why, None)
-    cut_off = {"why": f"{why} before this had ended"}
+    cut_off = {"why": f"{why} before the attempt had ended"}
     return Gone(why, {**ended.record, **{n: cut_off for n in FOLLOWING if n in ended.record}})
 
 

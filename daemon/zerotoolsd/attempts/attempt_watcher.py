@@ -46,7 +46,7 @@ HURRIED_SECONDS = 2.0
 
 SETTLING = "checking its state"
 ENDING_STRAYS = "killing its leftover processes"
-GIVING_UP = "giving up its start"
+GIVING_UP = "cancelling its start"
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class AttemptWatcher:
         try:
             self.on_running(attempt, began or clocks.read_clocks())
         except sqlite3.OperationalError as error:
-            log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
+            log.error("job %d: its start cannot be recorded yet: %s", attempt.job_id, error)
         if (reason := self._stops.take_unheard(attempt)) is not None:
             self.request_stop(attempt, reason)
 
@@ -443,7 +443,7 @@ class StopRequestFiles:
         except OSError as error:
             why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
             if before is None or before[2] != why:
-                log.error("job %d cannot get the request to stop yet: %s", attempt.job_id, why)
+                log.error("job %d cannot be asked to stop yet: %s", attempt.job_id, why)
             self._unwritten[attempt.token] = (attempt, reason, why)
             self.keep(attempt, reason)
 

@@ -150,7 +150,8 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
     if before is not None and _is_same_end(record, before):
         reached = _whole(record.get("steps_done"))
         where = f"at step {reached}" if reached else "before its first step"
-        return f"the attempt before ended with the same error {where}, and this one got no further"
+        same = f"the previous attempt ended with the same error {where}"
+        return f"{same}, and this one made no more progress"
     return None
 
 

@@ -88,7 +88,7 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
     """
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
-    cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
+    cause = f"{len(left)} of its processes were killed, because it could not be watched: {why}"
     return {"outcome": lifecycle.KILLED, "cause": cause, "unkillable": left}
 
 

@@ -81,7 +81,7 @@ def why_refused(
         what = own_names or f"{its_names} of the daemon's configuration"
         do = "leave it out" if own_names else "take it out"
         return (
-            f"{what}: cannot be kept here, because {error}; start the daemon as a systemd "
+            f"{what}: cannot be enforced here, because {error}; start the daemon as a systemd "
             f"unit with Delegate=yes (zerotools doctor shows details), or {do}"
         )
     return None

@@ -176,7 +176,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
         log.exception("job %d: no data is taken from %s", job_id, own)
         why = f"{type(error).__name__}: {error}"
     log.error("job %d: its directory cannot be read: %s", job_id, why)
-    return f"its attempts cannot be read ({why}), so that one that ran might be run again"
+    return f"its attempts cannot be read ({why}), so an attempt that ran could run again"
 
 
 def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:

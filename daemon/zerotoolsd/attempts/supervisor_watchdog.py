@@ -45,7 +45,7 @@ supervisor gives a sign every ten seconds.
 """
 MARGIN_SECONDS = 15.0
 """Seconds that the end of an attempt may take beyond the configured times."""
-OVERSEEING = "looking at its supervisor"
+OVERSEEING = "checking its supervisor"
 _STOPPED = "Tt"
 
 log = logging.getLogger(__name__)
@@ -185,8 +185,8 @@ class SupervisorWatchdog:
             watched.sign, watched.sign_seen = sign, now
         if supervisor.state in _STOPPED:
             return (
-                f"its supervisor, pid {supervisor.pid}, is stopped: progress is not recorded "
-                f"and limits are not kept until it continues (kill -CONT {supervisor.pid})"
+                f"its supervisor, pid {supervisor.pid}, is stopped: progress is not recorded and "
+                f"limits are not enforced until it continues (kill -CONT {supervisor.pid})"
             )
         silent = now - watched.sign_seen
         if silent < SILENT_SECONDS or _follows(Path(attempt.run_dir)):

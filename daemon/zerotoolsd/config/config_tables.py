@@ -55,12 +55,12 @@ class HistoryConfig:
         default=True,
     )
     seconds: float = key(
-        "Time between two samples while jobs run; ten times as long while none does.",
+        "Time between two samples while jobs run; ten times as long while no job runs.",
         default=1.0,
         minimum=0.1,
     )
     most_bytes: int | str = key(
-        "The file does not grow beyond this: the oldest goes. Bytes, or text such as "
+        "Largest size of the file: the oldest samples are removed. Bytes, or text such as "
         '`"64MiB"`, at least 1 MiB.',
         default="64MiB",
     )
@@ -114,8 +114,7 @@ class PressureConfig:
         allowed=(NOTHING, WAIT, SAVE, STOP),
     )
     seconds: float = key(
-        "Time between two looks at the host's memory while jobs run; at that of GPUs it is at "
-        "least a second.",
+        "Time between two checks of the host's memory while jobs run; for GPUs at least a second.",
         default=0.5,
         minimum=0.1,
     )
@@ -296,8 +295,8 @@ class SharesConfig:
     """`[shares]`: the order of several users with jobs that wait for GPUs."""
 
     fair: bool = key(
-        "Of jobs of one priority, those of the user first who has used least of the GPUs for their "
-        "weight; false: the oldest first, whosever it is.",
+        "Among jobs of equal priority, those of the user with the least GPU use for the weight "
+        "start first; false: the oldest job starts first.",
         default=True,
     )
     half_life: int | str = key(

@@ -49,20 +49,18 @@ class Config:
     shares: SharesConfig = key("Fair share among users.", factory=SharesConfig)
     launch: LaunchConfig = key("Who starts the processes of a job.", factory=LaunchConfig)
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
-    retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
-    watch: WatchConfig = key("When a job is shown as making no progress.", factory=WatchConfig)
-    data_cache: DataCacheConfig = key(
-        "Tokenised data that is taken again.", factory=DataCacheConfig
+    retry: RetryConfig = key(
+        "How long a crashed job waits before its restart.", factory=RetryConfig
     )
+    watch: WatchConfig = key("When a job is shown as making no progress.", factory=WatchConfig)
+    data_cache: DataCacheConfig = key("The cache of tokenised data.", factory=DataCacheConfig)
     users: UsersConfig = key("The users that may submit jobs.", factory=UsersConfig)
-    api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
+    api: ApiConfig = key("Clients that connect by TCP.", factory=ApiConfig)
     web: WebConfig = key("The page for browsers.", factory=WebConfig)
     priority: PriorityConfig = key(
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
-    elastic: ElasticConfig = key(
-        "The times when running elastic jobs take more GPUs.", factory=ElasticConfig
-    )
+    elastic: ElasticConfig = key("When running elastic jobs take more GPUs.", factory=ElasticConfig)
     preemption: PreemptionConfig = key(
         "Preemption by jobs of higher priority.", factory=PreemptionConfig
     )
@@ -71,7 +69,7 @@ class Config:
         "Automatic removal of old records and logs.", factory=RetentionConfig
     )
     warm_start: WarmStartConfig = key(
-        "Jobs that find torch imported when they start.", factory=WarmStartConfig
+        "Processes with torch imported, from which jobs start faster.", factory=WarmStartConfig
     )
     pressure: PressureConfig = key("Actions before memory runs out.", factory=PressureConfig)
     history: HistoryConfig = key("The history of the machine.", factory=HistoryConfig)

@@ -64,7 +64,7 @@ class UsersConfig:
         default="1GiB",
     )
     limits: Mapping[str, Mapping[str, int | str]] = key(
-        "These five for one user (`[users.limits.anna]`, or a uid) or for each member of a "
+        "These five limits for one user (`[users.limits.anna]`, or a uid) or for each member of a "
         'group (`[users.limits."@lab"]`), instead of the limits of all users. The table of a '
         "user overrides those of groups; of several groups the highest limit counts.",
         factory=dict,

@@ -183,7 +183,9 @@ class PinDirectory:
                 staged.replace(base / name)
         except OSError as error:  # without it a checkpoint may go; the job is not refused for that
             path = self.directory / name
-            log.error("%s: what job %d needs is not kept from deletion: %s", path, job_id, error)
+            log.error(
+                "%s: what job %d needs is not protected from deletion: %s", path, job_id, error
+            )
 
     def _make(self) -> None:
         if self.user is None:

@@ -415,7 +415,7 @@ class Dispatcher:
             return why_it_waits(job.begin, after, time.time())
         if job.state == states.RUNNING and self._stopping.is_expired(job):
             silent = self._overseer.silent.get(job.id)
-            asked = "its time limit is over: it saves and stops"
+            asked = "its time limit is reached: it saves and stops"
             return f"{asked}; {silent}" if silent else asked
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
         of_gpus = self._shared.over.why(job.id), self._shared.idle.why(job.id)

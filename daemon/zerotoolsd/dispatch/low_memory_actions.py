@@ -167,9 +167,9 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
         found = max(found, EscalationStep.WAIT)
     said = _amounts(newest)
     if left < math.inf:
-        said += f", and gone in about {left:.0f} s as it goes"
+        said += f", and used up in about {left:.0f} s at this rate"
     elif killed:
-        said += ", and the kernel has killed programs for lack of it"
+        said += ", and the kernel has killed programs because memory ran out"
     elif struggles:
         said += f", and {struggles}"
     return found, said if found else ""
@@ -203,7 +203,7 @@ def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
     newest = list(samples)[-RECLAIMS:]
     lately = [*newest, *(each for each in samples if each.clock > since)]
     if len(newest) == RECLAIMS and all(each.reclaimed for each in lately):
-        return "the kernel takes memory back at its limit all the time"
+        return "the kernel keeps reclaiming memory at its limit"
     return None
 
 
@@ -351,7 +351,7 @@ def why_scarce(look: GpuOutlook) -> str:
     if look.to_come:
         said += f", and its jobs still need {look.to_come / GIB:.1f}"
     if look.gone < math.inf:
-        said += f", and they are gone in about {look.gone:.0f} s as it goes"
+        said += f", and they are used up in about {look.gone:.0f} s at this rate"
     return said
 
 

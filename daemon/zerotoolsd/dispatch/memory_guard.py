@@ -285,7 +285,7 @@ class GpuMemoryGuard:
         completes "GPU 0 ".
         """
         return {
-            uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
+            uuid: f"gets no more jobs while its memory runs out: it has {each.ladder.why}"
             for uuid, each in self._watched.items()
             if min(each.ladder.rung, HIGHEST[self._config.most]) >= EscalationStep.WAIT
         }

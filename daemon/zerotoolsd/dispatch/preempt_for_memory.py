@@ -141,6 +141,6 @@ def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
     if last_report.latest_checkpoint(job, attempts) is not None:
         return None
     return (
-        "its program has reported no checkpoint, and [script] names no checkpoint_dir, so it "
-        "would begin anew"
+        "its program has reported no checkpoint, and [script] names no checkpoint_dir, so it would "
+        "start over"
     )

@@ -212,7 +212,7 @@ class FileCheckerPool:
             async with asyncio.timeout_at(question.deadline):
                 answer = json.loads(await check_server.receive_from(reader))
         except (ConnectionError, asyncio.IncompleteReadError):
-            answer = {"error": None, "message": "the process that looks at files has died"}
+            answer = {"error": None, "message": "the process that checks files has ended"}
             _settle(question, answer)
             raise
         finally:

@@ -63,7 +63,7 @@ def metric_families(tally: MetricCounters, now: MetricsMoment) -> Iterator[Metri
         for (outcome, cause), count in sorted(tally.attempts.items())
     )
     yield MetricFamily(
-        "zerotools_attempts", COUNTER, "Attempts that ended, by how and why.", tuple(attempts)
+        "zerotools_attempts", COUNTER, "Attempts that ended, by outcome and cause.", tuple(attempts)
     )
     yield from _training(tally)
     yield from _gpus(now)
@@ -91,7 +91,7 @@ def metric_families(tally: MetricCounters, now: MetricsMoment) -> Iterator[Metri
 
 def _training(tally: MetricCounters) -> Iterator[MetricFamily]:
     yield _counter(
-        "zerotools_attempt_seconds", "How long the attempts ran that ended.", tally.attempt_seconds
+        "zerotools_attempt_seconds", "Duration of the attempts that ended.", tally.attempt_seconds
     )
     yield _counter(
         "zerotools_training_seconds",
@@ -105,7 +105,7 @@ def _training(tally: MetricCounters) -> Iterator[MetricFamily]:
             ratio,
         ),
         "zerotools_checkpoint_seconds": (
-            "How long the last save took of the attempt that ended last.",
+            "Duration of the last save of the attempt that ended last.",
             tally.checkpoint_seconds,
         ),
         "zerotools_checkpoint_bytes": (
@@ -113,7 +113,7 @@ def _training(tally: MetricCounters) -> Iterator[MetricFamily]:
             tally.checkpoint_bytes,
         ),
         "zerotools_checkpoint_last_verified_timestamp_seconds": (
-            "When the newest verified checkpoint was saved of attempts that ended.",
+            "Time at which the newest verified checkpoint of ended attempts was saved.",
             tally.verified_at,
         ),
     }

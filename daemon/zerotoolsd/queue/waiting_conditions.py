@@ -50,7 +50,7 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
     for each in after:
         if each.is_spoiled:
             how = how_it_ended(each.state)
-            return f"it was to start after job {each.on_id} had succeeded, which {how}"
+            return f"it should start after the success of job {each.on_id}, which {how}"
     return None
 
 

@@ -116,7 +116,7 @@ class GpuArbiter:
                 continue
             if fd is None and uuid in leased and self._begins(uuid):
                 # That supervisor knows an earlier daemon, or none, and could not join this one.
-                elsewhere[uuid] = "is about to be taken by a job of this queue that starts"
+                elsewhere[uuid] = "is being taken by a job of this queue that is starting"
                 continue
             try:
                 self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once

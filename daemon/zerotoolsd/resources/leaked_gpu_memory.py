@@ -204,8 +204,8 @@ def held_by(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
             f"({_kill(may_be)})"
         )
     return (
-        f"{size} of memory that no process is seen to have (zerotools drain, and once nothing "
-        f"runs, nvidia-smi --gpu-reset -i {gpu.index} give it back)"
+        f"{size} of memory that no visible process holds (to free it: zerotools drain, and when "
+        f"nothing runs, nvidia-smi --gpu-reset -i {gpu.index})"
     )
 
 

@@ -202,7 +202,7 @@ def _look(asked: _Asked, look: Callable[[], Any]) -> None:
     except UnknownAccount as error:
         asked.error = error
     except BaseException as error:
-        asked.error = UnknownAccount(f"it cannot be looked up who a user is: {error}")
+        asked.error = UnknownAccount(f"users cannot be looked up: {error}")
     finally:
         asked.done.set()
 

@@ -212,7 +212,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except NoGroup as error:
         _fail(NOT_NOW, f"it was not started: {error}")
     except OSError as error:
-        why = f"uid {who['uid']}, its groups and limits cannot be had: {error.strerror}"
+        why = f"uid {who['uid']}, its groups and limits cannot be set: {error.strerror}"
         _fail(_status_of(error), f"it was not started: {why}")
     os.umask(int(who.get("umask", 0o077)))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and passes on so

@@ -88,7 +88,8 @@ def why_alone(
     try:
         probe()
     except PermissionError as error:
-        return f"the kernel does not let it become others: {error.strerror} (a system call filter?)"
+        why = f"{error.strerror} (a system call filter?)"
+        return f"the kernel does not let it change to other users: {why}"
     for place in places or (Path(sys.executable), Path(run_as_user.__file__)):
         closed = _closed(place)
         if closed is not None:

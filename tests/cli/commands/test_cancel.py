@@ -27,7 +27,7 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         0,
         "job 1 (tiny) is cancelled; it was not running\n"
         "job 2 (tiny) saves at its next step, then stops "
-        "(see how far it is: zerotools show 2)\n",
+        "(see its progress: zerotools show 2)\n",
         "",
     )
 

@@ -100,7 +100,7 @@ def test_what_is_freed_is_the_difference_of_the_sizes(tmp_path: Path) -> None:
     difference = found["bytes_before"] - found["bytes_after"]
     assert difference == found["freed_bytes"] + found["shared_bytes"]
     said = run(path, "--yes").output
-    assert "more for 1 checkpoint, because the dropped data has other links" in said
+    assert "more for 1 checkpoint, because the dropped data has other hard links" in said
     assert "took " in said
 
 

@@ -18,7 +18,7 @@ def test_a_flood_is_cut_and_counted() -> None:
     now = WINDOW_SECONDS
     first = record(logging.ERROR, 1)
     assert limit.filter(first)
-    assert first.getMessage() == "trouble 7 (980 more like this were left out before)"
+    assert first.getMessage() == "trouble 7 (980 more messages like this were left out)"
     now = 3 * WINDOW_SECONDS
     after = record(logging.ERROR, 1)
     assert limit.filter(after)

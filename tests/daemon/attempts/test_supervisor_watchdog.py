@@ -91,8 +91,8 @@ def machine(tmp_path: Path) -> Machine:
 def test_a_stopped_supervisor_is_said_and_left_alone(machine: Machine) -> None:
     machine.becomes(SUPERVISOR, "T")
     assert machine.look(0) == (
-        "its supervisor, pid 101, is stopped: progress is not recorded and limits are not "
-        "kept until it continues (kill -CONT 101)"
+        "its supervisor, pid 101, is stopped: progress is not recorded and limits are not enforced "
+        "until it continues (kill -CONT 101)"
     )
     machine.look(1e6)
     assert machine.sent == []

@@ -91,7 +91,7 @@ def test_no_job_starts_while_memory_runs_out_and_jobs_do_again(tmp_path: Path) -
             job, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
             why = await it.waits(job.id)
             assert why.startswith("no job starts while the memory of the host runs out: 10.0 of")
-            assert why.endswith("gone in about 3 s as it goes")
+            assert why.endswith("gone in about 3 s at this rate")
             host.free_gib = 50.0
             host.look(200)
             await it.reach(job.id, "succeeded")
@@ -291,9 +291,9 @@ def test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out(tmp_path: Pat
             )
             why = await it.waits(job.id)
             assert (
-                "0 of 1 have it: GPU 0: takes no more jobs while its memory runs out: it has "
-                "20.0 of its 80.0 GiB free, and its jobs still need 0.5, and they are gone in "
-                "about 13 s as it goes" in why
+                "0 of 1 have it: GPU 0: gets no more jobs while its memory runs out: it has "
+                "20.0 of its 80.0 GiB free, and its jobs still need 0.5, and they are used up in "
+                "about 13 s at this rate" in why
             )
             assert (await it.service.job(leaks.id)).state == "running"
             gpu.held[leaks.id] = 10.0

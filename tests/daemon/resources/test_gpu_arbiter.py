@@ -85,7 +85,7 @@ def test_a_gpu_is_left_to_the_supervisor_that_an_earlier_daemon_had_started(tmp_
     beginning = {"A"}
     restarted = GpuArbiter(str(gpus), lambda uuid: uuid == "A", lambda uuid: uuid in beginning)
     elsewhere = look(restarted, {"A", "B"}, leased={"A"})
-    assert elsewhere == {"A": "is about to be taken by a job of this queue that starts"}
+    assert elsewhere == {"A": "is being taken by a job of this queue that is starting"}
     # What that supervisor was told: the earlier daemon lives no more, or nobody had the lock.
     taken = take_locks(restarted.told(["A"]))
     assert taken.refusal is None

@@ -179,8 +179,8 @@ def test_what_no_process_has_is_the_driver_s_to_give_back() -> None:
     idle = Suspects({5: LeftProcess(5, "sh", 61234)})  # it has no device open
     assert said(left, idle) == said(left, Suspects())
     assert said(left, Suspects()) == (
-        "12.0 GiB of memory that no process is seen to have (zerotools drain, and once nothing "
-        "runs, nvidia-smi --gpu-reset -i 1 give it back)"
+        "12.0 GiB of memory that no visible process holds (to free it: zerotools drain, and when "
+        "nothing runs, nvidia-smi --gpu-reset -i 1)"
     )
 
 

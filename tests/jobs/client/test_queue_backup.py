@@ -122,7 +122,7 @@ def test_what_cannot_be_copied_is_said(state: Path, tmp_path: Path) -> None:
         back_up_queue(state, tmp_path / "copy.db")
     fill(state).close()
     (tmp_path / "there").touch()
-    with pytest.raises(BadRequest, match="there exists: name a file that does not"):
+    with pytest.raises(BadRequest, match="there exists: name a file that does not exist"):
         back_up_queue(state, tmp_path / "there")
     with pytest.raises(BadRequest, match="cannot be written: No such file or directory"):
         back_up_queue(state, tmp_path / "no" / "copy.db")

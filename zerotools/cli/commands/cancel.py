@@ -56,7 +56,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
 def _asked(job: Job, wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
-    hint = "" if wait else f" (see how far it is: {command_name()} show {job['id']})"
+    hint = "" if wait else f" (see its progress: {command_name()} show {job['id']})"
     return f"{title(job)} {how_it_stops(job)}{hint}"
 
 

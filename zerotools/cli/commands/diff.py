@@ -117,7 +117,7 @@ _WORDS = {
     diff_result.WITHIN: "within the tolerance",
     diff_result.DIFFERS: "different",
     diff_result.SHAPE: "different shape",
-    diff_result.DTYPE: "types without a common one",
+    diff_result.DTYPE: "types with no common type",
     diff_result.UNREADABLE: "cannot be read",
     diff_result.ONLY_A: "only in A",
     diff_result.ONLY_B: "only in B",

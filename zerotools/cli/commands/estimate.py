@@ -203,7 +203,7 @@ def _config_text(found: Estimate, config: str, way: Way) -> str:
             "--print job"
         )
     if config != "job" and way.of_the_program:
-        left_out = f"{way.of_the_program}: the config cannot say so; have your program do it"
+        left_out = f"{way.of_the_program}: the config has no key for it; set it in your program"
         sys.stderr.writelines(f"{line}\n" for line in wrapped(left_out))
     tree = found.configs(way)[config]
     if config == "job":

@@ -72,7 +72,7 @@ def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     elif planned:
         verb = "takes" if yes else "would take"
         yield (
-            f"{verb} {render.size(-freed)} more for {ofs}, because the dropped data has other "
+            f"{verb} {render.size(-freed)} more for {ofs}, because the dropped data has other hard "
             "links; training cannot resume afterwards"
         )
     elif not any(each.status is Status.REFUSED for each in found.checkpoints):
@@ -138,7 +138,7 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
             checked = each.done.checked
             compared = f"{count_text(checked.tensors, 'tensor')} stay"
             if checked.compared:
-                compared += f", {checked.compared} of them written anew and compared"
+                compared += f", {checked.compared} of them rewritten and compared"
             yield f"thinned {render.clean(str(each.path))}: {compared}; {checked.soundness.value}"
             for note in each.done.notes:
                 yield f"note: {render.clean(note)}"

@@ -21,9 +21,9 @@ GONE_SECONDS = 5.0
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job ended as it should"
 ALONE = "no two attempts of a job ran at the same time"
-NEWEST = "no step ran again that a checkpoint had"
+NEWEST = "no step that a checkpoint contains ran again"
 WHOLE = "no saved step was lost"
-OVER = "nothing ran again after it was done"
+OVER = "no job ran again after it had finished"
 DAEMON = "the daemon ended only when it was killed"
 NOTHING_LEFT = "no process is left"
 

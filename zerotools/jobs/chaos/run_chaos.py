@@ -138,7 +138,7 @@ class _Drill:
         deadline = time.monotonic() + seconds
         while any(not job.is_over for job in queue.jobs):
             if time.monotonic() > deadline:
-                late = f"no end came within {seconds:.0f} s"
+                late = f"not all jobs ended within {seconds:.0f} s"
                 self._say(f"{late}: all is ended now")
                 return f"{late}: {queue.said_of_live()}"
             self._go_on(queue.submit)

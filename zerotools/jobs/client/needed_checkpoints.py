@@ -132,7 +132,7 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
         for each in found:
             yield Need(*about, Path(each.path), each.why, Path(each.real))
         return
-    silent = "it names it, and its directories do not respond"
+    silent = "its job file names it, and its directories do not respond"
     spec = job.get("spec") or {}
     named = [
         *(job.get("output_dir"), (job.get("latest_checkpoint") or {}).get("path")),
@@ -155,10 +155,10 @@ def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
 def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     reported = job.get("latest_checkpoint")
     if isinstance(reported, Mapping) and reported.get("path"):
-        yield Path(str(reported["path"])), "it is the newest checkpoint that it reported"
+        yield Path(str(reported["path"])), "it is the newest checkpoint that the job reported"
     attempts = job.get("attempts") or ()
     if attempts and (before := attempts[-1].get("resumed_from")):
-        yield Path(str(before)), "its attempt began from it"
+        yield Path(str(before)), "the job's attempt started from it"
     if job.get("output_dir"):
         yield from _own(Path(str(job["output_dir"])))
     spec = job.get("spec") or {}

@@ -68,7 +68,7 @@ def back_up_queue(state_dir: Path, out: Path) -> QueueCopy:
     if not database.is_file():
         raise BadRequest(f"{database} does not exist: name the daemon's --state-dir")
     if os.path.lexists(out):
-        raise BadRequest(f"{out} exists: name a file that does not")
+        raise BadRequest(f"{out} exists: name a file that does not exist")
     try:
         return _copy(database, out)
     except OSError as error:

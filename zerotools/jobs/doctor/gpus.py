@@ -96,7 +96,7 @@ def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
 def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
     used, limit = foreign_bytes(gpu) / 2**30, usual_foreign_bytes(gpu) / 2**30
     pids = ", ".join(str(process.pid) for process in gpu.processes if not process.graphics)
-    whom = f"by pid {pids}" if pids else "by no process that can be seen"
+    whom = f"by pid {pids}" if pids else "by no visible process"
     do = "end them if they are yours"
     if not pids:
         do = "a process of another container, or a killed one, may hold it; see fuser -v "

@@ -49,7 +49,7 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
         raise BadRequest(f"--convert: a help page cannot be a job; see zerotools {words[0]} --help")
     for word in words[1:]:
         if instead := _INSTEAD.get(word.partition("=")[0]):
-            raise BadRequest(f"--convert: {word} is of the job; give {instead}")
+            raise BadRequest(f"--convert: {word} is an option of the job; give {instead}")
 
 
 def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:

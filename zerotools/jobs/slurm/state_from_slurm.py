@@ -127,8 +127,8 @@ def _why_it_waits(found: ControllerJob, before: str | None) -> str:
     why = f"Slurm: {found.reason or 'it has not said why'}"
     if found.reason == _AGAIN_REASON and before:
         why += (
-            " (Slurm waits two minutes before it starts a job again; scontrol update "
-            f"JobId={found.number} StartTime=now ends that)"
+            " (Slurm waits two minutes before it restarts a job; to start it now: scontrol update "
+            f"JobId={found.number} StartTime=now)"
         )
     return f"{before}; {why}" if before else why
 
@@ -165,7 +165,7 @@ def _ended_by_slurm(
         where = f"; {reason}" if reason else ""
         return states.CANCELLED, f"Slurm ended it as cancelled{told}{where}"
     if found.reason == "DependencyNeverSatisfied":
-        return states.CANCELLED, "the job after which it was to start has failed"
+        return states.CANCELLED, "the job that it waited for has failed"
     said = f"; {reason}" if reason else ""
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"

@@ -298,7 +298,7 @@ def _built(
 ) -> tuple[str, tuple[Parameter, ...]]:
     """Return the class of a model that transformers builds without values, in a process of
     `python`, and its parameters."""
-    name, why = config["model_type"], "transformers was not asked for it here"
+    name, why = config["model_type"], "transformers was not used for it here"
     if python is not None:
         try:
             done = subprocess.run(

@@ -270,7 +270,7 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None
     if spec.engine == "script":
         return "its program comes from the user"
     if spec.engine not in MODULES:
-        return f"engine {spec.engine} is not known to bear a fork"
+        return f"engine {spec.engine} may not work after a fork"
     if spec.train.compile:
         return "train.compile starts processes and threads"
     if not is_program(plan.argv):
@@ -281,7 +281,7 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None
         return "it is a job of another user than the daemon's"
     preload = next((name for name in _PRELOADS if plan.env.get(name)), None)
     if preload is not None:
-        return f"{preload} is set, and its library may not bear a fork"
+        return f"{preload} is set, and its library may not work after a fork"
     pins = next((name for name in _PINS if plan.env.get(name, "").lower() not in _NO_PINS), None)
     if pins is not None:
         return f"{pins} is set, and OpenMP binds a process to processors when it is imported"

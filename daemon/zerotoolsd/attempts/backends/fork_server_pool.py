@@ -99,7 +99,7 @@ class ForkServerPool:
     def _why_none(self, kind: ServerKind) -> str:
         if kind in self._failed:
             return self._failed[kind][1]
-        return "no fork server of its environment runs yet"
+        return "no fork server runs for its environment yet"
 
     def _fail(self, kind: ServerKind, why: str) -> None:
         self._servers.pop(kind).end()
@@ -114,7 +114,7 @@ class ForkServerPool:
             try:
                 self.tend(is_loading)
             except OSError as error:  # no descriptors, no memory: it is tried again
-                log.warning("fork servers cannot be looked after now: %s", error)
+                log.warning("fork servers cannot be managed now: %s", error)
 
     def tend(self, is_loading: IsLoading) -> None:
         """Start missing fork servers and end unused ones, once."""
@@ -150,7 +150,7 @@ class ForkServerPool:
             return
         while len(self._servers) >= self._config.servers:
             oldest = min(self._servers, key=lambda each: self._servers[each].used)
-            log.info("fork server %s ends: another is wanted", oldest.name)
+            log.info("fork server %s ends: another is needed", oldest.name)
             self._servers.pop(oldest).end()
         self._servers[kind] = self._make(kind, now)
         self._failed.pop(kind, None)

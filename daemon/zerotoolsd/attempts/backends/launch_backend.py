@@ -105,7 +105,7 @@ def _missing(
     if program is None:
         return f"{PROGRAM} is not on PATH"
     if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
-        return "no systemd of this user started it, and the system's starts units for root alone"
+        return "the user's systemd did not start it, and only root can start units of the system"
     return None
 
 

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     pid, start, boot, kill_after = arguments
     watch = ProcessWatch(int(pid), int(start), float(kill_after))
     if boot != boot_id():
-        return watch.fail(f"process {pid} is gone: the machine was started again")
+        return watch.fail(f"process {pid} is gone: the machine was restarted")
     return watch.run()
 
 
@@ -122,7 +122,7 @@ class ProcessWatch:
         self._tree.look()
         self._stop.begin([self._pid], self._kill_after)
         named = ", ".join(map(str, self._stop.reached)) or "nobody"
-        self._say(f"its time limit is over: SIGTERM for {named}")
+        self._say(f"its time limit is reached: SIGTERM for {named}")
         return True
 
     def _wanted(self) -> object:
@@ -143,8 +143,9 @@ class ProcessWatch:
             return 0
         if found is None:
             return self.fail(
-                f"process {self._pid} ended; how is not known: Linux tells it of a process that "
-                f"another program started from 6.15 on, and this is {os.uname().release}"
+                f"process {self._pid} ended with an unknown status: for a process that another "
+                "program started, Linux reports it only from 6.15 on, and this is "
+                f"{os.uname().release}"
             )
         if found.exit_code == 0:
             self._say(f"process {self._pid} exited with 0")

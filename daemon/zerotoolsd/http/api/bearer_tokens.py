@@ -102,8 +102,8 @@ def _refuse_readable(path: Path, found: os.stat_result) -> None:
         raise BadRequest(f"api.tokens = {path}: is not a regular file")
     if found.st_uid not in (0, os.geteuid()):
         raise BadRequest(
-            f"api.tokens = {path}: belongs to uid {found.st_uid}, who could let himself in as "
-            "anybody; chown it to the user of the daemon"
+            f"api.tokens = {path}: belongs to uid {found.st_uid}, who could then act as any user; "
+            "chown it to the user of the daemon"
         )
     if found.st_mode & 0o077:
         raise BadRequest(

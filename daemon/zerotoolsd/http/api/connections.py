@@ -200,7 +200,7 @@ class Connection(web.RequestHandler):
         if self.busy:
             return self._unread(now)
         if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
-            return f"no whole request came within {HEAD_SECONDS:g} s"
+            return f"no complete request arrived within {HEAD_SECONDS:g} s"
         return self._unread(now)
 
     def _unread(self, now: float) -> str | None:
@@ -327,7 +327,7 @@ class ConnectionAcceptor:
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one
             link.close()
             left()
-            why = str(error) or f"nothing came within {HEAD_SECONDS:g} s"
+            why = str(error) or f"nothing arrived within {HEAD_SECONDS:g} s"
             log.warning("a connection was lost as it began: %s", why)
         except asyncio.CancelledError:
             link.close()

@@ -431,10 +431,10 @@ def _wish(body: dict[str, object]) -> ArrayWish:
     if do not in ARRAY_OPERATIONS:
         raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
     if lose_steps and do not in ("hold", "pause"):
-        raise BadRequest("lose_steps: is for hold alone")
+        raise BadRequest("lose_steps: works only with hold")
     priority = priority_of(body)
     if (priority is None) is (do == "priority"):
-        raise BadRequest("priority: is for do = priority, which needs it")
+        raise BadRequest("priority: works only with do = priority, and is required there")
     return ArrayWish(do=str(do), priority=priority, lose_steps=lose_steps)
 
 

@@ -84,7 +84,7 @@ def why_not_adoptable(process: AdoptedProcess) -> Iterator[str]:
     """Yield the reason, if a process that a job watches has ended or is another user's."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():
-        yield f"{gone}: the machine was started again"
+        yield f"{gone}: the machine was restarted"
         return
     now = read_process(process.pid)
     if now is None or now.is_over or now.start_ticks != process.start_ticks:

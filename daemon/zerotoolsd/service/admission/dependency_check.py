@@ -43,8 +43,8 @@ def refuse_many(terms: Sequence[QueueTerms]) -> None:
     if count > MOST_ARRAY_DEPENDENCIES:
         raise BadRequest(
             f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
-            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
-            "start after the others, and the array after that job"
+            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; make one job "
+            "that starts after the others, and let the array start after that job"
         )
 
 

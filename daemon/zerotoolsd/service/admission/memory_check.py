@@ -206,7 +206,7 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
     at_least = "" if foreseen.knows_activations else "for its state alone "
     host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
     if not asked.host:
-        host = ", and of the host's what its processes take by themselves"
+        host = ", and the memory that its processes take on the host"
     if spec.device != "cuda":
         said = f"memory: {at_least}about {host.removeprefix(', ')}"
     else:

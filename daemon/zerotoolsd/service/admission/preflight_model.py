@@ -30,7 +30,7 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model.safetensors", INDEX)
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 _FETCH = (
-    "; models are not downloaded: fetch it first, as with hf download NAME --local-dir DIRECTORY"
+    "; models are not downloaded: fetch it first, such as by hf download NAME --local-dir DIRECTORY"
 )
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"

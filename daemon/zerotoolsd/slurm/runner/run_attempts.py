@@ -46,7 +46,7 @@ from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 LOOK_SECONDS = 0.5
-BY_SLURM = "Slurm wants its nodes back"
+BY_SLURM = "Slurm reclaims its nodes"
 FORGOTTEN = (
     "Slurm's controller does not know the job any more, because it restarted before it had "
     "saved the job; retry it"
@@ -313,7 +313,7 @@ class AttemptRunner:
             self._state.halt(f"{reason}; {FORGOTTEN}")
             return self._ended()
         if found is not None and found.state != "RUNNING":
-            _say(f"Slurm ends the job ({found.state}); what follows is Slurm's affair")
+            _say(f"Slurm ends the job ({found.state}); Slurm decides what follows")
             return 1
         if self._is_in_vain():
             self._state.halt(

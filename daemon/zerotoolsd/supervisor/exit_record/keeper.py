@@ -140,7 +140,7 @@ def _put_on_record(
         if trouble is not None and record["outcome"] == "lost":
             record |= {"outcome": NOT_READY, "cause": trouble}
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
-    cut_off = {"why": f"{KILLED} before this had ended"}
+    cut_off = {"why": f"{KILLED} before the attempt had ended"}
     record |= {name: cut_off for name in FOLLOWING if name in record}
     pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
     record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})

@@ -388,7 +388,7 @@ def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict
     """
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]
-    return {name: {"why": f"{killed} before this had ended"} for name in follows}
+    return {name: {"why": f"{killed} before the attempt had ended"} for name in follows}
 
 
 def _is_ours(status: int | None, was_told: bool) -> bool:

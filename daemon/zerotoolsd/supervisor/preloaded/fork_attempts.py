@@ -220,7 +220,7 @@ def why_not_forked() -> str | None:
         return f"importing started threads ({threads} run), which a fork would lack"
     device = next((path for path in _open_paths() if path.startswith(_DEVICES)), None)
     if device is not None:
-        return f"importing opened {device}, and a GPU cannot be used after a fork then"
+        return f"importing opened {device}, and after that a GPU cannot be used in a fork"
     return None
 
 

@@ -86,7 +86,7 @@ def meet_nodes(
 
     Raises:
         BadRequest: the nodes do not run the same job, or do not share output_dir.
-        MachineNotReady: not all nodes came in time. They may come later.
+        MachineNotReady: not all nodes joined in time. They may come later.
         StoppedBeforeStart: this attempt was asked to stop.
     """
     return _Meeting(place, rank, say, timeout).held()
@@ -244,7 +244,7 @@ class _Meeting:
         for node in range(1, self._place.nodes):
             while not store.check([_seen(node)]):
                 if time.monotonic() > until or store.check([_left(node)]):
-                    raise RuntimeError(f"node {node} ({cards[node].host}) left the meeting")
+                    raise RuntimeError(f"node {node} ({cards[node].host}) disconnected")
                 self._pause(POLL_SECONDS)
             if store.get(_seen(node)) != b"yes":
                 found.append(f"node {node} ({cards[node].host})")
@@ -267,12 +267,12 @@ class _Meeting:
         if leads and not store.check(["sealed"]):
             self._put_card(store)
         while not store.check(["sealed"]):
-            self._pause(POLL_SECONDS, lambda: "not all nodes came")
+            self._pause(POLL_SECONDS, lambda: "not all nodes joined")
         sealed = json.loads(store.get("sealed"))
         if sealed["tokens"][place.node] != place.token:
             if leads:
                 store.set(_left(place.node), place.token)
-            self._why = "the others are still in a meeting with an earlier attempt of this node"
+            self._why = "the other nodes are still connected to an earlier attempt of this node"
             raise _Again
         if leads:
             sees = sealed["problem"] is not None or self._sees(sealed["probe"], sealed["tokens"][0])
@@ -326,7 +326,7 @@ class _Meeting:
         """
         self._place.waits()
         if self._place.is_stopped():
-            raise StoppedBeforeStart("stopped on request before all nodes had come")
+            raise StoppedBeforeStart("stopped on request before all nodes had joined")
         if time.monotonic() > self._until:
             said = why() if why else f"node 0 does not answer ({self._why})"
             raise MachineNotReady(

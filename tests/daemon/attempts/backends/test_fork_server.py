@@ -260,7 +260,7 @@ def compiled() -> JobSpec:
         ({"way": SYSTEMD}, "supervisors are started by systemd, each in a separate unit"),
         (
             {"plan": a_plan(LD_PRELOAD="/lib/trace.so")},
-            "LD_PRELOAD is set, and its library may not bear a fork",
+            "LD_PRELOAD is set, and its library may not work after a fork",
         ),
         (
             {"plan": a_plan(OMP_PROC_BIND="close")},
@@ -280,7 +280,7 @@ def compiled() -> JobSpec:
         ({"spec": replace(make_job(""), engine="script")}, "its program comes from the user"),
         (
             {"spec": replace(make_job(""), engine="deepspeed")},
-            "engine deepspeed is not known to bear a fork",
+            "engine deepspeed may not work after a fork",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_nothing_is_made_or_said_where_it_is_off() -> None:
 
 def test_a_server_is_made_when_the_first_attempt_loads_no_more() -> None:
     story = Story(loading=True)
-    assert story.start() == "started cold: no fork server of its environment runs yet"
+    assert story.start() == "started cold: no fork server runs for its environment yet"
     story.tend()
     assert not story.made
     story.loading = False
@@ -192,7 +192,7 @@ def test_jobs_of_a_daemon_start_cold_then_warm_and_cold_again_without_the_server
                 found = it.engine.warm.to_json()["servers"]
                 return found[0]["pid"] if found and found[0]["ready"] else None
 
-            none = "started cold: no fork server of its environment runs yet"
+            none = "started cold: no fork server runs for its environment yet"
             assert await how_started(it, await submit()) == none
             pid = await wait_async(a_server, "a fork server to be ready")
             assert await how_started(it, await submit()) == "started warm"

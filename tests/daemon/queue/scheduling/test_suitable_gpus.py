@@ -105,10 +105,10 @@ def test_a_gpu_that_a_process_outlived_its_job_on_is_fenced() -> None:
 
 
 def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
-    closed = {"GPU-fake-0": "takes no more jobs while its memory runs out"}
+    closed = {"GPU-fake-0": "gets no more jobs while its memory runs out"}
     decisions = decide([wants(1, 2)], gpus(2), leases=[lease(0)], closed=closed)
     assert decisions.waits == {
-        1: "needs 2 GPUs: 1 of 2 free: GPU 0: takes no more jobs while its memory runs out"
+        1: "needs 2 GPUs: 1 of 2 free: GPU 0: gets no more jobs while its memory runs out"
     }
     outlived = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 7")], closed=closed)
     assert "GPU 0: in use by pid 7, which outlived job 9" in outlived.waits[1]

@@ -74,7 +74,8 @@ def test_a_job_starts_after_others_as_they_had_to_end(tmp_path: Path) -> None:
         await it.reach(job.id, "running")
         shown = await it.reach(spoiled.id, "on_hold")
         assert shown.reason == (
-            f"it was to start after job {failing.id} had succeeded, which has failed; to "
+            f"it should start after the success of job {failing.id}, which has "
+            "failed; to "
             f"start it anyway: zerotools release {spoiled.id}"
         )
         again = QueueTerms(after=(Dependency(job_id=failing.id),))

@@ -77,7 +77,7 @@ def test_ranks_that_have_finished_are_a_finished_attempt(tmp_path: Path, kill: A
     status, record = kept(run, kill)
     assert (status, record and record["outcome"]) == (0, "finished")
     assert record is not None
-    assert record["closing"] == {"why": "its supervisor was killed before this had ended"}
+    assert record["closing"] == {"why": "its supervisor was killed before the attempt had ended"}
     assert [rank["exit_code"] for rank in record["ranks"]] == [0, 0]
     assert not (run / "notify.sock").exists()
 
@@ -88,7 +88,7 @@ def test_an_upload_that_was_cut_off_is_told_of(tmp_path: Path, kill: Act) -> Non
     _, record = kept(run, kill)
     assert record is not None
     assert record["outcome"] == "finished"
-    assert record["uploading"] == {"why": "its supervisor was killed before this had ended"}
+    assert record["uploading"] == {"why": "its supervisor was killed before the attempt had ended"}
 
 
 @pytest.mark.parametrize(("reason", "is_told"), [("cancel", True), ("preempt", False)])

@@ -62,17 +62,19 @@ def job_paths() -> dict[str, dict[str, Schema]]:
                 _JOBS,
                 "Jobs, the newest first; 304: none has changed since the `ETag`",
                 {"200": ref("JobPage"), "304": None},
-                query_of("state", {"type": "string", "enum": list(STATES)}, "in this state alone"),
+                query_of(
+                    "state", {"type": "string", "enum": list(STATES)}, "only jobs in this state"
+                ),
                 query_of(
                     "state_word",
                     {"type": "string", "enum": list(STATE_WORDS)},
                     "in the states with this word: `held` finds every kind of hold",
                 ),
                 query_of("limit", {**NUMBER, "maximum": 1000}, "default: 100"),
-                query_of("after", COUNT, "ids below this: `next` of the page before"),
-                query_of("name", TEXT, "of this name alone"),
-                query_of("array", NUMBER, "of this array alone"),
-                query_of("user", TEXT, "of this user alone: a name, a uid, or `me`"),
+                query_of("after", COUNT, "only ids below this: `next` of the previous page"),
+                query_of("name", TEXT, "only jobs of this name"),
+                query_of("array", NUMBER, "only jobs of this array"),
+                query_of("user", TEXT, "only jobs of this user: a name, a uid, or `me`"),
                 KNOWN,
             ),
         },
@@ -119,13 +121,13 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/explain": get(
             "explainJob",
             _JOBS,
-            "Why it waits, was tried again or ended",
+            "Why a job waits, was restarted or ended",
             {"200": ref("Explanation")},
             JOB_ID,
             refused=("403",),
         ),
         "/v1/jobs/{id}/cancel": post(
-            "cancelJob", _JOBS, "Ask for its end", {"202": job}, JOB_ID, refused=_CHANGED
+            "cancelJob", _JOBS, "Cancel a job", {"202": job}, JOB_ID, refused=_CHANGED
         ),
         "/v1/jobs/{id}/resume": post(
             "resumeJob",
@@ -157,7 +159,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/priority": post(
             "setJobPriority",
             _JOBS,
-            "Let it wait with another priority",
+            "Change the priority of a waiting job",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
@@ -176,7 +178,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/release": post(
             "releaseJob",
             _JOBS,
-            "Let a held one take its turn, from its newest checkpoint",
+            "Release a held job; it continues from its newest checkpoint",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
@@ -201,7 +203,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/array": post(
             "changeArray",
             _JOBS,
-            "Do the same to all jobs of its array, or to none",
+            "Apply one action to all jobs of an array, or to none",
             {"200": ref("ArrayChange")},
             JOB_ID,
             refused=_CHANGED,
@@ -230,7 +232,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/progress": get(
             "readProgress",
             _JOBS,
-            "The reports of its ranks",
+            "The reports of a job's ranks",
             {"200": ref("ProgressPage")},
             *(JOB_ID, ATTEMPT, SINCE),
             refused=("403",),
@@ -401,7 +403,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/history": get(
             "getHistory",
             _MACHINE,
-            "The machine and its jobs until now, in columns",
+            "The history of the machine and its jobs, as columns",
             {"200": ref("History")},
             query_of("seconds", _bounded(MOST_HISTORY_SECONDS), "how far back; default: 3600"),
             query_of("points", _bounded(MOST_HISTORY_POINTS), "at most; default: 240"),

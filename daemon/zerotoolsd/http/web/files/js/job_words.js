@@ -58,7 +58,7 @@ export const VERB_ROWS = [
   {
     "job": "is held, or holding",
     "hold": "nothing changes",
-    "release": "it takes its old place, and continues",
+    "release": "it returns to its old position, and continues",
     "retry": "refused: release it"
   },
   {
