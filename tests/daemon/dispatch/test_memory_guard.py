@@ -91,7 +91,7 @@ def test_no_job_starts_while_memory_runs_out_and_jobs_do_again(tmp_path: Path) -
             job, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
             why = await it.waits(job.id)
             assert why.startswith("no job starts while the memory of the host runs out: 10.0 of")
-            assert why.endswith("gone in about 3 s at this rate")
+            assert why.endswith("used up in about 3 s at this rate")
             host.free_gib = 50.0
             host.look(200)
             await it.reach(job.id, "succeeded")
