@@ -30,8 +30,8 @@ MANY_JOBS_SECONDS = 120.0
 def reads_data(spec: JobSpec) -> bool:
     """Return whether the job's interpreter has to read the data files to check them.
 
-    This is so for data that a tokenizer reads, and for files that pyarrow reads. A directory may
-    contain such files, so the result for a directory is True.
+    This is the case for data that a tokenizer reads, and for files that pyarrow reads. A directory
+    may contain such files, so the result for a directory is True.
     """
     from zerotools.jobs.datafiles.record_files import COLUMNAR
     from zerotools.jobs.jobfile_tables.data import ENCODED, kind_of, patterns_of

@@ -39,8 +39,8 @@ def cause_of(
 ) -> str | None:
     """Return the cause of an end, one of `retry_rules`; None if the attempt ended as requested.
 
-    `xids` are the errors that the driver reported for its GPUs while it ran. `on_gpus`: it had
-    GPUs.
+    `xids` are the errors that the driver reported for its GPUs while it ran. `on_gpus` is True if
+    it had GPUs.
     """
     outcome = record.get("outcome")
     if outcome not in lifecycle.OUTCOMES:

@@ -85,9 +85,9 @@ class JobView:
     "size", "label"}` if the job is one of several that were submitted together. `environment`
     describes the environment of its ranks, if the submit sent none.
 
-    `user` is the name of `uid`, if known. `masked`: the caller may only know that the job exists,
-    and everything else is left out. `shortened`: the job is in a list, and long parts of `spec` are
-    left out.
+    `user` is the name of `uid`, if known. `masked` is True if the caller may only know that the job
+    exists, and everything else is left out. `shortened` is True if the job is in a list, and long
+    parts of `spec` are left out.
     """
 
     id: int
@@ -175,8 +175,8 @@ class CleanRequest:
 
     `jobs`: remove only these; otherwise remove all jobs in `states` that ended more than
     `older_than_seconds` ago, except for the `keep` jobs that ended last. `outputs`: also remove
-    their outputs in the state directory. `logs_only`: their records stay. `dry_run`: only report
-    what would be removed.
+    their outputs in the state directory. `logs_only` is True if their records stay. `dry_run` is
+    True if only report what would be removed.
     """
 
     jobs: tuple[int, ...] | None = None
@@ -211,7 +211,7 @@ class CleanedJob:
 class KeptJob:
     """A job that a clean request selects but does not remove.
 
-    `why` is the reason, a sentence. `gone`: no job has this number.
+    `why` is the reason, a sentence. `gone` is True if no job has this number.
     """
 
     id: int

@@ -145,7 +145,7 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the job must not share GPUs with other jobs.
 
-    This is so if one of its attempts ended because the memory of a shared GPU ran out, and
+    This is the case if one of its attempts ended because the memory of a shared GPU ran out, and
     no attempt has saved a checkpoint since.
     """
     for result in reversed(results):

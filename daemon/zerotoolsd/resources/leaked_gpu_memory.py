@@ -287,8 +287,8 @@ def memory_left(
 ) -> LeakedMemory:
     """Return the memory on a GPU that the ended attempt left, as far as it is visible.
 
-    `ours` are the pids of the attempt's processes. `given`: another job has the GPU, or a share of
-    it. `lists`: NVML lists processes on this machine.
+    `ours` are the pids of the attempt's processes. `given` is True if another job has the GPU, or a
+    share of it. `lists`: NVML lists processes on this machine.
     """
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]

@@ -76,7 +76,8 @@ def check_leaks(config: Any, *, packing: bool) -> None:
 class _Leaks(NamedTuple):
     """The result of the check of a model.
 
-    `ahead`: tokens see later tokens. `mixed`: packed examples influence each other.
+    `ahead` is True if tokens see later tokens. `mixed` is True if packed examples influence each
+    other.
     """
 
     ahead: bool

@@ -62,8 +62,8 @@ def submits_without_daemon(
 ) -> bool:
     """Return whether this command itself submits the jobs to Slurm.
 
-    It does if the jobs are for Slurm, and no daemon answers, or the user does not want to use the
-    daemon, or this is a dry run.
+    This is the case if the jobs are for Slurm, and no daemon answers, or the user does not want to
+    use the daemon, or this is a dry run.
 
     Raises:
         BadRequest: --no-daemon was given, and no job is for Slurm.

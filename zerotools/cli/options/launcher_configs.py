@@ -215,7 +215,7 @@ class Configs(NamedTuple):
         return self.deepspeed is not None or self.accelerate is not None or self.recipe_options.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
-        """Return the recipe of the given launch line or config; None without one.
+        """Return the recipe of the given launch line or config; None if neither was given.
 
         `number` selects one of several launch lines of a script. Raises the errors of
         `RecipeOptions.recipe`.

@@ -177,7 +177,8 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 def _is_ordered(checkpoint: Checkpoint) -> bool:
     """Return whether the order of the parameters in each group is known.
 
-    It is if the groups list them, or if the keys of a flattened optimizer are in the saved order.
+    This is the case if the groups list them, or if the keys of a flattened optimizer are in the
+    saved order.
     """
     lists = (
         match["option"] == "params"

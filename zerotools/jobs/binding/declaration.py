@@ -97,7 +97,7 @@ def stored_default_of(item: Field[Any]) -> Any:
 def means_none(item: Field[Any]) -> bool:
     """Return whether a None value of the key must be written to a tree.
 
-    This is so if a tree without the key would get another value than None.
+    This is the case if a tree without the key would get another value than None.
     """
     left_out = (item.default, stored_default_of(item))
     return any(value not in (None, MISSING, ...) for value in left_out)

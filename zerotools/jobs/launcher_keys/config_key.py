@@ -50,7 +50,7 @@ class ConfigKey:
 def is_off(value: Any, default: Any) -> bool:
     """Return whether `value` switches a feature off.
 
-    This is so for false, none, `default` (the feature's default), and `{"enabled": false}`.
+    This is the case for false, none, `default` (the feature's default), and `{"enabled": false}`.
     """
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"

@@ -152,7 +152,7 @@ def _own() -> Release | None:
 def is_disabled(value: Any) -> bool:
     """Return whether the value of a removed key has no effect.
 
-    This is so for null, false, -1, an empty section, and a section with only false values of
+    This is the case for null, false, -1, an empty section, and a section with only false values of
     `enabled`.
     """
     if isinstance(value, Mapping):

@@ -359,7 +359,7 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
     """Return a sentence if zerotools cannot prove that all files belong to one save.
 
-    This is so if the files of ranks do not record their save, and no manifest covers them.
+    This is the case if the files of ranks do not record their save, and no manifest covers them.
     Otherwise the list is empty.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:

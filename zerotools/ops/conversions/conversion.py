@@ -52,9 +52,9 @@ class Conversion:
     `sums_directory`, while its context is open. `stamps` are all files that were read to make this
     value: none may change until the output exists. `command` is the zerotools command that writes
     the output; only the same command replaces the output later. `lacking` lists what prevents other
-    programs from loading the output. `is_examined`: every byte of the source was checked before,
-    and chunks are sound even in files that are damaged elsewhere. `table` has the formats of source
-    and target. `as_read` is the source before its tensors were put into another layout.
+    programs from loading the output. `is_examined` is True if every byte of the source was checked
+    before, and chunks are sound even in files that are damaged elsewhere. `table` has the formats
+    of source and target. `as_read` is the source before its tensors were put into another layout.
     """
 
     source: Checkpoint

@@ -48,10 +48,10 @@ class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
     Parameters of one `block` are gathered together; parameters without a block are gathered with
-    the whole model. `in_fp32`: computations with it are in fp32, whatever the type of the others.
-    `is_hidden`: it is a matrix other than embeddings and head, which the optimizer Muon updates.
-    `cut` is the dimension that tensor-parallel ranks divide, or None. `is_packed`: it is frozen,
-    and every rank has all of it in 4 bits.
+    the whole model. `in_fp32` is True if computations with it are in fp32, whatever the type of the
+    others. `is_hidden` is True if it is a matrix other than embeddings and head, which the
+    optimizer Muon updates. `cut` is the dimension that tensor-parallel ranks divide, or None.
+    `is_packed` is True if it is frozen, and every rank has all of it in 4 bits.
     """
 
     shape: tuple[int, ...]

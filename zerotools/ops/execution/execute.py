@@ -137,7 +137,7 @@ def refuse_astray(target: Target) -> None:
 def _check_left(directory: Path) -> None:
     """Raise an error if an existing staging directory was not left by zerotools.
 
-    It was if it has a journal, or is an output that was about to be replaced.
+    A directory of zerotools has a journal, or is an output that was about to be replaced.
     """
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(

@@ -35,9 +35,9 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 class Completeness:
     """The result of checking whether a path is a complete checkpoint.
 
-    `is_checkpoint`: it has a format that zerotools reads. `step` is the step that the checkpoint
-    records. `problem` is the reason why it is incomplete, in one sentence. `is_unread`: zerotools
-    cannot tell, because it does not support the contents.
+    `is_checkpoint` is True if it has a format that zerotools reads. `step` is the step that the
+    checkpoint records. `problem` is the reason why it is incomplete, in one sentence. `is_unread`
+    is True if zerotools cannot tell, because it does not support the contents.
     """
 
     is_checkpoint: bool

@@ -31,9 +31,9 @@ def next_commands(
     """Return commands for the checkpoint at `path`, the likeliest first; none if it is a model
     already, or nothing can be made of it.
 
-    `wraps_models`: its program puts the name of an attribute before all names, which a model does
-    not have. `says_scale`: a file of the run has the `lora_alpha` of its adapters. `given` are the
-    options that chose the checkpoint.
+    `wraps_models` is True if its program puts the name of an attribute before all names, which a
+    model does not have. `says_scale` is True if a file of the run has the `lora_alpha` of its
+    adapters. `given` are the options that chose the checkpoint.
     """
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin

@@ -64,9 +64,9 @@ class Quantisation:
 
     `weights` are by the key that each would have if it were not quantised, and `activations` are
     the keys of scales of activations. `faults` are sentences on defects. `unknown` describes
-    settings that zerotools does not know. `is_denied`: the config declares quantised weights, but
-    the checkpoint has none. `place` is the path of the checkpoint. `unproved` are quantised weights
-    of an unknown kind.
+    settings that zerotools does not know. `is_denied` is True if the config declares quantised
+    weights, but the checkpoint has none. `place` is the path of the checkpoint. `unproved` are
+    quantised weights of an unknown kind.
     """
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)

@@ -27,8 +27,9 @@ class NameOrder:
 
     `decayed` are the parameters that transformers would decay, None if that is not known.
     `sections` are the names of each param group, if the order is that of the optimizer.
-    `can_be_concatenated`: the names may be those of the groups one after another. `option` is the
-    option that gave the order, and `advice` a phrase that tells how to give the names in a file.
+    `can_be_concatenated` is True if the names may be those of the groups one after another.
+    `option` is the option that gave the order, and `advice` a phrase that tells how to give the
+    names in a file.
     """
 
     parameters: Mapping[str, Shape]
@@ -227,7 +228,7 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
     """Return whether one of two groups may be the group with weight decay, by its options.
 
-    `is_first`: the first group is meant, otherwise the second.
+    `is_first` is True if the first group is meant, otherwise the second.
     """
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]

@@ -91,7 +91,7 @@ class Salvage:
     conversion: Conversion | None = None
 
     def renamed(self, new_name: Callable[[str], str]) -> Salvage:
-        """Return the same plan under other names."""
+        """Return the plan with each name replaced by `new_name(name)`."""
         weights = {Key(new_name(key.name), key.role): each for key, each in self.weights.items()}
         left_out = {new_name(name): why for name, why in self.left_out.items()}
         return replace(self, weights=weights, left_out=left_out)

@@ -27,7 +27,8 @@ class SoundFile:
     """The undamaged bytes of a file of `size` bytes.
 
     `records` are the ranges [begin, end) of its undamaged records, in order; None if the file has
-    no checksums. `is_proved`: a manifest has the digest of the whole file, and it is right.
+    no checksums. `is_proved` is True if a manifest has the digest of the whole file, and it is
+    right.
     """
 
     size: int

@@ -46,8 +46,8 @@ class TensorComparison:
     `equal` tensors have the bytes that the manifest records. `cast` tensors equal a cast of those,
     or the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
     tensors that only one of the two has, if that is not a fault. `narrower` are tensors of `cast`
-    with bits that the manifest does not cover, with the manifest's type. `is_complete`: the
-    manifest has all tensors.
+    with bits that the manifest does not cover, with the manifest's type. `is_complete` is True if
+    the manifest has all tensors.
     """
 
     equal: tuple[Key, ...]

@@ -73,9 +73,10 @@ class Finding:
 class Comparison:
     """The result of comparing a checkpoint with a manifest or another checkpoint.
 
-    It has the name of that reference, and the number of tensors with equal values. `by_files`: the
-    files were compared byte by byte, and `vouched` are the equal ones. `notes` are sentences on
-    values that only one of the two has. `is_exact`: every bit of all tensors was compared.
+    It has the name of that reference, and the number of tensors with equal values. `by_files` is
+    True if the files were compared byte by byte, and `vouched` are the equal ones. `notes` are
+    sentences on values that only one of the two has. `is_exact` is True if every bit of all tensors
+    was compared.
     """
 
     path: Path
@@ -91,11 +92,11 @@ class Verification:
     """The result of a verification.
 
     `unchecked` are files with bytes that no checksum or digest proves, each with the reason. `odd`
-    counts values that are not finite by tensor, even if that is not damage. `is_fast`: data was not
-    read. `bytes_read` is the number of bytes read. `comparison` is with a manifest; None: there was
-    none. `manifest` is the manifest of the checkpoint itself, if it was requested and the checks
-    found no fault. `as_written` is the comparison with the record inside an output; None: it has
-    none. `portion` is the part that was checked; the verdict is for it only.
+    counts values that are not finite by tensor, even if that is not damage. `is_fast` is True if
+    data was not read. `bytes_read` is the number of bytes read. `comparison` is with a manifest;
+    None: there was none. `manifest` is the manifest of the checkpoint itself, if it was requested
+    and the checks found no fault. `as_written` is the comparison with the record inside an output;
+    None: it has none. `portion` is the part that was checked; the verdict is for it only.
     """
 
     checkpoint: Checkpoint

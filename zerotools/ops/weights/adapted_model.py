@@ -43,8 +43,8 @@ class AdaptedModel:
     """A model, and the changes that one adapter makes to it.
 
     `weights` are the weights without the adapter, `changes` has the adapter's change of some of
-    them, and `halves` holds the tensors of the adapter that `changes` refers to. `is_mapped`: the
-    base model was put into another layout.
+    them, and `halves` holds the tensors of the adapter that `changes` refers to. `is_mapped` is
+    True if the base model was put into another layout.
     """
 
     weights: Checkpoint

@@ -59,7 +59,7 @@ class Candidate:
 
     `changed` is when its newest file was last written, in nanoseconds. `number` is the last number
     in its name, if that may be its step. `others` are names of files in the directory that are
-    separate checkpoints. `beside`: it is only used if there are no other candidates.
+    separate checkpoints. `beside` is True if it is used only without other candidates.
     """
 
     path: Path
@@ -115,8 +115,8 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 
 def _is_beside(path: Path, *, steps: bool) -> bool:
-    """Return whether `path` does not contain the whole state of a run. `steps`: directories of
-    steps are next to it.
+    """Return whether `path` does not contain the whole state of a run. `steps` is True if
+    directories of steps are next to it.
     """
     name = path.name
     if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):

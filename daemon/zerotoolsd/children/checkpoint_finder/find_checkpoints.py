@@ -144,7 +144,7 @@ class CheckpointSearch:
 
         Nothing is yielded for a program that reports its checkpoints itself, and during errors of
         the disk or the file server. A checkpoint that grows is judged when two scans found it
-        equal. `at_rest`: no process writes any more.
+        equal. `at_rest` is True if no process writes any more.
         """
         if self._reported:
             return

@@ -80,7 +80,7 @@ async def run_rank_checks(
 def reads_data(spec: JobSpec) -> bool:
     """Return whether only the job's interpreter can check the job's data.
 
-    This is so if the data must be tokenized, or needs pyarrow.
+    This is the case if the data must be tokenized, or needs pyarrow.
     """
     return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 

@@ -150,7 +150,7 @@ def left_behind(
 ) -> dict[str, Any]:
     """Return the JSON record of `process`, which is still alive although SIGKILL was sent.
 
-    `rank` is the number of the rank that it is, if any. `refused`: this user may not kill
+    `rank` is the number of the rank that it is, if any. `refused` is True if this user may not kill
     it.
     """
     return {

@@ -26,8 +26,8 @@ BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 class ModelInput:
     """The kind of input that a model takes.
 
-    `encoder_decoder`: the model has an encoder and a decoder. `positions`: the largest number of
-    positions (None: no limit).
+    `encoder_decoder` is True if the model has an encoder and a decoder. `positions`: the largest
+    number of positions (None: no limit).
     """
 
     encoder_decoder: bool

@@ -105,7 +105,7 @@ def attends_by_segment(spec: JobSpec, config: Any) -> bool:
     """Return whether the attention of packed sequences can be computed segment by segment, without
     a mask.
 
-    This is so if the job packs, and a small model of `config` computes the same logits with
+    This is the case if the job packs, and a small model of `config` computes the same logits with
     segments as with a mask.
     """
     if not spec.data.packing or spec.train.compile or config.is_encoder_decoder:

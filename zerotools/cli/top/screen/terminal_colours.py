@@ -124,7 +124,7 @@ def background_in(answer: bytes) -> str | None:
 
 
 def ask_terminal(reading: int, writing: int, seconds: float = SECONDS) -> bytes:
-    """Ask the terminal for its background (OSC 11). Return the response; empty without one.
+    """Ask the terminal for its background (OSC 11). Return the response; empty if none came.
 
     `reading` and `writing` are file descriptors of the terminal. A terminal that does not know
     OSC 11 sends nothing, but every terminal answers a request for its type (DA1), which is sent

@@ -59,7 +59,7 @@ def read(
 
     The pickles of the files are read, and no tensor data. Missing optimizer files are problems.
     They become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
-    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel
+    `weights_alone` it is read like a thinned one. `layout` is a file of rules for tensor-parallel
     shards, which replace the rules in the checkpoint.
 
     Raises:

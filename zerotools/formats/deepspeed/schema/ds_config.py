@@ -94,7 +94,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def zero_optimization(config: Any) -> Mapping[str, Any]:
-    """Return the table `zero_optimization` of a configuration; empty without one."""
+    """Return the table `zero_optimization` of a configuration; empty if it is missing."""
     zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
     return zero if isinstance(zero, Mapping) else {}
 

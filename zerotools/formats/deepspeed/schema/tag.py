@@ -90,8 +90,8 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """Return the directory around the tag if it belongs to the tag's run, else None. It does if
-    the user named this directory, or if it contains a `latest`.
+    """Return the directory around the tag if it belongs to the tag's run, else None. This is the
+    case if the user named this directory, or if it contains a `latest`.
     """
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)

@@ -260,7 +260,7 @@ def _arguments(
 
 
 def _schedule(training: TrainingState) -> Any:
-    """Return Megatron's schedule unchanged, or None without one."""
+    """Return Megatron's schedule unchanged; None if the run has no schedule."""
     found = training.lr_scheduler
     is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
     return found if is_megatrons else None
