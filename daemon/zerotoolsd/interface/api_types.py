@@ -175,8 +175,8 @@ class CleanRequest:
 
     `jobs`: remove only these; otherwise remove all jobs in `states` that ended more than
     `older_than_seconds` ago, except for the `keep` jobs that ended last. `outputs`: also remove
-    their outputs in the state directory. `logs_only` is True if their records stay. `dry_run` is
-    True if only report what would be removed.
+    their outputs in the state directory. `logs_only` is True if their records stay. `dry_run`:
+    report what would be removed, and remove nothing.
     """
 
     jobs: tuple[int, ...] | None = None

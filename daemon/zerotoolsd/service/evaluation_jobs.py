@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from zerotools.jobs.jobfile.evaluation_job import evaluation_job, evaluation_name
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.evaluation_job import evaluation_job, evaluation_name, is_evaluated
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import scores_in, step_of
 from zerotoolsd.attempts.last_report import last_report
@@ -22,6 +23,11 @@ from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
+
+MOST_ARRAY_EVALUATIONS = 100
+"""The largest number of jobs in an array with `eval.tasks`: one transaction writes their evaluation
+jobs.
+"""
 
 
 def evaluations_of(store: Store, job: JobRow) -> list[JobRow]:
@@ -86,3 +92,16 @@ def evaluation_of(spec: JobSpec, jobs_dir: Path) -> Callable[[JobRow], NewJob]:
         )
 
     return made
+
+
+def refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
+    """Raise BadRequest if too many jobs of an array have an evaluation job.
+
+    All evaluation jobs are written in the transaction of the array.
+    """
+    count = sum(map(is_evaluated, specs))
+    if count > MOST_ARRAY_EVALUATIONS:
+        raise BadRequest(
+            f"eval.tasks: {count:,} jobs of an array would each be evaluated, and at most "
+            f"{MOST_ARRAY_EVALUATIONS} may be; submit several smaller arrays"
+        )

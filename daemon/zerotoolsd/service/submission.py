@@ -47,6 +47,7 @@ from zerotoolsd.service.admission.argv_limit import too_large
 from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
     directory_conflict,
+    named_places,
     newest_step,
     newest_undamaged,
     real_paths,
@@ -60,7 +61,7 @@ from zerotoolsd.service.admission.memory_check import (
     note_of,
     why_never,
 )
-from zerotoolsd.service.evaluation_jobs import evaluation_of
+from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
 from zerotoolsd.supervisor.transient_errors import is_transient
@@ -71,10 +72,6 @@ from zerotoolsd.users.user_limits import why_queued_too_much
 LOOK_SECONDS = 10.0
 """Timeout for the check of a job's files at submit."""
 
-MOST_ARRAY_EVALUATIONS = 100
-"""The largest number of jobs in an array with `eval.tasks`: one transaction writes their evaluation
-jobs.
-"""
 
 _LAST_REHEARSED = 16
 """The number of jobs that are remembered after they passed a dry run in a check.
@@ -200,7 +197,7 @@ class JobSubmission:
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
         refuse_many(of_each or [terms] * len(members))
-        _refuse_many_evaluations(spec for spec, _ in members)
+        refuse_many_evaluations(spec for spec, _ in members)
         user = self._dispatcher.users.of(uid)
         if (
             problem := await self.look(members[0][0], directory_conflict, named, user=user)
@@ -560,11 +557,11 @@ class JobSubmission:
         except TimeoutError:
             raise Unavailable(
                 f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "
-                f"does not answer; it names {_places(spec)}, and its data"
+                f"does not answer; it names {named_places(spec)}, and its data"
             ) from None
         except OSError as error:
             who = "the daemon's user" if user is None else user.account.name
-            where = error.filename or _places(spec)
+            where = error.filename or named_places(spec)
             why = f"{where}: {error.strerror or error}, for {who}"
             if is_transient(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
@@ -600,29 +597,3 @@ async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> lis
         for one, job in left:  # where the request was cancelled
             one.coming.taken(job.id)
     return rows
-
-
-def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
-    """Raise BadRequest if too many jobs of an array have an evaluation job.
-
-    All evaluation jobs are written in the transaction of the array.
-    """
-    count = sum(map(is_evaluated, specs))
-    if count > MOST_ARRAY_EVALUATIONS:
-        raise BadRequest(
-            f"eval.tasks: {count:,} jobs of an array would each be evaluated, and at most "
-            f"{MOST_ARRAY_EVALUATIONS} may be; submit several smaller arrays"
-        )
-
-
-def _places(spec: JobSpec) -> str:
-    """Return the directories that the job file names, as text for a message."""
-    script = spec.script.directory if spec.engine == "script" else None
-    named = {
-        "script.directory": script,
-        "model.path": spec.model.path,
-        "output_dir": spec.output_dir,
-        "resume_from": spec.resume_from,
-        "python": spec.python,
-    }
-    return ", ".join(f"{key} = {path}" for key, path in named.items() if path) or "no directory"

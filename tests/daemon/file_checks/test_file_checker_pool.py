@@ -149,7 +149,7 @@ def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_process_that_dies_is_said_and_replaced() -> None:
     async def story(asked: FileCheckers) -> None:
-        with pytest.raises(RuntimeError, match="has died"):
+        with pytest.raises(RuntimeError, match="has ended"):
             await asked.ask(20, die)
         assert await asked.ask(20, double, 2) == 4
 

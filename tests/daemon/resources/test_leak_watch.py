@@ -168,7 +168,7 @@ def test_memory_that_no_process_holds_keeps_the_gpu_too(tmp_path: Path) -> None:
         await left.look(8, gpu(12.3))
         (lease,) = left.leases
         assert lease.held_by is not None
-        assert lease.held_by.startswith("12.3 GiB of memory that no process is seen to have")
+        assert lease.held_by.startswith("12.3 GiB of memory that no visible process holds")
         await left.look(10, gpu(20.0, (9, 7.7)))  # a stranger begins beside it
         assert len(left.leases) == 1
         await left.look(10, gpu(7.8, (9, 7.7)))  # it is freed, and the stranger is there
@@ -368,7 +368,7 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
             return "outlived job 1" in (engine.waits.get(job.id) or "")
 
         await wait_async(is_kept, "the GPU to be kept")
-        assert "GPU 0: in use by 12.3 GiB of memory that no process is seen to have" in str(
+        assert "GPU 0: in use by 12.3 GiB of memory that no visible process holds" in str(
             engine.waits.get(job.id)
         )
         explained = await left.it.service.explain(job.id)

@@ -39,7 +39,7 @@ def test_a_machine_without_a_driver_runs_jobs_on_its_cpus() -> None:
         (fake_gpu(0, error="NVML: GPU is lost"), "problem", "GPU is lost"),
         (fake_gpu(0, mig_instances=["MIG-1"], error="it is divided"), "warning", "divided"),
         (fake_gpu(0, unmeasured="its memory is not told"), "warning", "not told"),
-        (fake_gpu(0, used_gib=20), "warning", "20.0 GiB are in use by no process"),
+        (fake_gpu(0, used_gib=20), "warning", "20.0 GiB are in use by no visible process"),
         (fake_gpu(0, used_gib=20, processes=[GpuProcess(7, 1)]), "warning", "by pid 7"),
         (dataclasses.replace(fake_gpu(0), temperature_celsius=95), "warning", "95 degrees"),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.submission_conflicts import Places, submission_conflicts
+from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.file_names import MANIFEST
 
@@ -91,3 +92,16 @@ def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
 def newest_checkpoint(output_dir: Path) -> FoundCheckpoint | None:
     """Return the newest finished checkpoint in `output_dir`; None if it does not exist."""
     return next(finished_checkpoints(output_dir), None)
+
+
+def named_places(spec: JobSpec) -> str:
+    """Return the directories that the job file names, as text for a message."""
+    script = spec.script.directory if spec.engine == "script" else None
+    named = {
+        "script.directory": script,
+        "model.path": spec.model.path,
+        "output_dir": spec.output_dir,
+        "resume_from": spec.resume_from,
+        "python": spec.python,
+    }
+    return ", ".join(f"{key} = {path}" for key, path in named.items() if path) or "no directory"

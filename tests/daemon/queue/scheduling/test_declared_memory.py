@@ -40,7 +40,7 @@ def test_a_whole_one_a_fenced_one_and_one_with_an_error_have_no_room() -> None:
 
 def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
     machine = [fake_gpu(0, used_gib=0), fake_gpu(1, used_gib=0)]
-    taken = {0: "takes no more jobs"}
+    taken = {0: "gets no more jobs"}
     found = free_shared_memory(machine, [share(0, 1, 10)], taken, MEMORY, {"GPU-fake-0"})
     assert found == {1: 80 * GIB}
 

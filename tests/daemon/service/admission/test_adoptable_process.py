@@ -83,7 +83,7 @@ def test_a_pid_that_another_one_has_now_and_another_boot_are_somebody_else(
     (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks - 1, now.boot_id))
     assert "it has ended" in said
     (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks, "0" * 8 + now.boot_id[8:]))
-    assert said.endswith("the machine was started again")
+    assert said.endswith("the machine was restarted")
 
 
 def test_a_thread_is_no_process() -> None:

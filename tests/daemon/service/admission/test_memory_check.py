@@ -156,7 +156,7 @@ def test_an_estimate_that_is_a_little_too_high_refuses_nothing() -> None:
 def test_the_note_has_the_numbers() -> None:
     said = noted(job(zero={"stage": 3}), memory_of(80))
     assert said.startswith("memory: about ")
-    assert "GiB of 80.0 GiB on each GPU, and of the host's what its processes take" in said
+    assert "GiB of 80.0 GiB on each GPU, and the memory that its processes take" in said
     cpu = job(gpus=None, device="cpu", ranks=2)
     assert "GPU" not in noted(cpu, memory_of(None))
 
