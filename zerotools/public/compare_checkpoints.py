@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Annotated, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.comparison import checkpoint_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff

@@ -181,7 +181,7 @@ def inspect(
     given = bind_options(InspectKeywords, options)
     reading = {name: given[name] for name in declared_options(ReadingOptions)}
     place, statistics = path_of(path), None
-    with recording():  # a file that changes between two looks at it is named
+    with recording_sources():  # a file that changes between two looks at it is named
         found = carry_out(formats.read_any(place, **reading))
         if given["stats"]:
             found, statistics = _with_statistics(found, given, progress)

@@ -19,7 +19,7 @@ from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.inspection.inspect import inspect
-from zerotools.ops.verification.compare_manifest import against as compared_with
+from zerotools.ops.verification.compare_manifest import chosen_reference as compared_with
 from zerotools.ops.verification.digest_manifest import (
     check_manifest_target,
     sidecar_of,

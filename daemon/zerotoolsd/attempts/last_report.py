@@ -50,8 +50,9 @@ class LastReport:
 
     `uploaded` has `step`, `path` (a URL) and `time` of the newest checkpoint in a store; its
     `why` is the reason if a later upload failed. `doing` is the current activity before the
-    first step, and `doing_since` is the start of it in seconds since the epoch. `verified`
-    maps the path of each checkpoint that was verified or rejected to the newest result.
+    first step, and `doing_since` is the start of it in seconds since the epoch.
+    `verified` maps the path of each checkpoint that was verified or rejected to the
+    newest result.
     """
 
     step: Mapping[str, Any] | None = None

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from zerotools.core.counts import bytes_of
-from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.notify import NOTICES, USUAL_NOTICES, wrong_notices, wrong_url
@@ -146,7 +146,7 @@ def wrong_notify(config: NotifyConfig) -> Iterator[str]:
             yield f"notify.{name}: {why}"
     for entry in config.allow:
         if (why := wrong_url(entry if "://" in entry else f"https://{entry}")) is not None:
-            yield f"notify.allow: {show(entry)} {why}"
+            yield f"notify.allow: {format_value(entry)} {why}"
     for network in config.networks:
         try:
             ip_network(network)
@@ -159,10 +159,10 @@ def wrong_notify(config: NotifyConfig) -> Iterator[str]:
         try:
             read(value)
         except ValueError as error:
-            yield f"notify.{name} = {show(value)}: {error}"
+            yield f"notify.{name} = {format_value(value)}: {error}"
     names = [place.name for place in config.all_places]
     for place in config.places:
-        where = f"notify.places: {show(place.name)}"
+        where = f"notify.places: {format_value(place.name)}"
         if names.count(place.name) > 1:
             yield f"{where} is there {names.count(place.name)} times; give each its own name"
         for problem in _wrong_place(place):
@@ -188,7 +188,7 @@ def _wrong_place(place: NoticePlace) -> Iterator[str]:
         yield f"to and sender are keys of e-mail, and this is {place.kind}; remove them"
     for each in (*place.to, *filter(None, (place.sender,))):
         if not _ADDRESS.fullmatch(each) or not each.isascii() or not each.isprintable():
-            yield f"{show(each)} is not an address of e-mail such as me@example.org"
+            yield f"{format_value(each)} is not an address of e-mail such as me@example.org"
     if place.secret is not None and place.kind not in _SIGNED:
         yield f"secret: {place.kind} has none; remove it"
     elif place.secret is not None and not (place.secret.isascii() and place.secret.isprintable()):

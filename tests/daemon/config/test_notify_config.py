@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.config.daemon_config import load
+from zerotoolsd.config.daemon_config import load_config
 from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig, service_of
 
 HIDDEN = "https://hooks.slack.com/services/T0/B0/hunter2"
@@ -16,7 +16,7 @@ HIDDEN = "https://hooks.slack.com/services/T0/B0/hunter2"
 def loaded(tmp_path: Path, text: str) -> NotifyConfig:
     path = tmp_path / "zerotoolsd.toml"
     path.write_text(f"[notify]\n{text}")
-    return load(path).notify
+    return load_config(path).notify
 
 
 def test_a_place_has_the_service_of_its_host(tmp_path: Path) -> None:

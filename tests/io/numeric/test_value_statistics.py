@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.matrices import examples
-from zerotools.core.dtypes import DTYPES, DType, named
+from zerotools.core.dtypes import DTYPES, DType, dtype_named
 from zerotools.io.numeric.dtype_casts import numpy_dtype
 from zerotools.io.numeric.value_statistics import (
     LARGEST_EXPONENT,
@@ -100,7 +100,7 @@ def test_they_are_those_of_torch(name: str) -> None:
     torch.manual_seed(3)
     values = (torch.randn(200_001) * 20).to(getattr(torch, name))
     values[7] = 0
-    raw = np.frombuffer(values.view(torch.uint8).numpy().tobytes(), numpy_dtype(named(name)))
+    raw = np.frombuffer(values.view(torch.uint8).numpy().tobytes(), numpy_dtype(dtype_named(name)))
     found = of_parts([raw[:70_000], raw[70_000:]])
     wide = values.double()
     assert (found.least, found.greatest) == (wide.min().item(), wide.max().item())

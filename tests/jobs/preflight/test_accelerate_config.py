@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.jobs.preflight.accelerate_config import refusal
+from zerotools.jobs.preflight.accelerate_config import accelerate_refusal
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_one_process_is_foreseen(
     default: Path, kind: str, options: list[str], is_single: bool
 ) -> None:
     default.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\n")
-    why = refusal(options, "/work", 2)
+    why = accelerate_refusal(options, "/work", 2)
     assert (why is not None) is is_single
     if why is not None:
         assert why.startswith(f"{default}: distributed_type is ")
         assert "so accelerate starts one process for 2 GPUs" in why
-    assert refusal(options, "/work", 1) is None
+    assert accelerate_refusal(options, "/work", 1) is None
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def test_a_config_of_cpus_is_refused(
     default: Path, kind: str, options: list[str], gpus: int, is_refused: bool
 ) -> None:
     default.write_text(f"distributed_type: {kind}\nuse_cpu: true\n")
-    why = refusal(options, "/work", gpus)
+    why = accelerate_refusal(options, "/work", gpus)
     said = f"{default}: use_cpu is true, so accelerate trains on the CPU; set it to false"
     assert (why is not None and why.startswith(said)) is is_refused
 
 
 def test_the_file_that_is_named_counts(default: Path, tmp_path: Path) -> None:
-    assert refusal([], "/work", 2) is None, "without a file, accelerate counts the GPUs"
+    assert accelerate_refusal([], "/work", 2) is None, "without a file, accelerate counts the GPUs"
     default.write_text("distributed_type: NO\n")
     named = tmp_path / "own.json"
     named.write_text('{"distributed_type": "MULTI_GPU"}')
     for options in (["--config_file", "own.json"], [f"--config_file={named}"]):
-        assert refusal(options, str(tmp_path), 2) is None
+        assert accelerate_refusal(options, str(tmp_path), 2) is None
     named.write_text('{"distributed_type": "NO"}')
-    why = refusal(["--config-file", "own.json"], str(tmp_path), 2)
+    why = accelerate_refusal(["--config-file", "own.json"], str(tmp_path), 2)
     assert why is not None
     assert why.startswith(f"{named}: ")

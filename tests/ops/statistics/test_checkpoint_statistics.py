@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB, TORCH
 from zerotools import formats
-from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics, statistics_of
@@ -43,7 +43,7 @@ def test_they_are_those_of_the_loaded_tensors(path: Path) -> None:
     assert found.unread == {}
     assert list(found.tensors) == list(checkpoint.tensors)
     types = {key: tensor.dtype for key, tensor in checkpoint.tensors.items()}
-    for key, array in load(checkpoint, types, SMALL).items():
+    for key, array in load_tensors(checkpoint, types, SMALL).items():
         wide = np.asarray(array, np.float64)
         each = found.tensors[key]
         assert each.elements == wide.size

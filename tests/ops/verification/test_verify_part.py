@@ -77,7 +77,7 @@ def test_what_is_whole_is_so_in_parts(case: str, of: int) -> None:
 def test_damage_in_a_file_is_found_by_one_part(tmp_path: Path, case: str) -> None:
     of = 3
     found = 0
-    names = sorted(prepare(CASES[case]).files.names)
+    names = sorted(prepare_verify(CASES[case]).files.names)
     for number, name in enumerate(names[:: -(-len(names) // FILES)]):
         path = copy(CASES[case], tmp_path / str(number))
         file = path / name

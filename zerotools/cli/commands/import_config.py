@@ -40,7 +40,7 @@ from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.script_job import import_script
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.json_parser import parse_json
-from zerotools.jobs.text.page_configs import BlockKind, PageBlock, blocks_of, listed
+from zerotools.jobs.text.page_configs import BlockKind, PageBlock, block_lines, blocks_of
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
 

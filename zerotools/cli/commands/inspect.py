@@ -25,7 +25,7 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import command_name
 from zerotools.cli.output.pager import print_paged
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value
@@ -174,10 +174,10 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
     version = f" ({origin.framework_version})" if origin.framework_version else ""
     others = f" (also {', '.join(origin.other_tags)})" if origin.other_tags else ""
 
-    files = counted(len(inspection.checkpoint.files), "file")
+    files = count_text(len(inspection.checkpoint.files), "file")
     tied = "" if verbose else _tied(inspection)
     if render.width(tied) > LONGEST_FACT:
-        tied = counted(len(inspection.checkpoint.aliases), "name")
+        tied = count_text(len(inspection.checkpoint.aliases), "name")
 
     def known(value: object) -> str:
         return "" if value is None else str(value)
@@ -328,7 +328,7 @@ def _run(run: RunListing, *, verbose: bool) -> list[str]:
         broken = sum(checkpoint.fault is not None for checkpoint in run.checkpoints)
         unfinished = f", {broken} of them unfinished" if broken else ""
         return [
-            f"{named} {counted(len(run.checkpoints), 'checkpoint')}{unfinished} (-v lists them)"
+            f"{named} {count_text(len(run.checkpoints), 'checkpoint')}{unfinished} (-v lists them)"
         ]
     rows = [
         (

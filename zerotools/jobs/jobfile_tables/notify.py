@@ -63,7 +63,7 @@ def wrong_notices(
     """Yield each problem with the value of the key `name`, which is a list of events."""
     for each in notices:
         if each not in allowed:
-            yield f"{name}: {show(each)} is not one of {', '.join(allowed)}"
+            yield f"{name}: {format_value(each)} is not one of {', '.join(allowed)}"
 
 
 def wrong_url(url: str) -> str | None:

@@ -22,7 +22,7 @@ ALONE = ("NO", "MULTI_CPU", False, None)
 where it trains. YAML reads `NO` as false."""
 
 
-def refusal(options: Sequence[str], directory: str, gpus: int) -> str | None:
+def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str | None:
     """Return the reason why the job does not train on its `gpus`, with a remedy.
 
     `directory` is the working directory of the job.
@@ -81,4 +81,4 @@ def _read(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(refusal(**json.loads(sys.argv[1]))))
+    print(json.dumps(accelerate_refusal(**json.loads(sys.argv[1]))))

@@ -18,7 +18,7 @@ from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import Array, numpy_cast
-from zerotools.io.numeric.gather import Scratch, gather, gather_flat
+from zerotools.io.numeric.gather import Scratch, gather_elements, gather_flat
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 
@@ -55,7 +55,7 @@ class FlatValues:
             own = raw[at : at + box.numel * dtype.itemsize]
             meeting = self._index.meeting(box)
             pieces = [ChunkBox(self._chunks[number], common) for number, common in meeting]
-            gather(held, pieces, box, dtype, dtype, own, buffer, numpy_cast)
+            gather_elements(held, pieces, box, dtype, dtype, own, buffer, numpy_cast)
             at += own.nbytes
 
     def _within(self, ranges: list[Range], begin: int, end: int) -> Iterator[Range]:

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.telemetry.metrics import METRICS
-from zerotools.jobs.step_curves import finite, step_of
+from zerotools.jobs.step_curves import finite_number, step_of
 
 TRAINER_STATE = "trainer_state.json"
 MOST_POINTS = 500
@@ -85,7 +85,7 @@ def _curves(source: Path, records: Iterable[Any]) -> LossCurves | None:
         if step is None:
             continue
         for key, name in _KEYS.items():
-            if (value := finite(record.get(key))) is not None:
+            if (value := finite_number(record.get(key))) is not None:
                 values[name][step] = value
     if not (values["loss"] or values["eval_loss"]):
         return None

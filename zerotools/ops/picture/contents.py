@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
-from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
 

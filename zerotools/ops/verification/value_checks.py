@@ -29,7 +29,7 @@ from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.element_blocks import FlatValues
-from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile

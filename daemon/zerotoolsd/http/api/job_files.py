@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.conversion_job import check_conversion, conversion_tree, ways
+from zerotools.jobs.jobfile.conversion_job import check_conversion, conversion_tree, option_sets
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree, read_tree
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.responses import json_response
 
 LONGEST_NAME = 255
 MOST_SEARCHED_LINES = 300
@@ -33,16 +33,16 @@ async def read_job_file(request: web.Request) -> web.Response:
     """POST /v1/import. No file is read: paths in the text must be absolute."""
     known = ("text", "deepspeed", "name", "convert")
     body = await request_validation.json_object(request, known=known)
-    text = request_validation.text(body, "text", request_validation.LONGEST_TEXT)
-    deepspeed = request_validation.text(body, "deepspeed", request_validation.LONGEST_TEXT)
-    name = request_validation.text(body, "name", LONGEST_NAME) or "job file"
+    text = request_validation.body_text(body, "text", request_validation.LONGEST_TEXT)
+    deepspeed = request_validation.body_text(body, "deepspeed", request_validation.LONGEST_TEXT)
+    name = request_validation.body_text(body, "name", LONGEST_NAME) or "job file"
     if (words := body.get("convert")) is not None:
         if text is not None:
             raise BadRequest("convert: is a job of its own; leave text out")
-        return answer({"job": conversion_job(words), "text": "", "missing": [], "notes": []})
+        return json_response({"job": conversion_job(words), "text": "", "missing": [], "notes": []})
     if text is None:
         raise BadRequest("the key 'text' is missing")
-    return answer(await asyncio.to_thread(imported_job, text, deepspeed, name))
+    return json_response(await asyncio.to_thread(imported_job, text, deepspeed, name))
 
 
 def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
         spec = job_from_tree(tree, source=name, base_dir=None, text=lines)
         return {"job": given_of(spec), "text": text, "missing": [], "notes": []}
     from zerotools.jobs.imports.combine import JobFile, import_configs, job_text
-    from zerotools.jobs.imports.reading.import_report import next_steps, render
+    from zerotools.jobs.imports.reading.import_report import next_steps, report_lines
     from zerotools.jobs.text.json_parser import parse_json
 
     config = text if deepspeed is None else deepspeed
@@ -66,7 +66,7 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
     found = import_configs(job, deepspeed=parse_json(config, source=source), reads_files=False)
     if found.problem is not None:
         raise found.problem
-    notes = [*render(found.findings, written=True), *next_steps(found.findings)]
+    notes = [*report_lines(found.findings, written=True), *next_steps(found.findings)]
     return {
         "job": None if found.spec is None else given_of(found.spec),
         "text": job_text(found),
@@ -82,5 +82,5 @@ def conversion_job(words: object) -> dict[str, Any]:
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
         raise BadRequest("convert: must be null or a list of words, such as those of verify PATH")
     check_conversion(words, 1)
-    way = ways(words, 1)[-1]
+    way = option_sets(words, 1)[-1]
     return conversion_tree(words, way, 1, python=sys.executable, directory=Path("/"))

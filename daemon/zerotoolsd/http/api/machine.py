@@ -105,7 +105,7 @@ async def test_notices(request: web.Request) -> web.Response:
     body = await request_validation.json_object(request, known=("places", "kinds"))
     names = request_validation.texts(body, "places")
     kinds = request_validation.texts(body, "kinds")
-    return answer({"sent": await request.app[SERVICE].test_notices(names, kinds)})
+    return json_response({"sent": await request.app[SERVICE].test_notices(names, kinds)})
 
 
 async def events(request: web.Request) -> web.Response:

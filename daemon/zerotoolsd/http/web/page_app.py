@@ -188,11 +188,11 @@ PICTURES: web.AppKey[PictureDocuments] = web.AppKey("pictures")
 
 async def draw_checkpoint(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/checkpoints/{step}/picture: the address of the picture of a checkpoint."""
-    step = request_validation.whole(request.match_info, "step", None, minimum=0)
+    step = request_validation.query_integer(request.match_info, "step", None, minimum=0)
     assert step is not None
     job_id = request_validation.job_id(request)
     document = await request.app[SERVICE].picture(job_id, step)
-    return answer({"url": f"/picture/{request.app[PICTURES].keep(document)}"})
+    return json_response({"url": f"/picture/{request.app[PICTURES].keep(document)}"})
 
 
 async def show_picture(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
@@ -21,7 +21,7 @@ from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, PLACE, WEBHOOK, Notice
-from zerotoolsd.supervisor.heartbeats.stall_detector import duration
+from zerotoolsd.supervisor.heartbeats.stall_detector import format_duration
 
 STALLED, FIRST_STEP = "stalled", "first_step"
 MACHINE_JOB = 0
@@ -217,15 +217,15 @@ class _JobFacts:
 
     def _progress(self, notice: str, newest: AttemptRow, now: float) -> Iterator[str]:
         if notice == "started":
-            where = counted(len(newest.gpu_uuids), "GPU") if newest.gpu_uuids else "the CPU"
+            where = count_text(len(newest.gpu_uuids), "GPU") if newest.gpu_uuids else "the CPU"
             yield f"attempt {newest.number} on {where}"
             if newest.resumed_from is not None:
                 yield f"continues from {newest.resumed_from}"
             return
         if self.state in states.TERMINAL and self.row.started is not None:
-            yield f"after {duration(max(0.0, now - self.row.started))}"
+            yield f"after {format_duration(max(0.0, now - self.row.started))}"
         elif notice == FIRST_STEP and newest.started is not None:
-            yield f"{duration(max(0.0, now - newest.started))} after its start"
+            yield f"{format_duration(max(0.0, now - newest.started))} after its start"
         report = last_report(newest)
         if line := _step_line(report.step or {}):
             yield line

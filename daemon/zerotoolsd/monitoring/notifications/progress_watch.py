@@ -14,7 +14,7 @@ from zerotoolsd.attempts.progress_report import Clocks, time_since_step
 from zerotoolsd.monitoring.notifications.notice_text import FIRST_STEP, STALLED, JobNotices
 from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.open_as_user import opened_run_directory
 
 LOOKING = "checking its progress"
 
@@ -85,7 +85,7 @@ def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
     unknown.
     """
     try:
-        with opened(Path(attempt.run_dir)) as run_dir:
+        with opened_run_directory(Path(attempt.run_dir)) as run_dir:
             seen = time_since_step(run_dir, None, Clocks())
     except OSError:  # errors of its directory are reported at the attempt's end
         return None

@@ -166,7 +166,7 @@ async def check_interpreter(
     if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
         raise BadRequest(known_tasks.unknown_tasks_refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
-        raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
+        raise BadRequest(f"python = {python}: {async_io.async_io_refusal(why)}")
     if needs.launched is not None and (why := await _misses_gpus(python, env, needs, user)):
         raise BadRequest(why)
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
@@ -224,7 +224,7 @@ async def _misses_gpus(
     """
     arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
     try:
-        why = json.loads(await ask(python, env, *arguments, user=user))
+        why = json.loads(await run_interpreter(python, env, *arguments, user=user))
     except (BadRequest, ValueError):
         return None
     return why if isinstance(why, str) else None

@@ -117,7 +117,7 @@ def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
         interpreter(tmp_path / "torch", forked.TORCH) as python,
         pytest.raises(BadRequest, match="transformers does not know model_type 'lama'"),
     ):
-        asyncio.run(dry_run.rehearse(spec, str(python), {"PATH": os.environ["PATH"]}))
+        asyncio.run(dry_run.run_rank_checks(spec, str(python), {"PATH": os.environ["PATH"]}))
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\necho nothing\n")
     mute.chmod(0o700)

@@ -170,7 +170,7 @@ def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
     }
     assert len(sizes) >= 2
     assert max(sizes.values()) < 1.1 * sizes["3"]
-    record = checkpoint_dirs.check(four.checkpoint("3-by-2", 2))
+    record = checkpoint_dirs.verify_checkpoint_files(four.checkpoint("3-by-2", 2))
     assert all(name.endswith(".step") for name in record.replicated)
     formats.read(four.checkpoint("3-by-2", 2))
 
