@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.files.source_stamps import recording
+from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions.quantised_output import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
@@ -127,7 +127,7 @@ def delta(
     """
     given = bind_options(DeltaKeywords, options)
     begun, destination = time.monotonic(), path_of(out)
-    with recording(), metering(progress) as meter:
+    with recording_sources(), metering(progress) as meter:
         first = model_of(path_of(a), AUTO)
         second = model_of(path_of(b), given["dtype"])
         with (
@@ -175,7 +175,7 @@ def apply(
     if not paths:
         raise BadRequest("name at least one delta")
     with (
-        recording(),
+        recording_sources(),
         metering(progress) as meter,
         opened_deltas(paths) as files,
     ):

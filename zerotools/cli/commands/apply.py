@@ -16,7 +16,7 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.public.apply_deltas import ApplyKeywords, apply
 
@@ -48,8 +48,8 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     if as_json:
         render.print_json(found.to_json())
         return
-    files = counted(found.files, "file")
+    files = count_text(found.files, "file")
     click.echo(
-        f"{found.destination}: {counted(found.tensors, 'tensor')} in {files}, "
+        f"{found.destination}: {count_text(found.tensors, 'tensor')} in {files}, "
         f"{render.size(found.bytes_written)}; each block has the digest of the model B"
     )

@@ -11,7 +11,7 @@ from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, 
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import counted
+from zerotools.core.counts import count_text
 from zerotools.public.apply_deltas import DeltaKeywords, delta
 
 _PATH = CheckpointPath()
@@ -38,7 +38,10 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
     for note in found.notes if not as_json else ():
         say("note", note)
     if found.new_tensors and not as_json:
-        say("note", f"{counted(len(found.new_tensors), 'tensor')} of B are not in A: stored whole")
+        say(
+            "note",
+            f"{count_text(len(found.new_tensors), 'tensor')} of B are not in A: stored whole",
+        )
     if not as_json:
         part = found.changed / found.elements if found.elements else 0.0
         ratio = found.model_bytes / max(1, found.delta_bytes)

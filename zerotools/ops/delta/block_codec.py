@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.optional_packages import package_not_installed
 
 Array = npt.NDArray[Any]
 Elements = bytes | memoryview
@@ -64,7 +64,7 @@ class Compression:
         try:
             import zstandard
         except ImportError:
-            raise missing("a delta", "zstandard") from None
+            raise package_not_installed("a delta", "zstandard") from None
         self._zstd = zstandard
         self._own = local()
 

@@ -24,12 +24,12 @@ def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
 
     With "auto" as `dtype`, a model directory keeps its types. Raises the errors of
-    `consolidate.prepare`.
+    `consolidate.prepare_export`.
     """
     is_model = dtype == AUTO and table[detect(path, table=table).format].is_exported
     like = path if is_model and _has_safetensors(path) else None
     options = consolidate.Options(dtype=dtype, like=like)
-    return consolidate.prepare(path, _DESTINATION, options, table=table)
+    return consolidate.prepare_export(path, _DESTINATION, options, table=table)
 
 
 def _has_safetensors(path: Path) -> bool:
