@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import tempfile
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
     ids = [queue_one(store).id for _ in range(5)]
     store.read.clear()
     for _ in range(2):
-        assert placement.catch_up()
+        assert placement.catch_up(inf)
         assert list(placement.line) == ids
         decisions = placement.decide(None)
         assert [start.job_id for start in decisions.starts] == [1]
@@ -103,14 +104,14 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
     placement.expect(queue_one(store))
     cancel(store, 3)
     store.read.clear()
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert list(placement.line) == [1, 2, 4, 5, 6]
     assert store.read == [6]  # job 3 waits no more
     assert decisions.waits.get(3) is None
     queue_again(store, 3)
     cancel(store, 6)
     store.remove(store.job(6), 4.0, "to make room")
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert sorted(placement.line) == [1, 2, 3, 4, 5]
     store.close()
 
@@ -124,7 +125,7 @@ def test_a_job_that_was_edited_since_it_was_expected_is_read_again(tmp_path: Pat
     with store.change(job, job.standing, EDIT, now=2.0) as change:
         change.set_spec("fake", parts.full_text, parts.set_text, job.output_dir, None)
     placement.expect(job)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert [start.job_id for start in placement.decide(None).starts] == [1, 2]
     store.close()
 
@@ -134,12 +135,12 @@ def test_the_line_is_read_anew_where_events_are_gone(tmp_path: Path) -> None:
     placement = placement_over(store, tmp_path)
     for _ in range(4):
         queue_one(store)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     cancel(store, 2)
     queue_one(store)
     queue_one(store)
     store.remove_events(before=10.0)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert sorted(placement.line) == [1, 3, 4, 5, 6]
     store.close()
 
@@ -166,10 +167,10 @@ def test_a_job_that_can_neither_be_read_nor_held_now_is_looked_up_again(tmp_path
     placement = placement_over(store, tmp_path, touch=touch)
     queue_one(store)
     queue_one(store)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert list(placement.line) == [2]
     in_trouble = False
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     in_trouble = True
     assert sorted(placement.line) == [1, 2]
     assert [start.job_id for start in placement.decide(None).starts] == [2]
@@ -183,7 +184,7 @@ def test_jobs_that_may_not_start_now_keep_nobody_waiting(tmp_path: Path) -> None
     placement = placement_over(store, tmp_path)
     queue_one(store)
     queue_one(store)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     decisions = placement.decide(None, {1: "its processes still live"})
     assert [start.job_id for start in decisions.starts] == [2]
     assert decisions.waits == {1: "its processes still live"}
@@ -253,7 +254,7 @@ def test_an_estimate_counts_until_an_attempt_has_trained_and_then_what_that_took
     limits = LimitsConfig(cpu_ranks=3)
     placement = QueuePlacement(store, guard, limits, memory=memory, host_now=lambda: there)
     job = queue_estimated(store, 16)  # of which 12 count
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert (
         placement.decide(None)
         .waits[job.id]
@@ -266,7 +267,7 @@ def test_an_estimate_counts_until_an_attempt_has_trained_and_then_what_that_took
     started = store.job(job.id)
     with store.change(started, JobStatus(state="queued"), "retry", now=3.0, attempt=1) as change:
         change.attempt_ended(1, 3.0, result, None, None)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     assert [start.job_id for start in placement.decide(None).starts] == [job.id]
     store.close()
 
@@ -280,7 +281,7 @@ def test_two_jobs_do_not_start_on_the_memory_of_one(tmp_path: Path) -> None:
         host_now=lambda: HostMemoryNow(20 * GIB),
     )
     first, second = queue_estimated(store, 16), queue_estimated(store, 16)
-    assert placement.catch_up()
+    assert placement.catch_up(inf)
     decisions = placement.decide(None)
     assert [start.job_id for start in decisions.starts] == [first.id]
     assert "8.0 GiB are free" in str(decisions.waits[second.id])

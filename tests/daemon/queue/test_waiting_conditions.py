@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ class Waits:
             pass
 
     def state(self, job_id: int) -> str:
-        self.conditions.settle()
+        self.conditions.settle(inf)
         return self.store.job(job_id).state
 
 
@@ -70,9 +71,9 @@ def waits(tmp_path: Path) -> Iterator[Waits]:
 
 def test_a_time_that_is_to_come_and_one_that_is_over(waits: Waits) -> None:
     early, late = waits.submit(1010.0), waits.submit(1020.0)
-    assert waits.conditions.settle() == 10.0
+    assert waits.conditions.settle(inf) == 10.0
     waits.now = 1010.0
-    assert waits.conditions.settle() == 10.0
+    assert waits.conditions.settle(inf) == 10.0
     assert (waits.state(early), waits.state(late)) == ("queued", "waiting")
     waits.begin_anew()
     assert waits.state(late) == "waiting"
@@ -130,7 +131,7 @@ def test_a_chain_waits_for_one_that_is_put_on_hold_in_it(waits: Waits) -> None:
 def test_only_jobs_that_may_go_on_are_looked_at(waits: Waits) -> None:
     others = [queue_one(waits.store).id for _ in range(20)]
     jobs = [waits.submit(None, Dependency(job_id=other)) for other in others]
-    waits.conditions.settle()
+    waits.conditions.settle(inf)
     looked: list[int] = []
     waits.guard.touch = lambda job_id, doing: looked.append(job_id)
     waits.end(others[3], "succeeded")
