@@ -92,7 +92,7 @@ class DiffResult(CheckpointDiff):
 
     def to_html(self) -> str:
         """Return a page for browsers that draws the change of each layer, the tensors that changed
-        most, and what only one side has. It is one file, and needs no network.
+        most, and tensors of only one side. It is one file, and needs no network.
 
         Raises:
             BadRequest: the comparison was made without `changes`.
@@ -151,7 +151,7 @@ def diff_series(
     """Compare each of several checkpoints with the next one, as `diff` does with `changes`.
 
     Raises:
-        BadRequest: there are fewer than two paths, or an adapter; and what `diff` raises.
+        BadRequest: there are fewer than two paths, or an adapter is given; also as for `diff`.
         BadFile: as for `diff`.
         Unsupported: as for `diff`.
     """

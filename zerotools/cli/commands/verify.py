@@ -60,7 +60,7 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
         from zerotools.ops.picture.page import check_page_target, write_page
 
         if given["dry_run"]:
-            raise BadRequest("--dry-run checks nothing, so there is no page; leave out --html")
+            raise BadRequest("--dry-run checks nothing, and a page needs a check; leave out --html")
         check_page_target(html)  # before an hour of reading
     with shown_progress() as progress:
         found = verify(path, progress=progress, **given)

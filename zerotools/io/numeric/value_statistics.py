@@ -57,12 +57,12 @@ class ValueStatistics:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the finite numbers; None if there is none, or if their sum overflows."""
+        """The mean of the finite numbers; None without finite numbers, or if their sum overflows."""
         return self.total / self.finite if self.finite and math.isfinite(self.total) else None
 
     @property
     def rms(self) -> float | None:
-        """The root of the mean square of the finite numbers; None if there is none."""
+        """The root of the mean square of the finite numbers; None without finite numbers."""
         return self.norm / math.sqrt(self.finite) if self.finite else None
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class StatisticsSum:
         self._least, self._greatest = min(self._least, least), max(self._greatest, greatest)
 
     def _settle(self) -> None:
-        """Add what the counts of patterns of bits say."""
+        """Add the numbers that the counts of patterns of bits stand for."""
         patterns, narrow = self._patterns, self._narrow
         self._patterns = None
         if patterns is None or narrow is None:

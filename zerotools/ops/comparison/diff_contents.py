@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 100
 
 
 def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
-    """Return what the page shows of comparisons of each checkpoint with the next one.
+    """Return the values of the page on comparisons of each checkpoint with the next one.
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page.

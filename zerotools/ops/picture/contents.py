@@ -36,7 +36,7 @@ Segment = tuple[int, int, int]
 def picture_contents(
     inspection: Inspection, statistics: CheckpointStatistics | None = None
 ) -> dict[str, Any]:
-    """Return what the page shows of an inspected checkpoint (`checkpoint.js` reads it).
+    """Return the values of the page of an inspected checkpoint (`checkpoint.js` reads it).
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs

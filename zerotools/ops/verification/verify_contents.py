@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 def verification_contents(found: Verification, inspection: Inspection) -> dict[str, Any]:
-    """Return what the page shows of a verification; `inspection` is of the same checkpoint.
+    """Return the values of the page of a verification; `inspection` is of the same checkpoint.
 
     The keys are those of `picture_contents`, and `checks`:
         files: for each file `[state, reasons, strip]`. The strip alternates the number of cells
