@@ -131,7 +131,9 @@ class VerifyResult:
         from zerotools.ops.verification.verify_contents import verification_contents
 
         if self.verification is None:
-            raise BadRequest("a dry run checks nothing, and a page needs a check; leave out --dry-run")
+            raise BadRequest(
+                "a dry run checks nothing, and a page needs a check; leave out --dry-run"
+            )
         inspection = inspect(self.verification.checkpoint)
         return page_of(verification_contents(self.verification, inspection))
 

@@ -57,7 +57,7 @@ class ValueStatistics:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the finite numbers; None without finite numbers, or if their sum overflows."""
+        """The mean of the finite numbers; None without one, or if the sum overflows."""
         return self.total / self.finite if self.finite and math.isfinite(self.total) else None
 
     @property
