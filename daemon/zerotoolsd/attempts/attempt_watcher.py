@@ -443,7 +443,7 @@ class StopRequestFiles:
         except OSError as error:
             why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
             if before is None or before[2] != why:
-                log.error("job %d cannot be asked to stop yet: %s", attempt.job_id, why)
+                log.error("job %d: the request to stop cannot be sent yet: %s", attempt.job_id, why)
             self._unwritten[attempt.token] = (attempt, reason, why)
             self.keep(attempt, reason)
 

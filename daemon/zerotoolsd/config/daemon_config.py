@@ -69,7 +69,7 @@ class Config:
         "Automatic removal of old records and logs.", factory=RetentionConfig
     )
     warm_start: WarmStartConfig = key(
-        "Processes with torch imported, from which jobs start faster.", factory=WarmStartConfig
+        "Processes with torch imported, which start jobs faster.", factory=WarmStartConfig
     )
     pressure: PressureConfig = key("Actions before memory runs out.", factory=PressureConfig)
     history: HistoryConfig = key("The history of the machine.", factory=HistoryConfig)

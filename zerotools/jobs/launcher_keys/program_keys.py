@@ -130,7 +130,7 @@ The program does not use the Trainer's arguments.
 MEDICAL_IGNORED: Mapping[str, str] = {
     "template_name": "examples are rendered by the chat template of the tokenizer",
     "max_train_samples": "the whole data is read; write a shorter file",
-    "torch_dtype": "train.precision is the type in which the model computes",
+    "torch_dtype": "train.precision is the type of the model's computations",
     "device_map": "the daemon gives each rank its GPU",
 }
 MEDICAL_DPO_IGNORED: Mapping[str, str] = {

@@ -81,12 +81,12 @@ class Compression:
             self._own.decompressor = self._zstd.ZstdDecompressor()
         try:
             if self._zstd.frame_content_size(data) != length:
-                raise BadFile("a compressed part has another length than its header says")
+                raise BadFile("a compressed part has another length than in its header")
             found: bytes = self._own.decompressor.decompress(data, max_output_size=length)
         except self._zstd.ZstdError as error:
             raise BadFile(f"a compressed part is damaged: {error}") from None
         if len(found) != length:
-            raise BadFile("a compressed part has another length than its header says")
+            raise BadFile("a compressed part has another length than in its header")
         return found
 
 
