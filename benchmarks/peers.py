@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
-from zipfile import ZipFile
 
 from benchmarks.consolidate import copied_script
 from benchmarks.measuring import interleaved, machine, sized_benchmark, zerotools
 from benchmarks.runs import MIB, Commands, Runs, checkpoint, fresh, middle, wall
+from zerotools import open as open_checkpoint
 
 Command = Callable[[Path, Path], list[str]]
 """The words of a command, by the checkpoint and the output."""
@@ -189,18 +189,15 @@ def cut(source: Path) -> None:
 
 
 def flip(source: Path) -> None:
-    """Change one bit of each large record: of the weights, and of ZeRO's moments."""
-    path = shard(source)
-    data = bytearray(path.read_bytes())
-    places = [len(data) // 2]
-    if source.name == ZERO:
-        with ZipFile(path) as archive:
-            records = archive.infolist()
-        largest = max(record.file_size for record in records)
-        places = [each.header_offset + 512 for each in records if 2 * each.file_size > largest]
-    for place in places:
-        data[place] ^= 0x40
-    path.write_bytes(data)
+    """Change one bit of the first element of every tensor."""
+    found = open_checkpoint(source).checkpoint
+    for tensor in found.tensors.values():
+        chunk = tensor.chunks[0]
+        with (Path(found.root) / chunk.file).open("r+b") as file:
+            file.seek(chunk.offset)
+            byte = file.read(1)[0]
+            file.seek(chunk.offset)
+            file.write(bytes([byte ^ 0x40]))
 
 
 def poison(source: Path) -> None:
@@ -218,7 +215,7 @@ FAULTS: Mapping[str, Callable[[Path], None]] = {
     "none": lambda _: None,
     "a rank's file is missing": lose,
     "a rank's file is cut short": cut,
-    "one bit is flipped": flip,
+    "bits of the weights are flipped": flip,
     "a pickle runs a program": poison,
 }
 
