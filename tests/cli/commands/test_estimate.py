@@ -274,7 +274,7 @@ def test_the_next_command_is_one_for_a_shell(
 def test_what_a_config_cannot_say_is_said_beside_it(estimate: Command) -> None:
     done = estimate("13B", *CARDS, "--print", "deepspeed")
     assert json.loads(done.out)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
-    said = "activation checkpointing and an 8-bit optimizer: the config cannot say so"
+    said = "activation checkpointing and an 8-bit optimizer: the config has no key for it"
     assert said in " ".join(done.err.split())
     assert estimate("7B", *MACHINE, "--print", "deepspeed").err == ""
     assert estimate("13B", *CARDS, "--print", "job").err == ""
