@@ -46,10 +46,15 @@ def test_a_bidirectional_model_is_refused_and_its_decoder_is_not(kind: str) -> N
 
 @pytest.mark.parametrize("name", ["jamba", "qwen3_next", "mamba", "gpt_oss", "falcon", "opt"])
 def test_a_model_that_mixes_packed_examples_is_refused_with_packing_alone(name: str) -> None:
+    import transformers
+
     from zerotoolsd.trainer.attention_leak_check import check_leaks
 
     config = config_of(name)
     check_leaks(config, packing=False)
+    if name == "falcon" and not is_older(transformers.__version__, "transformers>=5.24"):
+        check_leaks(config, packing=True)  # there it keeps them apart
+        return
     with pytest.raises(Unsupported, match=rf"^data\.packing: in a {name} model .* influences"):
         check_leaks(config, packing=True)
 
