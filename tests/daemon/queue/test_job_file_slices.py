@@ -92,7 +92,8 @@ def test_texts_without_jobs_are_deleted_when_the_queue_is_opened(tmp_path: Path)
 def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
     first, second = queue(store)
     store.texts.refuse([1, 2])
-    assert not store.texts.delete_refused()
+    while store.texts.delete_refused():
+        pass
     assert store.job(2).spec_text == second.spec_text
     with store.change(second, second.standing, "edit", now=6.0) as change:
         change.set_spec("short", "{}", "{}", "/out", None)
@@ -114,7 +115,8 @@ def test_a_text_that_could_not_be_deleted_is_deleted_later(
             store.texts.delete_refused()
     assert kept(store) == 2
     if how == "another is deleted":
-        assert not store.texts.delete_refused()
+        while store.texts.delete_refused():
+            pass
         assert kept(store) == 0
     else:
         write(store, 1)
