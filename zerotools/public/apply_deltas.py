@@ -161,8 +161,9 @@ def apply(
     exchanged with it in one step.
 
     Raises:
-        BadRequest: a path does not exist, `out` exists, or a delta was made from another model.
-        BadFile: a delta or the model is damaged.
+        BadRequest: a path does not exist, `out` exists, a delta was made from another model, or
+            `a` is not a directory of safetensors and there is no `out`.
+        BadFile: a delta or the model is damaged, or changed meanwhile.
         Unsupported: a delta has another version.
     """
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)

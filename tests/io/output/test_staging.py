@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.staging import Staging, in_two_steps
 
 
@@ -139,6 +139,24 @@ def test_what_appears_in_an_output_while_the_next_is_made_is_kept(tmp_path: Path
         replace()
     assert contents(tmp_path) == ["out"]
     assert contents(tmp_path / "out") == ["file", "notes"]
+
+
+def test_an_exchange_is_undone_whatever_the_check_of_the_old_output_raises(tmp_path: Path) -> None:
+    def check(path: Path) -> None:
+        if path.name == "out.partial":
+            raise BadFile("changed")
+
+    write(tmp_path / "out", "old")
+
+    def replace() -> None:
+        with Staging(tmp_path / "out", check_replaced=check) as staging:
+            (staging.directory / "file").write_text("new")
+            staging.commit()
+
+    with pytest.raises(BadFile, match="changed"):
+        replace()
+    assert contents(tmp_path) == ["out"]
+    assert (tmp_path / "out/file").read_text() == "old"
 
 
 def test_a_leftover_of_an_exchange_in_two_steps_does_not_block(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@ refused before anything is written."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,17 @@ import pytest
 import zerotools
 from tests.golden_files import DEEPSPEED, TORCH
 from tests.ops.delta.pairs import BF16, LARGE, loaded, raw, stepped, weights, write_model
+from zerotools.core.dtypes import FLOAT32
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
+from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock
+from zerotools.ops.delta.delta_file import (
+    DeltaHeader,
+    DeltaPlainFile,
+    DeltaTensor,
+    DeltaWriter,
+    digest_of,
+)
 from zerotools.ops.verification.findings import Soundness
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
@@ -128,6 +140,77 @@ def test_a_served_directory_is_changed_in_one_step(pair: tuple[Path, Path, Path]
     assert loaded(a) == loaded(b)
 
 
+def test_a_checkpoint_of_a_run_is_not_changed_in_place(tmp_path: Path) -> None:
+    run = shutil.copytree(ZERO3, tmp_path / "run")
+    zerotools.delta(run, run, tmp_path / "d")
+    for path in (run, run / "global_step2"):
+        before = sorted(run.rglob("*"))
+        with pytest.raises(zerotools.BadRequest, match="optimizer state would be lost"):
+            zerotools.apply(path, tmp_path / "d")
+        assert sorted(run.rglob("*")) == before
+
+
+def test_what_appears_or_changes_during_the_work_is_refused(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    before = loaded(a)
+    with pytest.raises(zerotools.BadFile, match=r"log\.txt changed .* it is new"):
+        zerotools.apply(a, delta, progress=lambda _: (a / "log.txt").touch())
+    assert loaded(a) == before
+    assert (a / "log.txt").exists()
+    with pytest.raises(zerotools.BadFile, match=r"ab\.delta changed while it was applied"):
+        zerotools.apply(a, delta, out=a.with_name("c"), progress=lambda _: os.utime(delta, (1, 1)))
+    assert {each.name for each in a.parent.iterdir()} == {"a", "b", "ab.delta"}
+
+
+def test_permissions_stay_in_place(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    (a / "model.safetensors").chmod(0o600)
+    a.chmod(0o750)
+    zerotools.apply(a, delta)
+    assert a.stat().st_mode & 0o777 == 0o750
+    modes = {each.stat().st_mode & 0o777 for each in a.glob("*.safetensors")}
+    assert modes == {0o600}
+
+
+def hostile(path: Path, file: DeltaPlainFile, plain: bytes = b"") -> Path:
+    """Write a delta of the model with one tensor of ten zeros that also has `file`."""
+    tensor = DeltaTensor("w", "param", FLOAT32, (10,), "model.safetensors", 0)
+    header = DeltaHeader((DeltaPlainFile("model.safetensors", 40, ()), file), (tensor,))
+    with path.open("wb") as stream:
+        writer = DeltaWriter(stream, header, Compression().pack(plain))
+        same = digest_of(bytes(40))
+        writer.block(EncodedBlock(DeltaBlockKind.SAME, 0, b"", b""), same, same)
+        writer.end()
+    return path
+
+
+def test_a_link_in_the_directory_leads_no_file_of_a_delta_out_of_it(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", {"w": np.zeros(10, np.float32)})
+    (tmp_path / "home").mkdir()
+    (a / "sub").symlink_to("../home")
+    delta = hostile(tmp_path / "d", DeltaPlainFile("sub/x", 1, ((0, 1),)), b"x")
+    with pytest.raises(zerotools.BadRequest, match="sub is a file on one side and a directory"):
+        zerotools.apply(a, delta)
+    assert not list((tmp_path / "home").iterdir())
+    assert (a / "sub").is_symlink()
+
+
+def test_a_file_of_the_model_has_the_size_of_the_delta(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", {"w": np.zeros(10, np.float32)})
+    (a / "tokenizer.json").write_text("{}")
+    digest = digest_of(b"{}").hex()
+    delta = hostile(tmp_path / "d", DeltaPlainFile("tokenizer.json", 1 << 40, (), digest))
+    with pytest.raises(zerotools.BadRequest, match=r"another tokenizer\.json than"):
+        zerotools.apply(a, delta, out=tmp_path / "made")
+
+
+def test_more_deltas_than_the_stack_is_deep(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", {"scale": np.array(2.5, BF16)})
+    zerotools.delta(a, a, tmp_path / "d")
+    zerotools.apply(a, [tmp_path / "d"] * 600, out=tmp_path / "made")
+    assert loaded(tmp_path / "made") == loaded(a)
+
+
 def test_another_base_is_refused_in_one_sentence(pair: tuple[Path, Path, Path]) -> None:
     _, _, delta = pair
     root = delta.parent
@@ -191,6 +274,12 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
         zerotools.delta(a, b, delta)
     zerotools.apply(a, delta, out=out, overwrite=True)
     zerotools.delta(a, b, delta, overwrite=True)
+    with pytest.raises(zerotools.BadRequest, match=r"config\.json is not a delta, so --overwrite"):
+        zerotools.delta(a, b, a / "config.json", overwrite=True)
+    with delta.with_name("ab.delta.partial").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(zerotools.BadRequest, match="another run is writing"):
+            zerotools.delta(a, b, delta, overwrite=True)
     with pytest.raises(zerotools.BadRequest, match=r"b has no \.zerotools-output\.json with"):
         zerotools.apply(a, delta, out=b, overwrite=True)
     for path, why in ((a, "is a directory"), ("s3://bucket/d", "pipe it there")):
@@ -217,6 +306,10 @@ def test_large_files_of_the_first_model_are_not_stored(tmp_path: Path) -> None:
     zerotools.delta(b, b, tmp_path / "e")
     zerotools.apply(a, [tmp_path / "d", tmp_path / "e"], out=tmp_path / "twice")
     assert (tmp_path / "twice/tokenizer.json").read_bytes() == b'"' + words + b'"'
+    (b / "tokenizer.json").write_bytes(b'"' + words[::-1] + b'"')
+    zerotools.delta(a, b, tmp_path / "f")
+    with pytest.raises(zerotools.BadRequest, match=r"/f has another tokenizer\.json than"):
+        zerotools.apply(a, [tmp_path / "f", tmp_path / "e"], out=tmp_path / "other")
     (a / "tokenizer.json").write_bytes(b'"' + words[::-1] + b'"')
     with pytest.raises(zerotools.BadRequest, match=r"has another tokenizer\.json than the model"):
         zerotools.apply(a, tmp_path / "d", out=tmp_path / "other")

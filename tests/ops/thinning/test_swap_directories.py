@@ -112,7 +112,7 @@ def test_what_is_written_in_the_last_moment_takes_the_exchange_back(tmp_path: Pa
             (path / "mp_rank_00_model_states.pt").write_bytes(b"a save of the run")
         exchange_names(first, second)
 
-    with pytest.raises(BadFile, match=r"changed while the checkpoint was thinned: it was written"):
+    with pytest.raises(BadFile, match=r"changed while its new copy was made: it was written"):
         carry_out_thinning(prepare_thinning(path, Keep.MASTERS), budget=BUDGET, exchange=late)
     assert (path / "mp_rank_00_model_states.pt").read_bytes() == b"a save of the run"
     assert not workspace_of(path).exists()

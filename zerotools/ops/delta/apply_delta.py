@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,12 +26,13 @@ from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, Elements, apply_block
+from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
 from zerotools.ops.delta.make_delta import in_order
-from zerotools.ops.delta.models import in_layout
+from zerotools.ops.delta.models import in_layout, is_model_directory
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
+from zerotools.ops.thinning.kept_entries import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
 from zerotools.runs.file_names import MANIFEST
 
@@ -106,8 +108,10 @@ class DeltaChain:
         self._base.__exit__(*error)
 
     def check_sources(self) -> None:
-        """Raise BadFile if a file of the model has changed since it was first read."""
+        """Raise BadFile if a file of the model, or a delta, has changed since it was first read."""
         self._base.check_all()
+        for delta in self._deltas:
+            delta.check_unchanged()
 
     def block(self, tensor: DeltaTensor, number: int) -> Elements:
         """Return the bytes of block `number` of a tensor of the last delta.
@@ -116,17 +120,30 @@ class DeltaChain:
             BadRequest: the model, or the result of a delta, is not what the next was made from.
             BadFile: a delta does not fit its own digests.
         """
-        return self._after(len(self._deltas) - 1, tensor, number)
+        steps = [tensor]  # of this delta and of those before it, back to the first that has a base
+        place = len(self._deltas) - 1
+        while place and self._deltas[place].needs_base(steps[-1].name, number):
+            steps.append(self._step_before(place, steps[-1]))
+            place -= 1
+        before: Elements | None = None
+        if self._deltas[place].needs_base(steps[-1].name, number):
+            before = self._of_model(steps[-1], number)
+        found = self._after(place, steps.pop(), number, before)
+        while steps:
+            place += 1
+            source = self._deltas[place - 1].tensors[steps[-1].name].dtype
+            before = _cast(found, source, steps[-1].dtype)
+            found = self._after(place, steps.pop(), number, before)
+        return found
 
-    def _after(self, place: int, tensor: DeltaTensor, number: int) -> Elements:
+    def _after(
+        self, place: int, tensor: DeltaTensor, number: int, before: Elements | None
+    ) -> Elements:
         delta = self._deltas[place]
         with self._lock:
             stored = delta.block(tensor.name, number)
-        before = None
-        if stored.block.kind != DeltaBlockKind.NEW:
-            before = self._before(place, tensor, number)
-            if digest_of(before) != stored.before:
-                raise BadRequest(self._why_other(place, tensor, number, before, stored))
+        if before is not None and digest_of(before) != stored.before:
+            raise BadRequest(self._why_other(place, tensor, number, before, stored))
         size = tensor.dtype.itemsize
         try:
             after = apply_block(before, stored.block, size, self._compression.unpack)
@@ -141,22 +158,23 @@ class DeltaChain:
             )
         return after
 
-    def _before(self, place: int, tensor: DeltaTensor, number: int) -> Elements:
-        if place == 0:
-            if tensor.name not in self._known:
-                raise BadRequest(
-                    f"{self._a.source.origin.path} has no tensor {tensor.name}, which "
-                    f"{self._deltas[0].path} changes; apply it to {self._deltas[0].header.a}"
-                )
-            return b"".join(self._base.read(tensor.file, *tensor.block(number)))
+    def _of_model(self, tensor: DeltaTensor, number: int) -> Elements:
+        if tensor.name not in self._known:
+            raise BadRequest(
+                f"{self._a.source.origin.path} has no tensor {tensor.name}, which "
+                f"{self._deltas[0].path} changes; apply it to {self._deltas[0].header.a}"
+            )
+        return b"".join(self._base.read(tensor.file, *tensor.block(number)))
+
+    def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
+        """Return the tensor in the delta before that at `place`. Raises BadRequest."""
         own = self._deltas[place - 1].tensors.get(tensor.name)
         if own is None or own.shape != tensor.shape:
             raise BadRequest(
                 f"{self._deltas[place].path} does not follow {self._deltas[place - 1].path}: "
                 f"{tensor.name} is not the same tensor in both; check the order of the deltas"
             )
-        found = self._after(place - 1, own, number)
-        return _cast(found, own.dtype, tensor.dtype)
+        return own
 
     def _why_other(
         self, place: int, tensor: DeltaTensor, number: int, before: Elements, stored: StoredBlock
@@ -174,26 +192,30 @@ class DeltaChain:
     def plain_bytes(self, name: str) -> Iterator[tuple[int, bytes]]:
         """Yield offset and bytes of the parts of a file that belong to no tensor.
 
-        Raises BadRequest if the file is that of the model, and differs there.
+        Raises BadRequest if the file is that of the model or of a delta before, and differs there.
         """
-        file = self.header.files
         place = len(self._deltas) - 1
-        known = next(each for each in file if each.name == name)
+        last = known = self._deltas[place].files[name]
+        if last.digest is None:
+            yield from self._stored_parts(self._deltas[place], name)
+            return
         while known.digest is not None and place and name in self._deltas[place - 1].files:
             place -= 1
             known = self._deltas[place].files[name]
+        data, owner = b"", self._a.source.origin.path
         if known.digest is None:
-            yield from self._stored_parts(self._deltas[place], name)
-            return
-        data = b""
-        if name in self._a.target.files:
+            data = b"".join(part for _, part in self._stored_parts(self._deltas[place], name))
+            owner, place = self._deltas[place].path, place + 1
+        elif name in self._a.target.files:
             with ByteSource(self._a, self._budget, strict=False) as own:
                 data = b"".join(own.read(name, 0, self._a.target.files[name].size))
-        if digest_of(data).hex() != known.digest:
-            raise BadRequest(
-                f"{self._a.source.origin.path} has another {name} than the model that "
-                f"{self._deltas[0].path} was made from; apply it to {self._deltas[0].header.a}"
-            )
+        found = digest_of(data).hex()
+        for delta in self._deltas[place:]:
+            if (len(data), found) != (delta.files[name].size, delta.files[name].digest):
+                raise BadRequest(
+                    f"{owner} has another {name} than the model that {delta.path} was made from; "
+                    f"apply it to {delta.header.a}"
+                )
         yield 0, data
 
     def _stored_parts(self, delta: DeltaFile, name: str) -> Iterator[tuple[int, bytes]]:
@@ -236,23 +258,23 @@ def apply_deltas(
     """
     header = chain.header
     replaced: Callable[[Path], None] | None = None
+    others: Entries | None = None
     if in_place is not None:
-        replaced = _check_in_place
+        others = _entries_in_place(in_place, destination)
+        replaced = others.check_unchanged
     elif overwrite:
         replaced = partial(check_replaceable, command=COMMAND)
     with Staging(destination, check_replaced=replaced) as staging, chain:
         directory = staging.directory
-        if in_place is not None:
-            _carry_others(in_place, destination, directory, {file.name for file in header.files})
         flags = os.O_RDWR
         for file in header.files:
             path = directory / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as stream:
-                stream.truncate(file.size)
                 for offset, data in chain.plain_bytes(file.name):
                     stream.seek(offset)
                     stream.write(data)
+                stream.truncate(file.size)
         with OpenFiles(directory, flags) as output:
 
             def work(piece: tuple[DeltaTensor, int]) -> int:
@@ -269,6 +291,8 @@ def apply_deltas(
             for file in header.files:
                 output.sync(file.name)
         chain.check_sources()
+        if in_place is not None and others is not None:
+            _carry_others(in_place, others, directory, {file.name for file in header.files})
         write_marker(directory, COMMAND)
         staging.commit()
     if in_place is not None:  # a manifest next to the directory has the digests of the old files
@@ -278,28 +302,65 @@ def apply_deltas(
     )
 
 
-def _check_in_place(path: Path) -> None:
+def _entries_in_place(model: Conversion, path: Path) -> Entries:
+    """Return what is in the directory `path`, which contains `model` and nothing that only a
+    checkpoint has. Raises BadRequest.
+    """
     if path.is_symlink() or not path.is_dir():
         raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")
+    if not is_model_directory(path, model.table):
+        raise BadRequest(
+            f"{path} is not a directory of safetensors: its optimizer state would be lost in "
+            "place; name an output directory"
+        )
+    try:
+        return Entries.of_any(path)
+    except OSError as error:
+        raise BadRequest(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _carry_others(model: Conversion, origin: Path, directory: Path, written: set[str]) -> None:
-    """Link the files of `origin` that are neither weights nor written by the deltas."""
+def _carry_others(model: Conversion, others: Entries, directory: Path, written: set[str]) -> None:
+    """Link the files of `others` that are neither weights nor written by the deltas, and give
+    `directory` and its files the permissions of the old ones.
+    """
     gone = {*model.source.files, *written, MARKER, MANIFEST}
-    for entry in origin.iterdir():
-        if entry.name in gone or entry.name.endswith(_INDEX):
-            continue
-        path = directory / entry.name
-        if entry.is_symlink():
-            path.symlink_to(entry.readlink())
-        elif entry.is_dir():
-            shutil.copytree(entry, path, symlinks=True, copy_function=_link)
-        else:
-            _link(entry, path)
+    try:
+        for name in others.directories():
+            (directory / name).mkdir(exist_ok=True)
+        for name in others.files():
+            if name in gone or ("/" not in name and name.endswith(_INDEX)):
+                continue
+            entry, path = others.root / name, directory / name
+            if entry.is_symlink():
+                path.symlink_to(entry.readlink())
+            else:
+                _link(entry, path)
+        for name in reversed(others.directories()):
+            shutil.copystat(others.root / name, directory / name)
+    except FileExistsError as error:
+        raise BadRequest(
+            f"{error.filename2 or error.filename} is a file on one side and a directory on the "
+            f"other; move that of {others.root} elsewhere"
+        ) from None
+    weights = next(iter(model.source.files))
+    for name in written:
+        old = others.root / (name if others.is_file(name) else weights)
+        _copy_mode(old, directory / name)
 
 
-def _link(source: str | Path, target: str | Path) -> None:
+def _copy_mode(old: Path, new: Path) -> None:
+    """Give `new` the permissions of `old`, unless another user owns that: it could lose access."""
+    status = old.stat()
+    if status.st_uid == os.geteuid():
+        new.chmod(stat.S_IMODE(status.st_mode))
+
+
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
+    except FileExistsError:
+        raise
     except OSError:  # another file system, or one without links
         shutil.copy2(source, target)
+        with target.open("rb") as copy:
+            os.fsync(copy.fileno())

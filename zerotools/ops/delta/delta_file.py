@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
@@ -35,13 +36,22 @@ _HEAD = struct.Struct("<BxxxIII16s16s")
 _LENGTH = struct.Struct("<Q")
 _END = struct.Struct("<8sQ16s")
 _LARGEST_HEADER = 1 << 28
-_LARGEST_PLAIN = 1 << 31
+LARGEST_PLAIN = 1 << 28
+"""The largest number of plain bytes of a delta: they are held in memory."""
+_LONGEST_NAME = 255
+_MOST_DIMENSIONS = 64
 _PIECE = 1 << 22
 _BY_NAME: Mapping[str, DType] = {
     dtype.name: dtype for dtype in dtypes.DTYPES if dtype.safetensors is not None
 }
 NO_BASE = bytes(16)
 """The digest of the elements before the change, of a tensor that the first model does not have."""
+
+
+def is_delta(path: Path) -> bool:
+    """Return whether the file at `path` begins as a delta does. Raises OSError."""
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
 
 
 def digest_of(data: Elements) -> bytes:
@@ -114,6 +124,11 @@ class DeltaHeader:
         """The size of all tensors in bytes."""
         return sum(tensor.end - tensor.offset for tensor in self.tensors)
 
+    @property
+    def plain_bytes(self) -> int:
+        """The number of bytes that belong to no tensor."""
+        return sum(length for file in self.files for _, length in file.parts)
+
     def to_bytes(self) -> bytes:
         """Return the header as the file has it."""
         tree = {
@@ -165,7 +180,7 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
                 _text(each["name"]),
                 _count(each["size"]),
                 tuple((_count(begin), _count(length)) for begin, length in each["parts"]),
-                each["same_digest"],
+                None if each["same_digest"] is None else _text(each["same_digest"]),
             )
             for each in tree["files"]
         )
@@ -174,7 +189,7 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
                 _text(each["name"]),
                 _text(each["role"]),
                 _BY_NAME[each["dtype"]],
-                tuple(map(_count, each["shape"])),
+                _shape(each["shape"]),
                 _text(each["file"]),
                 _count(each["offset"]),
             )
@@ -199,14 +214,36 @@ def _count(value: Any) -> int:
     return value
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        raise ValueError(f"{value!r:.40} is not a shape")
+    return tuple(map(_count, value))
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        parts = os.fsencode(name).split(b"/")
+    except UnicodeEncodeError:
+        return False
+    return stays_below_root(name) and max(map(len, parts)) <= _LONGEST_NAME
+
+
 def _check_cover(header: DeltaHeader, where: Path) -> None:
     """Prove that parts and tensors fill each file exactly."""
     known: dict[str, list[tuple[int, int]]] = {}
     for file in header.files:
-        if not stays_below_root(file.name) or file.name in known:
+        if not _is_file_name(file.name) or file.name in known:
             raise BadFile(f"{where} names {file.name!r:.80}, which is not a file of a model")
         whole = [(0, file.size)] if file.digest is not None else []
         known[file.name] = whole + [(begin, begin + length) for begin, length in file.parts]
+    folders = {str(each) for name in known for each in PurePosixPath(name).parents}
+    if inside := sorted(folders & known.keys()):
+        raise BadFile(f"{where} has {inside[0]!r:.80} as a file and as a directory")
+    if header.plain_bytes > LARGEST_PLAIN:
+        raise BadFile(
+            f"{where} has {header.plain_bytes} bytes that belong to no tensor, and at most "
+            f"{LARGEST_PLAIN} are possible"
+        )
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise BadFile(f"{where} names a tensor twice")
     for tensor in header.tensors:
@@ -275,6 +312,7 @@ class DeltaFile:
         """Check the whole file. Raises BadFile and Unsupported."""
         self.path = path
         self._stream = stream
+        self._stamp = _stamp_of(stream)
         begin = stream.read(len(MAGIC) + _LENGTH.size)
         if begin[: len(MAGIC)] != MAGIC:
             raise BadFile(f"{path} is not a delta; zerotools delta A B {path} makes one")
@@ -285,8 +323,8 @@ class DeltaFile:
         (length,) = _LENGTH.unpack(begin[len(MAGIC) :].ljust(8, b"\0"))
         self.header = parse_header(self._take(length, _LARGEST_HEADER), path)
         (length,) = _LENGTH.unpack(self._take(_LENGTH.size, _LENGTH.size))
-        self.plain = self._take(length, _LARGEST_PLAIN)
-        self._blocks: dict[str, list[int]] = {}
+        self.plain = self._take(length, LARGEST_PLAIN)
+        self._blocks: dict[str, list[tuple[int, int]]] = {}
         for tensor in self.header.tensors:
             self._blocks[tensor.name] = [self._skip_block() for _ in range(tensor.blocks)]
         if stream.tell() != self._limit:
@@ -319,17 +357,27 @@ class DeltaFile:
             raise BadFile(f"{self.path} has {length} bytes at byte {at}, beyond its end")
         return self._stream.read(length)
 
-    def _skip_block(self) -> int:
+    def _skip_block(self) -> tuple[int, int]:
+        """Return the place of the next block and its kind, and go to its end."""
         at = self._stream.tell()
-        _, _, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
+        kind, _, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
         if self._stream.tell() + positions + values > self._limit:
             raise BadFile(f"{self.path} has a block at byte {at} that goes beyond its end")
         self._stream.seek(positions + values, io.SEEK_CUR)
-        return at
+        return at, kind
+
+    def needs_base(self, name: str, number: int) -> bool:
+        """Return whether block `number` of the tensor `name` changes elements of the model."""
+        return self._blocks[name][number][1] != DeltaBlockKind.NEW
+
+    def check_unchanged(self) -> None:
+        """Raise BadFile if the file was written to since it was checked."""
+        if self._stamp != _stamp_of(self._stream):
+            raise BadFile(f"{self.path} changed while it was applied; run the command again")
 
     def block(self, name: str, number: int) -> StoredBlock:
         """Return block `number` of the tensor `name`. Raises BadFile."""
-        self._stream.seek(self._blocks[name][number])
+        self._stream.seek(self._blocks[name][number][0])
         head = self._stream.read(_HEAD.size)
         kind, changed, positions, values, before, after = _HEAD.unpack(head)
         if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
@@ -338,3 +386,12 @@ class DeltaFile:
             )
         found = self._stream.read(positions), self._stream.read(values)
         return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)
+
+
+def _stamp_of(stream: BinaryIO) -> tuple[int, int] | None:
+    """Return the size and the time of the last write of a file; None for a stream in memory."""
+    try:
+        status = os.fstat(stream.fileno())
+    except io.UnsupportedOperation:
+        return None
+    return status.st_size, status.st_mtime_ns

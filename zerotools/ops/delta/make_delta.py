@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections import deque
@@ -18,12 +19,14 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
 from zerotools.ops.delta.delta_file import (
+    LARGEST_PLAIN,
     NO_BASE,
     DeltaHeader,
     DeltaPlainFile,
     DeltaTensor,
     DeltaWriter,
     digest_of,
+    is_delta,
 )
 from zerotools.ops.delta.models import in_layout, tensors_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -91,6 +94,11 @@ def make_delta(
     with ByteSource(b, budget) as theirs, ByteSource(base, budget, strict=False) as ours:
         files, plain = _plain_files(a, b, tensors, theirs, budget)
         header = DeltaHeader(files, tensors, str(a.source.origin.path), str(b.source.origin.path))
+        if len(plain) > LARGEST_PLAIN:
+            raise BadRequest(
+                f"{b.source.origin.path} has {len(plain)} bytes in files without weights, and a "
+                f"delta holds at most {LARGEST_PLAIN}; move the largest of them elsewhere"
+            )
         writer = DeltaWriter(stream, header, compression.pack(plain))
 
         def work(piece: tuple[DeltaTensor, int, int]) -> tuple[EncodedBlock, bytes, bytes, int]:
@@ -174,19 +182,42 @@ def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
         raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
     if out.is_dir():
         raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
+    if out.exists() and not is_delta(out):
+        raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
     draft = out.with_name(f"{out.name}.partial")
     try:
-        with draft.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.rename(out)
+        with _own_file(draft) as stream:
+            try:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                draft.rename(out)
+            except BaseException:  # removed, and raised again
+                with suppress(OSError):
+                    draft.unlink()
+                raise
         sync_directory(out.absolute().parent)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
+
+
+def _own_file(path: Path) -> BinaryIO:
+    """Return an empty file at `path`, which only this run writes; closing it releases the lock.
+
+    Raises BadRequest if another run writes it, and OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    stream = os.fdopen(os.open(path, flags, 0o666), "r+b")
+    try:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_own = os.path.samestat(os.fstat(stream.fileno()), path.lstat())
+        except (BlockingIOError, FileNotFoundError):
+            is_own = False
+        if not is_own:
+            raise BadRequest(f"another run is writing {path}; wait for it, or name another output")
+        stream.truncate()
+    except BaseException:  # released, and raised again
+        stream.close()
         raise
+    return stream

@@ -26,13 +26,15 @@ def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion
     With "auto" as `dtype`, a model directory keeps its types. Raises the errors of
     `consolidate.prepare_export`.
     """
-    is_model = dtype == AUTO and table[detect(path, table=table).format].is_exported
-    like = path if is_model and _has_safetensors(path) else None
+    like = path if dtype == AUTO and is_model_directory(path, table) else None
     options = consolidate.Options(dtype=dtype, like=like)
     return consolidate.prepare_export(path, _DESTINATION, options, table=table)
 
 
-def _has_safetensors(path: Path) -> bool:
+def is_model_directory(path: Path, table: FormatTable = FORMATS) -> bool:
+    """Return whether `path` is a model in safetensors, and not a checkpoint of a run."""
+    if not table[detect(path, table=table).format].is_exported:
+        return False
     try:
         read_reference(path)
     except (BadFile, BadRequest):  # a damaged file is reported when the checkpoint is read

@@ -23,6 +23,11 @@ class Entries:
     root: Path
     status: Mapping[str, os.stat_result]
 
+    @classmethod
+    def of_any(cls, root: Path) -> Entries:
+        """Return the entries of `root`, of whatever kind they are. Raises OSError."""
+        return cls(root, _every(root))
+
     def directories(self) -> list[str]:
         """Return the directories below the root; each comes after the one that contains it."""
         found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
@@ -176,6 +181,6 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 
 def _changed(path: Path, what: str) -> str:
     return (
-        f"{path} changed while the checkpoint was thinned: {what}; nothing was exchanged. Wait "
+        f"{path} changed while its new copy was made: {what}; nothing was exchanged. Wait "
         "until no program writes there, and run the command again"
     )
