@@ -89,9 +89,9 @@ COVERED: dict[str, str] = {
     "test_attention_choice.py test_the_log_says_which_kernel",
     f"{TRAINER}/model/attention_choice.py repeat_for.shares_heads": f"{OF_TRAINER}/model/"
     "test_attention_choice.py test_keys_are_repeated_where_no_fused_kernel_shares_their_heads",
-    f"{TRAINER}/model/rng_state.py capture": f"{OF_TRAINER}/model/test_rng_state.py "
+    f"{TRAINER}/model/rng_state.py capture_rng": f"{OF_TRAINER}/model/test_rng_state.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
-    f"{TRAINER}/model/rng_state.py restore": f"{OF_TRAINER}/model/test_rng_state.py "
+    f"{TRAINER}/model/rng_state.py restore_rng": f"{OF_TRAINER}/model/test_rng_state.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
     f"{TRAINER}/rank/process_group.py device_of_rank": f"{OF_TRAINER}/rank/test_process_group.py "
     "test_a_rank_takes_the_gpu_of_its_number",
@@ -101,17 +101,17 @@ COVERED: dict[str, str] = {
     "test_reporter.py test_a_step_on_a_gpu_tells_the_most_memory",
     f"{TRAINER}/reporting/mfu.py make_utilization": f"{OF_TRAINER}/reporting/"
     "test_mfu.py test_the_mfu_of_known_cards_is_measured",
-    f"{TRAINER}/session.py prepare": f"{GPU} training in fp32",
+    f"{TRAINER}/session.py prepare_training": f"{GPU} training in fp32",
     "zerotools/cli/job_views/describe_job.py ranks": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
     "zerotools/cli/job_views/describe_job.py plan": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
     "zerotools/jobs/doctor/python.py _gpu_build": "tests/jobs/doctor/test_python.py "
     "test_what_an_interpreter_has",
-    "zerotools/jobs/preflight/async_io.py lacking": f"{OF_ADMISSION}/test_interpreter_check.py "
-    "test_offload_to_nvme_needs_what_async_io_is_compiled_with",
-    "zerotools/jobs/preflight/deepspeed_accepts.py refusal": f"{OF_TRAINER}/engine_deepspeed/"
-    "test_setup_deepspeed.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
+    "zerotools/jobs/preflight/async_io.py why_no_async_io": f"{OF_ADMISSION}/"
+    "test_interpreter_check.py test_offload_to_nvme_needs_what_async_io_is_compiled_with",
+    "zerotools/jobs/preflight/deepspeed_accepts.py deepspeed_refusal": f"{OF_TRAINER}/"
+    "engine_deepspeed/test_setup_deepspeed.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
     "zerotools/jobs/jobfile_tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "
     "test_a_refusal_names_the_key_the_value_and_what_is_allowed",
     "zerotools/public/estimate_memory.py estimated_job": "tests/public/test_estimate_memory.py "

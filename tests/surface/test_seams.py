@@ -32,7 +32,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
     "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
-    "daemon/dispatch/test_dispatcher.py": frozenset({"run_directory.prepare"}),
+    "daemon/dispatch/test_dispatcher.py": frozenset({"run_directory.prepare_run_directory"}),
     "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(
         {
@@ -56,14 +56,14 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"rendezvous.boot_id", "rendezvous.own_card"}
     ),
     "daemon/trainer/test_attention_leak_check.py": frozenset(
-        {"tiny_model.narrow", "attention_leak_check.small_model"}
+        {"tiny_model.narrow_config", "attention_leak_check.small_model"}
     ),
     "jobs/slurm/test_submit_to_slurm.py": frozenset({"submit_to_slurm.new_job_directory"}),
     "ops/conversions/test_conversion.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
     ),
     "ops/estimate/test_model_shape.py": frozenset({"formats.read_any", "model_shape._built"}),
-    "ops/serving/test_model_server.py": frozenset({"byte_source.fill"}),
+    "ops/serving/test_model_server.py": frozenset({"byte_source.fill_tile"}),
 }
 """Functions and classes that tests replace, by file."""
 

@@ -284,7 +284,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "delta": (
         "zerotools delta step-100 step-200 step-200.delta",
-        "zerotools delta served-model zero3-run - --dtype bf16 | ssh gpu2 'cat > next.delta'",
+        "zerotools delta served-model zero3-run next.delta --dtype bf16",
     ),
     "apply": (
         "zerotools apply step-100 step-200.delta step-300.delta model-300",
