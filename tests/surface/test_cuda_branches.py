@@ -111,7 +111,8 @@ COVERED: dict[str, str] = {
     "zerotools/jobs/preflight/async_io.py why_no_async_io": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_offload_to_nvme_needs_what_async_io_is_compiled_with",
     "zerotools/jobs/preflight/deepspeed_accepts.py deepspeed_refusal": f"{OF_TRAINER}/"
-    "engine_deepspeed/test_setup_deepspeed.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
+    "engine_deepspeed/test_setup_deepspeed.py "
+    "test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
     "zerotools/jobs/jobfile_tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "
     "test_a_refusal_names_the_key_the_value_and_what_is_allowed",
     "zerotools/public/estimate_memory.py estimated_job": "tests/public/test_estimate_memory.py "
