@@ -59,8 +59,8 @@ class NoticeText:
         return cls(
             kind=notice.notice,
             key=notice.key,
-            title=one_line(str(tree.get("title") or tree.get("text") or notice.notice)),
-            lines=[str(line) for line in tree.get("details", ())],
+            title=_encodable(one_line(str(tree.get("title") or tree.get("text") or notice.notice))),
+            lines=[_encodable(str(line)) for line in tree.get("details", ())],
             link=tree.get("link"),
         )
 
@@ -154,7 +154,7 @@ def feishu_request(text: NoticeText, url: str, secret: str | None, now: float) -
 
 
 def _without_mention(text: str) -> str:
-    return re.sub(r"<(?=/?at\b)", "<\u200b", text)
+    return re.sub(r"<(?=/?at\b)", "<\u200b", text, flags=re.IGNORECASE)
 
 
 def dingtalk_request(text: NoticeText, url: str, secret: str | None, now: float) -> ServiceRequest:
@@ -231,7 +231,7 @@ def check_answer(
     The texts in `hidden` are secrets, which the result does not contain.
     """
     tree = _json_object(body)
-    said = _shown(body, hidden)
+    said = masked_answer(body.decode("utf-8", "replace"), hidden)
     words = f"status {status}: {said}" if said else f"status {status}"
     if 300 <= status < 400:
         raise NotDelivered(f"status {status}: it leads elsewhere, which is not followed")
@@ -253,8 +253,9 @@ def secrets_in(url: str) -> list[str]:
     return [each for each in (*parts.path.split("/"), *values) if len(each) >= _LEAST_SECRET]
 
 
-def _shown(body: bytes, hidden: Sequence[str]) -> str:
-    text = one_line(body.decode("utf-8", "replace").strip())
+def masked_answer(said: str, hidden: Sequence[str]) -> str:
+    """Return the beginning of what a server said, on one line, without the texts in `hidden`."""
+    text = one_line(said.strip())
     for each in sorted(hidden, key=len, reverse=True):
         text = text.replace(each, HIDDEN)
     return _cut(text, _LONGEST_ANSWER)
@@ -277,6 +278,8 @@ def _retry_after(headers: Mapping[str, str], tree: Mapping[str, Any]) -> float |
     for each in (*given, headers.get("x-ogw-ratelimit-reset")):
         try:
             seconds = float(each) if isinstance(each, (int, float, str)) else -1.0
+        except OverflowError:  # an integer of hundreds of digits
+            continue
         except ValueError:
             seconds = _until(str(each), headers.get("Date"))
         if 0 <= seconds < 1e9:
@@ -287,13 +290,18 @@ def _retry_after(headers: Mapping[str, str], tree: Mapping[str, Any]) -> float |
 def _until(date: str, now: str | None) -> float:
     try:
         return (parsedate_to_datetime(date) - parsedate_to_datetime(now or "")).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return -1.0
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
     """Return the lines as one text in a list, or an empty list."""
     return ["\n".join(lines)] if any(lines) else []
+
+
+def _encodable(text: str) -> str:
+    """Return `text` with lone surrogates replaced: services refuse JSON that contains them."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _cut(text: str, most: int) -> str:

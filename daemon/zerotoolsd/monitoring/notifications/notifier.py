@@ -101,6 +101,8 @@ class JobNotifier:
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
                     log.error("the outbox cannot be used now: %s", error)
+                except Exception:  # of memory, or a defect: later notices are sent all the same
+                    log.exception("notifications cannot be sent now")
         finally:
             self.courier.cancel()
 
@@ -157,7 +159,7 @@ class NoticeDelivery:
             return
         for notice in self._outbox.due(self._now(), AT_A_TIME + len(self._tasks)):
             until = self._asked_waits.get((notice.channel, notice.target), 0.0)
-            if until > self._now():
+            if 0.0 < until - self._now() <= MOST_SECONDS:  # else the clock was set back
                 self._outbox.postpone(notice.channel, notice.target, until)
             elif notice.id not in self._tasks and len(self._tasks) < AT_A_TIME:
                 task = asyncio.create_task(self._deliver(notice))
@@ -194,7 +196,9 @@ class NoticeDelivery:
             trouble = str(error)
             if error.retry_after is not None:
                 wait = min(max(wait, error.retry_after), MOST_SECONDS)
-                self._asked_waits[notice.channel, notice.target] = self._now() + wait
+                now = self._now()
+                ahead = {key: at for key, at in self._asked_waits.items() if at > now}
+                self._asked_waits = {**ahead, (notice.channel, notice.target): now + wait}
                 self._outbox.postpone(notice.channel, notice.target, self._now() + wait)
         except ZerotoolsError as error:
             trouble = str(error)

@@ -88,7 +88,7 @@ def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
         "ZEROTOOLS_NOTICE": notice.notice,
         "ZEROTOOLS_NOTICE_ID": notice.key,
         "ZEROTOOLS_JOB": str(notice.job_id),
-        "ZEROTOOLS_TEXT": str(tree["text"]).replace("\0", ""),
+        "ZEROTOOLS_TEXT": str(tree["text"]).replace("\0", "").encode("utf-8", "replace").decode(),
     }
 
 

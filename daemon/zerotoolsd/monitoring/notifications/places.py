@@ -13,7 +13,13 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.config.notify_config import EMAIL, PLACE_NOTICES, NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import (
+    EMAIL,
+    PLACE_NOTICES,
+    WEBHOOK_NAME,
+    NoticePlace,
+    NotifyConfig,
+)
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, NoticeText
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import end_session
@@ -43,6 +49,8 @@ class PlaceSender:
         place = self._places.get(notice.target)
         if place is None:
             raise NotDelivered(f"the configuration has no place {notice.target} any more")
+        if place.name == WEBHOOK_NAME and self._config.webhook is not None:
+            return await self._web.send(replace(notice, target=self._config.webhook))
         if place.kind == EMAIL:
             return await self._mail(place, notice)
         return await self._web.send_to(place, notice)
@@ -91,12 +99,12 @@ def mail_of(place: NoticePlace, notice: Notice) -> bytes:
     mail = EmailMessage()
     mail["From"] = place.sender or f"zerotools@{host}"
     mail["To"] = ", ".join(place.to)
-    mail["Subject"] = text.title[:_LONGEST_SUBJECT].encode("utf-8", "replace").decode()
+    mail["Subject"] = text.title[:_LONGEST_SUBJECT]
     mail["Date"] = formatdate(notice.created, localtime=True)
     mail["Message-ID"] = f"<{notice.key}@zerotools.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     body = "\n".join((*text.lines, *filter(None, (text.link,)))) or text.title
-    mail.set_content(body.encode("utf-8", "replace").decode())
+    mail.set_content(body)
     return mail.as_bytes()
 
 

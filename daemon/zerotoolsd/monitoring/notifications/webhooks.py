@@ -30,6 +30,7 @@ from zerotoolsd.monitoring.notifications.message_formats import (
     NoticeText,
     ServiceRequest,
     check_answer,
+    masked_answer,
     secrets_in,
 )
 from zerotoolsd.queue.tables.notice_outbox import Notice
@@ -183,8 +184,8 @@ class WebhookSender:
             raise NotDelivered(f"no answer within {limit:g} s") from None
         except aiohttp.InvalidURL:  # its text is the address
             raise NotDelivered("its address is not valid") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise NotDelivered(_words(error)) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # may cite the answer
+            raise NotDelivered(masked_answer(_words(error), hidden)) from None
         return check_answer(service, status, headers, body, hidden)
 
     async def _post(
@@ -198,13 +199,17 @@ class WebhookSender:
         )
         headers = {
             "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
             "Idempotency-Key": key,
             "User-Agent": f"zerotoolsd/{zerotools.__version__}",
             **request.headers,
         }
         async with (
             aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                auto_decompress=False,  # a small answer could fill the memory
             ) as session,
             session.post(
                 request.url,

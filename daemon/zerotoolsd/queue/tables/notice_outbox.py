@@ -18,6 +18,8 @@ DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
 its delivery took too long.
 """
 _MOST_TROUBLE = 300
+_LONGEST_WAIT = 7200.0
+"""Seconds within which each waiting notice is tried again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +113,17 @@ class Outbox:
     def due(self, now: float, limit: int) -> list[Notice]:
         """Return at most `limit` notices that are due, the oldest first.
 
-        At most a quarter of them are notices of one user, so that one slow address does not
-        delay all other users.
+        At most a quarter of them are notices of one user, and of these the first to each
+        recipient are preferred, so that one slow address delays neither other users nor the other
+        recipients. A notice is also due if it would wait for longer than any does, because the
+        clock was set back.
         """
         rows = self._sql(
-            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY id) AS place"
-            " FROM outbox WHERE next_at <= ?) WHERE place <= ? ORDER BY id LIMIT ?",
-            (now, max(1, limit // 4), limit),
+            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY turn, id)"
+            " AS place FROM (SELECT *, row_number() OVER (PARTITION BY uid, channel, target"
+            " ORDER BY id) AS turn FROM outbox WHERE next_at <= ? OR next_at > ?))"
+            " WHERE place <= ? ORDER BY id LIMIT ?",
+            (now, now + _LONGEST_WAIT, max(1, limit // 4), limit),
         )
         return [_notice(row) for row in rows]
 

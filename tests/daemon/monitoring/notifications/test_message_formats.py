@@ -30,6 +30,7 @@ URLS = {
     NTFY: "https://ntfy.lab/base/topic",
 }
 EVIL = '@everyone <!channel> <@U1> <at user_id="all"></at> *b* _i_ `c` [x](https://e.test) # h'
+FAR = "Sun, 06 Nov 1994 08:49:37 +99999999999999999999"
 LINK = "https://gpu.lab/#/jobs/7"
 
 
@@ -73,6 +74,7 @@ def test_feishu_gets_a_signed_post_of_plain_text() -> None:
     assert "<at" not in json.dumps(tree)
     assert post["title"].replace("\u200b", "") == EVIL
     assert "sign" not in request(FEISHU).tree
+    assert "<AT" not in json.dumps(request(FEISHU, '<AT user_id="all">', "</AT>").tree)
 
 
 def test_dingtalk_gets_a_text_with_the_signature_in_the_address() -> None:
@@ -192,6 +194,8 @@ def test_an_answer_that_is_none(service: str, body: str) -> None:
             ),
             60.0,
         ),
+        (refusal(DISCORD, 429, f'{{"retry_after": {10**400}}}', **{"Retry-After": "7"}), 7.0),
+        (refusal(JSON, 429, Date="Sun, 06 Nov 1994 08:49:37 GMT", **{"Retry-After": FAR}), None),
         (refusal(JSON, 429, **{"Retry-After": "-5"}), None),
         (refusal(JSON, 429, **{"Retry-After": "nan"}), None),
         (refusal(JSON, 429, **{"Retry-After": "soon"}), None),
@@ -200,6 +204,12 @@ def test_an_answer_that_is_none(service: str, body: str) -> None:
 )
 def test_how_long_a_service_asks_to_wait(found: NotDelivered, seconds: float | None) -> None:
     assert found.retry_after == seconds
+
+
+def test_a_name_that_is_not_utf8_makes_no_invalid_json() -> None:
+    body = json.dumps({"title": "job \udc80", "details": ["checkpoint /\ud800"]})
+    text = NoticeText.of(a_notice(body=body))
+    assert (text.title, text.lines) == ("job ?", ["checkpoint /?"])
 
 
 def test_secrets_in_addresses() -> None:

@@ -15,16 +15,19 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
+from tests.daemon.monitoring.notifications.test_progress_watch import no_guard
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
+from zerotoolsd.monitoring.notifications import notifier
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notifier import (
     AT_A_TIME,
     FIRST_SECONDS,
     MOST_SECONDS,
+    JobNotifier,
     NoticeDelivery,
 )
 from zerotoolsd.queue.store import Store
@@ -228,3 +231,50 @@ def test_a_service_that_asks_to_wait_gets_nothing_until_then(store: Store) -> No
     assert {*fast.keys} == {"a!", "b!"}
     waits = {each.key: each.next_at - 1000.0 for each in store.outbox.of_job(1)}
     assert waits == {"a": 90.0, "b": 90.0}
+
+
+def test_a_clock_that_is_set_back_ends_the_wait_that_a_service_asked_for(store: Store) -> None:
+    def too_fast(notice: Notice) -> None:
+        raise NotDelivered("status 429", retry_after=90.0)
+
+    slow, clock = Told(too_fast), [1e6]
+
+    async def story() -> None:
+        courier = NoticeDelivery(
+            store.outbox, NotifyConfig(), {"webhook": slow}, now=lambda: clock[0]
+        )
+        for now in (1e6, 1000.0):
+            clock[0] = now
+            store.outbox.put([a_notice(f"at {now:g}", created=now, next_at=now)], now)
+            courier.begin_due()
+            await courier.settle()
+
+    asyncio.run(story())
+    assert slow.keys == ["at 1e+06", "at 1e+06", "at 1000"]
+
+
+def test_an_error_of_the_watches_does_not_end_the_deliveries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "OUTBOX_SECONDS", 0.0)
+    monkeypatch.setattr(notifier, "WATCH_SECONDS", 0.0)
+    asked: list[int] = []
+
+    def broken() -> dict[str, str]:
+        asked.append(1)
+        raise ZeroDivisionError
+
+    place = NoticePlace(name="mail", to=("me@example.org",))
+
+    async def story() -> None:
+        it = JobNotifier(store, NotifyConfig(places=(place,)), no_guard, shortages=broken)
+        task = asyncio.create_task(it.keep_up())
+
+        async def again() -> bool:
+            return len(asked) > 1 or task.done()
+
+        await wait_async(again, "a second look at the machine")
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(story())

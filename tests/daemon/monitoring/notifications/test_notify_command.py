@@ -54,6 +54,14 @@ def test_a_program_that_fails(argv: tuple[str, ...], why: str) -> None:
         run(*argv)
 
 
+def test_a_text_that_is_not_unicode_is_told_all_the_same(tmp_path: Path) -> None:
+    body = json.dumps({"text": "rank 0: \ud800"})
+    target = json.dumps(("sh", "-c", f'echo "$ZEROTOOLS_TEXT" > {tmp_path}/out'))
+    notice = a_notice(target=target, body=body, uid=os.geteuid())
+    asyncio.run(CommandRunner(20.0).send(notice))
+    assert (tmp_path / "out").read_text() == "rank 0: ?\n"
+
+
 def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     with pytest.raises(NotDelivered, match="did not end within"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import email
 import email.policy
+import gzip
 import json
 import os
 import signal
@@ -160,6 +161,44 @@ def test_an_answer_that_is_no_delivery(service: str, answer: web.Response, why: 
     assert found.value.retry_after == (3.5 if service == "discord" else None)
 
 
+def test_an_answer_that_is_no_http_shows_no_secret_and_is_not_decompressed() -> None:
+    async def broken(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.write(f"{KEY}\r\n\r\n".encode())
+        request.transport.close()
+        return web.Response()
+
+    async def packed(request: web.Request) -> web.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        headers = {"Content-Encoding": "gzip"}
+        return web.Response(status=400, body=gzip.compress(b"x" * 9999), headers=headers)
+
+    async def story(url: str) -> str:
+        place = NoticePlace(name="lab", service="slack", url=url)
+        with pytest.raises(NotDelivered) as found:
+            await sender_to(place).send(a_notice(target="lab", body=BODY))
+        return str(found.value)
+
+    said = with_server(broken, story)
+    assert "***" in said
+    assert KEY not in said
+    assert "\n" not in said
+    assert "xxx" not in with_server(packed, story)
+
+
+def test_the_address_of_all_jobs_is_tested_as_it_is_used() -> None:
+    """Its host may not lead into a private network, unlike those of places."""
+    config = NotifyConfig(webhook="http://lab.test:1/x", on=("failed",))
+
+    async def private(host: str, port: int) -> list[str]:
+        return ["10.0.0.1"]
+
+    web = WebhookSender(config, look_up=private)
+    (answer,) = asyncio.run(try_places(config, web, JobNotices(config), (), ()))
+    assert not answer["delivered"]
+    assert "leads to 10.0.0.1, which is not a public address" in answer["answer"]
+
+
 def test_a_service_that_never_ends_its_answer() -> None:
     async def handler(request: web.Request) -> Any:
         answer = web.StreamResponse()
@@ -243,7 +282,12 @@ def test_a_test_tells_what_each_place_answered(tmp_path: Path) -> None:
         bad = NoticePlace(name="lab", service="slack", url=url, on=("started", "failed", "held"))
         mail = replace(MAIL, on=("failed",))
         config = NotifyConfig(
-            places=(bad, mail), webhook=url, on=("held",), sendmail="/bin/true", timeout_seconds=5
+            places=(bad, mail),
+            webhook=url,
+            networks=("127.0.0.0/8",),
+            on=("held",),
+            sendmail="/bin/true",
+            timeout_seconds=5,
         )
         web_sender, notices = WebhookSender(config), JobNotices(config, "box1")
         with pytest.raises(BadRequest, match=r"place gone is not in .* has lab, mail, webhook"):

@@ -76,6 +76,13 @@ def test_nobody_keeps_others_waiting(store: Store) -> None:
     store.outbox.put([a_notice("theirs", uid=2)], 1.0)
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "1", "theirs"]
     assert store.outbox.due(-1.0, 8) == []
+    store.outbox.put([a_notice("elsewhere", target="https://other/")], 1.0)
+    assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "theirs", "elsewhere"]
+
+
+def test_a_clock_that_is_set_back_keeps_no_notice_waiting(store: Store) -> None:
+    store.outbox.put([a_notice("a", next_at=9e9), a_notice("b", next_at=1000.0 + 3600)], 1.0)
+    assert [each.key for each in store.outbox.due(1000.0, 8)] == ["a"]
 
 
 def test_what_becomes_of_a_notice(store: Store) -> None:
