@@ -28,7 +28,7 @@ from zerotools.io.output.staging import Staging
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
-from zerotools.ops.delta.make_delta import in_order
+from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.delta.models import in_layout, is_model_directory
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
@@ -286,7 +286,7 @@ def apply_deltas(
             pieces = (
                 (tensor, number) for tensor in header.tensors for number in range(tensor.blocks)
             )
-            for nbytes in in_order(pieces, work, budget.workers):
+            for nbytes in in_order(pieces, work, block_workers(budget)):
                 on_bytes(nbytes)
             for file in header.files:
                 output.sync(file.name)

@@ -34,6 +34,8 @@ from zerotools.ops.serving.byte_source import ByteSource
 
 LEAST_SHARED_BYTES = 64 * 1024
 """Files without tensors that are smaller are always stored, also if the first model has them."""
+_BYTES_PER_THREAD = 40 << 20
+"""Memory of a thread: a block of fp32 in both models, its change, and the blocks made ahead."""
 _AHEAD = 3
 """The number of blocks per thread that are made ahead of the one that is written."""
 
@@ -51,6 +53,11 @@ class DeltaReport:
     changed: int
     new_tensors: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+def block_workers(budget: MemoryBudget) -> int:
+    """Return the number of threads with a block each that the budget has memory for, at least 1."""
+    return max(1, min(budget.workers, budget.max_memory // _BYTES_PER_THREAD))
 
 
 def in_order(
@@ -111,7 +118,7 @@ def make_delta(
             new = old if block.kind == DeltaBlockKind.SAME else digest_of(after)
             return block, old, new, last - first
 
-        for block, old, new, nbytes in in_order(_places(tensors), work, budget.workers):
+        for block, old, new, nbytes in in_order(_places(tensors), work, block_workers(budget)):
             writer.block(block, old, new)
             changed += block.changed
             on_bytes(nbytes)
@@ -174,6 +181,8 @@ def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     or does not exist. Raises BadRequest if it exists or cannot be written.
     """
     if str(out) == "-":
+        if sys.__stdout__ is None:
+            raise BadRequest("the standard output is closed; name a file, or pipe the delta")
         yield sys.stdout.buffer
         return
     if isinstance(out, RemotePath):
