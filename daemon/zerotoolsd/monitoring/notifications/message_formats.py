@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
 
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.config import notify_config
@@ -247,10 +247,16 @@ def check_answer(
 
 
 def secrets_in(url: str) -> list[str]:
-    """Return the parts of `url` that may be secrets: long parts of its path and of its query."""
+    """Return the parts of `url` that may be secrets: long parts of its path and of its query, as
+    they are and decoded, because an answer may cite both.
+    """
     parts = urlsplit(url)
-    values = [value for _, value in parse_qsl(parts.query)]
-    return [each for each in (*parts.path.split("/"), *values) if len(each) >= _LEAST_SECRET]
+    values = (each.partition("=")[2] for each in parts.query.split("&"))
+    raw = [*parts.path.split("/"), *values]
+    found = dict.fromkeys(
+        form for each in raw for form in (each, unquote(each), unquote_plus(each))
+    )
+    return [each for each in found if len(each) >= _LEAST_SECRET]
 
 
 def masked_answer(said: str, hidden: Sequence[str]) -> str:

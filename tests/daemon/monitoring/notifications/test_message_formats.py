@@ -215,3 +215,5 @@ def test_a_name_that_is_not_utf8_makes_no_invalid_json() -> None:
 def test_secrets_in_addresses() -> None:
     assert secrets_in(URLS[DINGTALK]) == ["XXXXXXXXXXXX"]
     assert secrets_in(URLS[SLACK]) == ["XXXXXXXXXXXX"]
+    found = secrets_in("https://host/a%2Fbcdefghi?key=k%2Bl+mnopqrs&b=1")
+    assert found == ["a%2Fbcdefghi", "a/bcdefghi", "k%2Bl+mnopqrs", "k+l+mnopqrs", "k+l mnopqrs"]
