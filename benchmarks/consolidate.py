@@ -41,9 +41,9 @@ FLUSHED_HEAD = "import os, runpy, sys; sys.path.insert(0, os.path.dirname(sys.ar
 PLAN = """
 import sys
 from pathlib import Path
-from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.execution.plan import plan
-made = prepare(Path(sys.argv[1]), Path(sys.argv[2]), Options())
+made = prepare_export(Path(sys.argv[1]), Path(sys.argv[2]), Options())
 print(sum(len(copy.pieces) for copy in plan(made.source, made.target.checkpoint)))
 """
 

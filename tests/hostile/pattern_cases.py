@@ -42,7 +42,7 @@ CASES = (
     Case(
         "a pattern that takes re years to refuse",
         replicated(r"(.+)+\d{9}$", r"(\w|\w\w|.)*#"),
-        "zero_pp_rank_0_mp_rank_01_optim_states.pt",
+        "COMPLETE by its metadata",
         commands=READ,
         status=0,
     ),

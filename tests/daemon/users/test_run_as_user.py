@@ -119,7 +119,7 @@ def test_a_process_with_a_way_back_is_refused() -> None:
         "import os, runpy, sys\n"
         "module = runpy.run_path(sys.argv[1])\n"
         f"os.setgroups([]); os.setresgid({UID}, {UID}, {UID}); os.setresuid({UID}, {UID}, 0)\n"
-        f"try: module['check']({UID}, {UID}, [{UID}])\n"
+        f"try: module['check_dropped_rights']({UID}, {UID}, [{UID}])\n"
         "except module['NotDropped'] as error: print(error)\n"
     )
     done = started((sys.executable, "-I", "-S", "-c", code, str(run_as_user.__file__)), {})

@@ -58,8 +58,10 @@ class Operation(NamedTuple):
         """One that is right."""
         if self.method == "get":
             return None
-        right = {"job": JOB, "priority": 3, "pid": ADOPTABLE, "do": "cancel"}
-        needed = resolved(self._schema).get("required", ())
+        text = '{"train_batch_size": 8}'
+        right = {"job": JOB, "priority": 3, "pid": ADOPTABLE, "do": "cancel", "text": text}
+        schema = resolved(self._schema)
+        needed = schema.get("anyOf", [schema])[0].get("required", ())
         return {name: copy.deepcopy(right[name]) for name in needed}
 
     @property

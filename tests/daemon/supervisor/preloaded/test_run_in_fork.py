@@ -26,12 +26,12 @@ print(json.dumps({
 """
 FORKED = """
 import json, os, signal, sys
-from zerotoolsd.supervisor.preloaded.run_in_fork import become
+from zerotoolsd.supervisor.preloaded.run_in_fork import run_program_in_fork
 signal.signal(signal.SIGINT, lambda *_: None)
 signal.signal(signal.SIGHUP, lambda *_: None)
 signal.signal(signal.SIGPIPE, lambda *_: None)
 os.open("/dev/null", os.O_RDONLY)
-become(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
+run_program_in_fork(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
 """
 ENV = {"PATH": os.environ["PATH"], "WORD": "a", "LC_CTYPE": "C.UTF-8"}
 

@@ -69,13 +69,16 @@ def request_components() -> dict[str, Schema]:
             show={"type": "integer", "minimum": 0, "maximum": MOST_SHOWN},
             **_JOB,
         ),
-        "ImportRequest": object_of(
-            (),
-            text=text_schema(LONGEST_TEXT),
-            convert=or_null(list_of(of_type(str))),
-            deepspeed=text_schema(LONGEST_TEXT),
-            name=text_schema(255),
-        ),
+        "ImportRequest": {
+            **object_of(
+                (),
+                text=text_schema(LONGEST_TEXT),
+                convert=or_null(list_of(of_type(str))),
+                deepspeed=text_schema(LONGEST_TEXT),
+                name=text_schema(255),
+            ),
+            "anyOf": [{"required": ["text"]}, {"required": ["convert"]}],
+        },
         "AdoptionRequest": object_of(
             ("pid",),
             pid={"type": "integer", "minimum": 1, "maximum": LARGEST_PID},
