@@ -352,8 +352,12 @@ class ConnectionAcceptor:
             await self._first_byte(link)
             async with self._handshakes:
                 task = self._loop.create_task(self._connect(link, make))
-                for _ in range(SIGNING_TURNS):
-                    await asyncio.sleep(0)
+                try:
+                    for _ in range(SIGNING_TURNS):
+                        await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    task.cancel()  # nothing else waits for it
+                    raise
         await task
 
     async def _first_byte(self, link: socket.socket) -> None:

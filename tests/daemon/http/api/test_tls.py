@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from harness.patience import Deadline
 from tests.daemon.http.api.fakes import FakeService
@@ -204,6 +207,33 @@ def test_many_that_begin_at_once_are_all_answered_and_silent_ones_hold_up_nobody
         client.request("GET", "/v1/health", headers=RIGHT)
         assert client.getresponse().status == 200
         client.close()
+
+
+def test_a_handshake_that_has_begun_ends_when_no_more_are_accepted(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SIGNING_TURNS", sys.maxsize)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "good.pem", certificates / "good.key")
+
+    async def never(_: web.BaseRequest) -> web.StreamResponse:
+        raise AssertionError("no request came")
+
+    async def story() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        acceptor = connections.ConnectionAcceptor(listening, web.Server(never), tls=context)
+        with socket.create_connection(listening.getsockname()) as client:
+            client.sendall(b"\x16")
+            end = Deadline(10)
+            while len(asyncio.all_tasks()) < 3:  # this one, the connection's and the handshake's
+                assert not end.has_passed()
+                await asyncio.sleep(0)
+            acceptor.close()
+            while len(asyncio.all_tasks()) > 1:
+                assert not end.has_passed()
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
 
 
 def test_one_that_is_too_much_is_told_so_by_tls(tmp_path: Path, certificates: Path) -> None:
