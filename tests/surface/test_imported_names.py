@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOTTED = re.compile(r"(?:zerotoolsd?|harness|benchmarks|tests)(?:\.[a-z_]\w*[a-z0-9]){2,}")
 """A string that may be the name of a module of ours, or of something in one."""
+IMPORTED = re.compile(r"\bfrom ((?:zerotoolsd?|harness|benchmarks|tests)[\w.]*) import ([\w, ]+)")
+"""An import in the text of a program that a test or a benchmark starts."""
 FOLDERS = ("zerotools", "daemon", "harness", "benchmarks", "scripts", "tests")
 
 
@@ -44,8 +46,10 @@ def names_of(source: str | bytes) -> Names:
             if isinstance(node.ctx, ast.Store):
                 found.there.add(node.id)
         elif isinstance(node, ast.Constant):
-            if isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-                found.dotted.append((node.lineno, node.value))
+            if isinstance(node.value, str):
+                found.taken += imports_in(node.value, node.lineno)
+                if DOTTED.fullmatch(node.value):
+                    found.dotted.append((node.lineno, node.value))
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.there.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -55,6 +59,12 @@ def names_of(source: str | bytes) -> Names:
                 wanted = [alias.name for alias in node.names]
                 found.taken.append((node.lineno, node.module, wanted))
     return found
+
+
+def imports_in(text: str, line: int) -> Iterator[tuple[int, str, list[str]]]:
+    """What a program in a string imports from ours."""
+    for module, names in IMPORTED.findall(text):
+        yield line, module, [name.split()[0] for name in names.split(",") if name.strip()]
 
 
 def lost(files: dict[str, Names]) -> Iterator[str]:
@@ -94,6 +104,13 @@ def test_a_lost_name_is_found() -> None:
     sources = {"a": "def f(): ...", "b": "from a import f, g\nimport os"}
     names = {name: names_of(source) for name, source in sources.items()}
     assert list(lost(names)) == ["b:1: a.g"]
+
+
+def test_a_lost_name_of_a_program_in_a_string_is_found() -> None:
+    program = f"import os; from {'harness.bb'} import ff, gg as hh\\nfrom os import path"
+    sources = {"harness.a": f"PROGRAM = '{program}'", "harness.bb": "def ff(): ..."}
+    names = {name: names_of(source) for name, source in sources.items()}
+    assert list(lost(names)) == ["harness.a:1: harness.bb.gg"]
 
 
 def test_a_name_that_is_lost_in_a_string_is_found() -> None:
