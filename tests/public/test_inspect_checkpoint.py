@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_the_parts_are_typed() -> None:
     assert (weight.shape, str(weight.dtype)) == ((13, 7), "float32")
     assert {chunk.file for chunk in weight.chunks} <= set(found.files)
     assert "Chunk(" not in repr(found)
+
+
+@pytest.mark.parametrize("option", [{"workers": 2}, {"max_memory": "256MiB"}])
+def test_options_of_statistics_need_stats(option: dict[str, Any]) -> None:
+    flag = "--" + next(iter(option)).replace("_", "-")
+    with pytest.raises(zerotools.BadRequest, match=f"^{flag} needs --stats; give both, or leave"):
+        zerotools.inspect(ZERO3, **option)
+    assert zerotools.inspect(ZERO3, stats=True, **option).statistics is not None
 
 
 def test_what_is_damaged_is_described(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_commands_in_documents_exist(path: Path) -> None:
     said = re.findall(r"`zerotools ([a-z]+)", path.read_text())
     former = set(OLD_NAMES) if path.name in ("hold-a-job.md", "CHANGELOG.md") else set()
     assert {*used, *said} <= set(COMMANDS) | former
+
+
+def test_names_in_guides_for_contributors_exist() -> None:
+    pages = "".join(path.read_text() for path in ROOT.glob("docs/contributing/*.md"))
+    names = set(re.findall(r"`((?:core|formats|io|maps|ops|runs)(?:\.\w+)+)", pages))
+    assert len(names) > 10
+    for name in sorted(names):
+        resolve_name(f"zerotools.{name}")
 
 
 def test_commands_in_messages_exist() -> None:

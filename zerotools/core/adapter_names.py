@@ -101,8 +101,7 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
     if chosen not in lora or (adapter is None and len(lora) > 1 and DEFAULT not in lora):
         raise BadRequest(
             f"{path} has {count_text(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose one "
-            "of "
-            "them by --adapter-name"
+            "of them by --adapter-name"
         )
     return found[chosen]
 

@@ -169,9 +169,8 @@ def apply(
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)
     begun, origin = time.monotonic(), path_of(a)
     destination = origin if out is None else output_of(out)
-    for path in (destination, *(() if out is not None else (origin,))):
-        if isinstance(path, RemotePath):
-            raise BadRequest(f"{path} is in an object store; name a directory of this machine")
+    if isinstance(destination, RemotePath):
+        raise BadRequest(f"{destination} is in an object store; name a directory of this machine")
     paths = [path_of(each) for each in as_list(deltas)]
     if not paths:
         raise BadRequest("name at least one delta")

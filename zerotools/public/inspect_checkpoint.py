@@ -11,6 +11,7 @@ from zerotools import formats
 from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.addresses import path_of
@@ -174,11 +175,16 @@ def inspect(
     `problems` lists the damage.
 
     Raises:
-        BadRequest: `path` does not exist, or it lacks the tag or section.
+        BadRequest: `path` does not exist, or it lacks the tag or section; or an option that needs
+            `stats` was given without it.
         BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
     given = bind_options(InspectKeywords, options)
+    if not given["stats"]:
+        for name, each in declared_options(CheckingOptions).items():
+            if options.get(name) is not None:
+                raise BadRequest(f"{each.flag} needs --stats; give both, or leave {each.flag} out")
     reading = {name: given[name] for name in declared_options(ReadingOptions)}
     place, statistics = path_of(path), None
     with recording_sources():  # a file that changes between two looks at it is named

@@ -52,6 +52,15 @@ def test_the_commands_that_are_said_work(
     }
 
 
+@pytest.mark.parametrize("option", [["--workers", "2"], ["--max-memory", "256MiB"]])
+def test_options_of_statistics_need_stats(
+    capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    model = ["inspect", str(GOLDEN / "openrlhf-0.11.2/sft-z2-w2" / "checkpoint"), *option]
+    assert run(build(), model) == 2
+    assert f"{option[0]} needs --stats" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("case", ["openrlhf-0.11.2/sft-z2-w2", "openrlhf-0.11.2/ppo-z3-w2"])
 def test_the_model_is_the_one_that_openrlhf_exported(case: str, tmp_path: Path) -> None:
     checkpoint = GOLDEN / case / "checkpoint"

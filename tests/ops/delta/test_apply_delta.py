@@ -162,11 +162,15 @@ def test_what_appears_or_changes_during_the_work_is_refused(pair: tuple[Path, Pa
     assert {each.name for each in a.parent.iterdir()} == {"a", "b", "ab.delta"}
 
 
-def test_permissions_stay_in_place(pair: tuple[Path, Path, Path]) -> None:
+def test_owners_and_permissions_stay_in_place(pair: tuple[Path, Path, Path]) -> None:
     a, _, delta = pair
     (a / "model.safetensors").chmod(0o600)
     a.chmod(0o750)
+    owner = os.geteuid() or 65534  # root keeps another user's
+    for each in (a, *a.iterdir()):
+        os.chown(each, owner, -1)
     zerotools.apply(a, delta)
+    assert {each.stat().st_uid for each in (a, a / MARKER, *a.iterdir())} == {owner}
     assert a.stat().st_mode & 0o777 == 0o750
     modes = {each.stat().st_mode & 0o777 for each in a.glob("*.safetensors")}
     assert modes == {0o600}

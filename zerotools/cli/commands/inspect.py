@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from zerotools import formats
 from zerotools.cli.options.click_options import (
@@ -75,8 +76,10 @@ def command(
         from zerotools.ops.picture.page import check_page_target, write_page
 
         check_page_target(html)  # before an hour of reading
+    source = click.get_current_context().get_parameter_source
+    chosen = {k: v for k, v in given.items() if source(k) is not ParameterSource.DEFAULT}
     with shown_progress() as progress:
-        found = inspect(path, progress=progress, **given)
+        found = inspect(path, progress=progress, **chosen)
     if html is not None:
         write_page(html, found.to_html())
     if as_json:

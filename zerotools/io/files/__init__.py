@@ -6,6 +6,7 @@ open_files              caches open files; reads and writes at offsets from many
 source_stamps           the files that an output is made from, and whether they have changed
 directory_entries       names in a directory; a check of names that a checkpoint contains
 exclusive_directory     a directory, or a file, that only this run writes
+ownership               owner and permissions of what a new file or directory replaces
 metadata_memory_limit   a limit on the memory for headers and pickles
 json_file               reads a JSON file in bounded memory
 tolerated_damage        a context in which readers record damage and continue

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.ownership import copy_access
 
 _PROBE = ".zerotools-mode"
 _PRIVATE = 0o700
@@ -69,6 +70,12 @@ class OwnDirectory:
         mode = stat.S_IMODE(probe.stat().st_mode)
         probe.rmdir()
         os.fchmod(self._descriptor, mode)
+
+    def take_access(self, old: os.stat_result) -> None:
+        """Give the directory the owner and the permissions of the one that it replaces, as
+        `copy_access` does.
+        """
+        copy_access(old, self._descriptor)
 
     def close(self) -> None:
         """Release the lock."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -204,9 +203,7 @@ class Staging:
         error if the existing output must not be replaced.
         """
         check(self.destination)
-        old = self.destination.stat()
-        if old.st_uid == os.geteuid():  # who may read it stays as it was
-            self.directory.chmod(stat.S_IMODE(old.st_mode))
+        self._own.take_access(self.destination.stat())
         self._exchange(self.directory, self.destination)
         try:  # nothing can be put into it any more
             check(self.directory)

@@ -141,8 +141,7 @@ def _read_both(
         if not any(name in form.read_options for form in forms):
             raise BadRequest(
                 f"neither {paths[0]} nor {paths[1]} is in a format that takes {option_flag(name)}; "
-                "leave "
-                "it out"
+                "leave it out"
             )
     found = []
     for number, path in enumerate(paths):

@@ -84,8 +84,7 @@ def prepare_adapter(
     if source.needs_map and mapping is None and check_names:
         raise BadRequest(
             f"{path} has the layers of {format_option(source)}, which PEFT does not load: add "
-            "--map-to "
-            "hf --config-dir MODEL_DIR, the directory with config.json of its model "
+            "--map-to hf --config-dir MODEL_DIR, the directory with config.json of its model "
             "(--no-check-names exports it unchanged)"
         )
     record = source.job_record(checkpoint)

@@ -371,7 +371,8 @@ def perform_part(
 
     Raises:
         BadRequest: as `perform_conversion`; or another conversion, or one in other parts, was begun
-        there. BadFile: the source is incomplete, damaged or changed since it was read.
+            there.
+        BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
+from zerotools.io.files.ownership import copy_access
 from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
@@ -43,7 +43,9 @@ _INDEX = ".index.json"
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The result of applying deltas: the size of the model, its tensors, and the deltas' size."""
+    """The result of applying deltas: the bytes of the model, and its numbers of tensors and
+    files.
+    """
 
     nbytes: int
     tensors: int
@@ -253,8 +255,8 @@ def apply_deltas(
     returns, and unchanged when it raises.
 
     Raises:
-        BadRequest: the destination exists, or a delta does not fit. BadFile: a delta or the model
-        is damaged.
+        BadRequest: the destination exists, or a delta does not fit.
+        BadFile: a delta or the model is damaged, or changed meanwhile.
     """
     header = chain.header
     replaced: Callable[[Path], None] | None = None
@@ -266,7 +268,6 @@ def apply_deltas(
         replaced = partial(check_replaceable, command=COMMAND)
     with Staging(destination, check_replaced=replaced) as staging, chain:
         directory = staging.directory
-        flags = os.O_RDWR
         for file in header.files:
             path = directory / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +276,7 @@ def apply_deltas(
                     stream.seek(offset)
                     stream.write(data)
                 stream.truncate(file.size)
-        with OpenFiles(directory, flags) as output:
+        with OpenFiles(directory, os.O_RDWR) as output:
 
             def work(piece: tuple[DeltaTensor, int]) -> int:
                 tensor, number = piece
@@ -291,9 +292,11 @@ def apply_deltas(
             for file in header.files:
                 output.sync(file.name)
         chain.check_sources()
-        if in_place is not None and others is not None:
-            _carry_others(in_place, others, directory, {file.name for file in header.files})
         write_marker(directory, COMMAND)
+        if in_place is not None and others is not None:
+            _carry_others(
+                in_place, others, directory, {MARKER, *(file.name for file in header.files)}
+            )
         staging.commit()
     if in_place is not None:  # a manifest next to the directory has the digests of the old files
         sidecar_of_path(destination).unlink(missing_ok=True)
@@ -321,9 +324,9 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
 
 def _carry_others(model: Conversion, others: Entries, directory: Path, written: set[str]) -> None:
     """Link the files of `others` that are neither weights nor written by the deltas, and give
-    `directory` and its files the permissions of the old ones.
+    the new files and directories the owners and the permissions of the old ones.
     """
-    gone = {*model.source.files, *written, MARKER, MANIFEST}
+    gone = {*model.source.files, *written, MANIFEST}
     try:
         for name in others.directories():
             (directory / name).mkdir(exist_ok=True)
@@ -336,6 +339,7 @@ def _carry_others(model: Conversion, others: Entries, directory: Path, written: 
             else:
                 _link(entry, path)
         for name in reversed(others.directories()):
+            copy_access(others.status[name], directory / name)
             shutil.copystat(others.root / name, directory / name)
     except FileExistsError as error:
         raise BadRequest(
@@ -345,14 +349,7 @@ def _carry_others(model: Conversion, others: Entries, directory: Path, written: 
     weights = next(iter(model.source.files))
     for name in written:
         old = others.root / (name if others.is_file(name) else weights)
-        _copy_mode(old, directory / name)
-
-
-def _copy_mode(old: Path, new: Path) -> None:
-    """Give `new` the permissions of `old`, unless another user owns that: it could lose access."""
-    status = old.stat()
-    if status.st_uid == os.geteuid():
-        new.chmod(stat.S_IMODE(status.st_mode))
+        copy_access(old.stat(), directory / name)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -362,5 +359,6 @@ def _link(source: Path, target: Path) -> None:
         raise
     except OSError:  # another file system, or one without links
         shutil.copy2(source, target)
+        copy_access(source.stat(), target)
         with target.open("rb") as copy:
             os.fsync(copy.fileno())

@@ -164,8 +164,7 @@ def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
             f"the largest layer alone takes {gib_text(largest)}, which no ZeRO stage reduces "
-            "during "
-            "its computation: divide it among GPUs with zero.tensor_ranks"
+            "during its computation: divide it among GPUs with zero.tensor_ranks"
         )
         return
     for way in ways.found:

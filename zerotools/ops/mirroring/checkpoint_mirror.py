@@ -126,7 +126,7 @@ class Mirror:
 
         Raises:
             BadRequest: `resume_from` names an older one than another of the run.
-            As `far_claim.claim`, and `fetch_copy`.
+            As `prefix_owner.claim_prefix`, and `fetch_copy`.
         """
         own = checkpoint_dirs.newest_valid(self.output_dir, trusting=True)  # as the ranks choose
         above = -1 if own.record is None else own.record.step

@@ -311,8 +311,7 @@ def _precision(run: ForeignRun, precision: str) -> Iterator[str]:
     if halves:
         yield (
             f"{count_text(len(halves), 'weight')} of {run.path} are in 16 bits, without fp32 "
-            "masters: "
-            "the job's masters begin with these values"
+            "masters: the job's masters begin with these values"
         )
     there = run.training.precision
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

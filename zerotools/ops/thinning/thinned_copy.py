@@ -27,6 +27,7 @@ from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
+from zerotools.io.files.ownership import copy_owner
 from zerotools.io.output.carried_files import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
@@ -178,14 +179,12 @@ def _take_attributes(before: Path, after: Path) -> None:
 
 
 def _own(before: Path, status: os.stat_result, after: Path) -> None:
-    made, owner = after.stat(), (status.st_uid, status.st_gid)
     try:
-        if owner != (made.st_uid, made.st_gid):
-            os.chown(after, *owner)
+        copy_owner(status, after)
     except OSError as error:
         raise BadRequest(
-            f"{before} belongs to uid {owner[0]} and gid {owner[1]}, which the new file cannot "
-            f"get ({error.strerror}); thin it as that user"
+            f"{before} belongs to uid {status.st_uid} and gid {status.st_gid}, which the new file "
+            f"cannot get ({error.strerror}); thin it as that user"
         ) from None
 
 

@@ -476,6 +476,5 @@ def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str
         names = ", ".join(dict.fromkeys(types[key].name for key in keys))
         yield (
             f"{count_text(len(keys), 'tensor')} compared as {names}: the bits that this cast "
-            "removes "
-            "are not compared"
+            "removes are not compared"
         )

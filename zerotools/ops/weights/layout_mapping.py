@@ -307,8 +307,7 @@ def _left_out_notes(found: FoundLayout) -> Iterator[str]:
     for index, count in found.lacking.items():
         yield (
             f"config.json has {count_text(count, 'layer')} of {index}, but the checkpoint does "
-            "not: "
-            "the output has none of them either"
+            "not: the output has none of them either"
         )
 
 

@@ -71,8 +71,7 @@ class Fits:
         if self.lost:
             said.append(
                 f"--include/--exclude leave out {count_text(len(self.lost), 'weight')} that the "
-                "model "
-                f"of {CONFIG} needs ({_some(self.lost)})"
+                f"model of {CONFIG} needs ({_some(self.lost)})"
             )
         return said
 

@@ -121,7 +121,6 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
             return None
         message = (
             f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: take "
-            "another "
-            "copy"
+            "another copy"
         )
     return Problem(message, partition.file)

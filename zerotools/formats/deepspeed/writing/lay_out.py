@@ -291,8 +291,7 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
         notes = (
             *notes,
             f"the random number state of {count_text(before.world_size, 'rank')} is not carried "
-            "over: "
-            f"the run seeds the {world_size} new ones from its seed and step",
+            f"over: the run seeds the {world_size} new ones from its seed and step",
         )
     return replace(
         target,
