@@ -286,7 +286,7 @@ class Store:
             self.gpu_use.bookings += 1
             said = reason if why is None else shortened_reason(why)
             seq = self._append(now, job.id, attempt, kind, job.state, after.state, said)
-            self.outbox.add(self.tell(job, after, seq, attempt, now), now)
+            self.outbox.add(self.tell(job, after, seq, attempt, now))
 
     def _append(self, now: float, *values: object) -> int:
         """Add an event to the table of events. Return the number of the event."""

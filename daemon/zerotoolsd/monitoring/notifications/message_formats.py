@@ -234,7 +234,9 @@ def check_answer(
     said = masked_answer(body.decode("utf-8", "replace"), hidden)
     words = f"status {status}: {said}" if said else f"status {status}"
     if 300 <= status < 400:
-        raise NotDelivered(f"status {status}: it leads elsewhere, which is not followed")
+        raise NotDelivered(
+            f"status {status}: a redirect, which is not followed; set the address to which it leads"
+        )
     if not 200 <= status < 300:
         raise NotDelivered(words, _retry_after(headers, tree))
     if service not in ANSWERS_IN_BODY:

@@ -74,6 +74,11 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
     return _OF_STATE.get(after)
 
 
+def condition_of(notice: str, attempt: AttemptRow) -> str:
+    """Return the name under which the outbox records that this notice of an attempt was sent."""
+    return f"{notice}-{attempt.number}"
+
+
 NewestAttempt = Callable[[JobRow], AttemptRow | None]
 """A function that returns the newest attempt of a job; None if it has none."""
 
@@ -108,12 +113,21 @@ class JobNotices:
         facts = _JobFacts(job, after.state, after.reason, attempt, newest(job))
         yield from self._notices(facts, notice, f"{event}", now)
 
-    def of_attempt(
-        self, job: JobRow, notice: str, attempt: AttemptRow, why: str | None, now: float
+    def of_first_step(
+        self, job: JobRow, attempt: AttemptRow, when: float, now: float
     ) -> Iterator[Notice]:
-        """Yield the notices that report the first step or a stall of a running attempt."""
+        """Yield the notices that report the first step of an attempt, which was done at the time
+        `when` (seconds since the epoch).
+        """
+        facts = _JobFacts(job, job.state, None, attempt.number, attempt, first_step=when)
+        yield from self._notices(facts, FIRST_STEP, condition_of(FIRST_STEP, attempt), now)
+
+    def of_stall(
+        self, job: JobRow, attempt: AttemptRow, why: str | None, now: float
+    ) -> Iterator[Notice]:
+        """Yield the notices that report that a running attempt makes no progress."""
         facts = _JobFacts(job, job.state, why, attempt.number, attempt)
-        yield from self._notices(facts, notice, f"{notice}-{attempt.number}", now)
+        yield from self._notices(facts, STALLED, condition_of(STALLED, attempt), now)
 
     def of_machine(self, notice: str, why: str, now: float) -> Iterator[Notice]:
         """Yield the notices that report that memory or disk space of the machine is short."""
@@ -196,6 +210,9 @@ class JobNotices:
 class _JobFacts:
     """A job, its state after a change, the reason of the change, the number of the attempt that
     it concerns, and the newest attempt of the job.
+
+    `first_step` is the time of the attempt's first step, in seconds since the epoch, for its
+    notice.
     """
 
     row: JobRow
@@ -203,6 +220,7 @@ class _JobFacts:
     reason: str | None
     attempt: int | None
     newest: AttemptRow | None
+    first_step: float | None = None
 
     def lines(self, notice: str, now: float) -> Iterator[str]:
         """Yield lines about the progress of the job, and the commands that help."""
@@ -224,8 +242,8 @@ class _JobFacts:
             return
         if self.state in states.TERMINAL and self.row.started is not None:
             yield f"after {format_duration(max(0.0, now - self.row.started))}"
-        elif notice == FIRST_STEP and newest.started is not None:
-            yield f"{format_duration(max(0.0, now - newest.started))} after its start"
+        elif self.first_step is not None and newest.started is not None:
+            yield f"{format_duration(max(0.0, self.first_step - newest.started))} after its start"
         report = last_report(newest)
         if line := _step_line(report.step or {}):
             yield line

@@ -67,11 +67,15 @@ class JobNotifier:
         self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> list[Notice]:
         try:
+            if attempt is not None:
+                self.progress.look_at_end(job, attempt, now)
             return list(
                 self._notices.of_change(
                     job, after, event=event, attempt=attempt, now=now, newest=self._newest
                 )
             )
+        except sqlite3.OperationalError:  # the change is undone, and made again later
+            raise
         except Exception:  # of faulty data of a job: the change itself matters more
             log.exception("a change of job %d cannot be notified", job.id)
             return []

@@ -11,9 +11,15 @@ from zerotools.jobs import states
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.last_report import first_step_time
 from zerotoolsd.attempts.progress_report import Clocks, time_since_step
-from zerotoolsd.monitoring.notifications.notice_text import FIRST_STEP, STALLED, JobNotices
-from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
+from zerotoolsd.monitoring.notifications.notice_text import (
+    FIRST_STEP,
+    STALLED,
+    JobNotices,
+    condition_of,
+)
+from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.users.open_as_user import opened_run_directory
 
 LOOKING = "checking its progress"
@@ -56,8 +62,25 @@ class ProgressWatch:
     def _look_at_first_step(self, job: JobRow, attempt: AttemptRow) -> None:
         if (attempt.token, FIRST_STEP) in self._known or not self._notices.wants(job, FIRST_STEP):
             return
-        if first_step_time(Path(attempt.run_dir)) is not None:
-            self._report(job, attempt, FIRST_STEP, None)
+        now = time.time()
+        if notices := self._of_first_step(job, attempt, now):
+            name = condition_of(FIRST_STEP, attempt)
+            self._store.outbox.put_once(job.id, name, notices)
+            self._known[attempt.token, FIRST_STEP] = True
+
+    def look_at_end(self, job: JobRow, number: int, now: float) -> None:
+        """Put a notice into the outbox if the attempt `number` has ended, and no check has seen
+        its first step. Call it in the transaction of the change.
+        """
+        if not self._notices.wants(job, FIRST_STEP):
+            return
+        attempt = self._store.attempts(job.id)[number - 1]
+        if attempt.state == ENDED and (notices := self._of_first_step(job, attempt, now)):
+            self._store.outbox.add_once(job.id, condition_of(FIRST_STEP, attempt), notices)
+
+    def _of_first_step(self, job: JobRow, attempt: AttemptRow, now: float) -> list[Notice]:
+        when = first_step_time(Path(attempt.run_dir))
+        return [] if when is None else [*self._notices.of_first_step(job, attempt, when, now)]
 
     def _look_at_stall(
         self, job: JobRow, attempt: AttemptRow, seen: Mapping[str, Any] | None
@@ -65,19 +88,16 @@ class ProgressWatch:
         known = self._known.get((attempt.token, STALLED))
         if seen is None:
             if known is not False:
-                self._store.outbox.forget(job.id, f"{STALLED}-{attempt.number}")
+                self._store.outbox.forget(job.id, condition_of(STALLED, attempt))
                 self._known[attempt.token, STALLED] = False
         elif not known and self._notices.wants(job, STALLED):
             waits, why = seen["waits_for"], seen["stall"]
             if not why and waits is not None:
                 why = f"the others wait for rank {waits['rank']}"
-            self._report(job, attempt, STALLED, why or None)
-
-    def _report(self, job: JobRow, attempt: AttemptRow, notice: str, why: str | None) -> None:
-        now = time.time()
-        notices = self._notices.of_attempt(job, notice, attempt, why, now)
-        self._store.outbox.put_once(job.id, f"{notice}-{attempt.number}", notices, now)
-        self._known[attempt.token, notice] = True
+            now = time.time()
+            notices = self._notices.of_stall(job, attempt, why or None, now)
+            self._store.outbox.put_once(job.id, condition_of(STALLED, attempt), notices)
+            self._known[attempt.token, STALLED] = True
 
 
 def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:

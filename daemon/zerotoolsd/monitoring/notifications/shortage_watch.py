@@ -44,9 +44,8 @@ class ShortageWatch:
                 continue
             if (why := found.get(notice)) is not None:
                 self._calm_since.pop(notice, None)
-                now = time.time()
-                notices = self._notices.of_machine(notice, why, now)
-                self._outbox.put_once(MACHINE_JOB, notice, notices, now)
+                notices = self._notices.of_machine(notice, why, time.time())
+                self._outbox.put_once(MACHINE_JOB, notice, notices)
                 self._reported.add(notice)
             elif notice in self._reported:
                 since = self._calm_since.setdefault(notice, self._clock())

@@ -12,16 +12,18 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from ssl import SSLContext, create_default_context
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
 import zerotools
+from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig, service_of
 from zerotoolsd.monitoring.notifications.message_formats import (
     ANSWERS_IN_BODY,
@@ -37,12 +39,6 @@ from zerotoolsd.queue.tables.notice_outbox import Notice
 
 if TYPE_CHECKING:
     from aiohttp.abc import ResolveResult  # a TypedDict, which aiohttp 3.9 does not have
-
-from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_network
-from urllib.parse import urlsplit
-
-from zerotools.jobs.jobfile_tables.notify import NotifySpec
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
 """A function of a host and a port that returns the addresses of the host. Raises OSError."""

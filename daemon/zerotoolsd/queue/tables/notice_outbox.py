@@ -60,7 +60,7 @@ class Outbox:
         self._transaction = transaction
         self.most_per_user, self.most = 200, 5000
 
-    def add(self, notices: Iterable[Notice], now: float) -> None:
+    def add(self, notices: Iterable[Notice]) -> None:
         """Add notices, in the transaction of the caller. A notice with a key that is already in
         the table is ignored.
         """
@@ -77,20 +77,19 @@ class Outbox:
                 self._make_room("WHERE uid = ?", (each.uid,), self.most_per_user)
                 self._make_room("", (), self.most)
 
-    def put(self, notices: Iterable[Notice], now: float) -> None:
-        """Add notices, in a separate transaction."""
+    def put_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
+        """Add notices as `add_once` does, in a separate transaction."""
         with self._transaction():
-            self.add(notices, now)
+            self.add_once(job_id, name, notices)
 
-    def put_once(self, job_id: int, name: str, notices: Iterable[Notice], now: float) -> None:
-        """Add notices of the condition `name` of a job, unless they were added before.
+    def add_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
+        """Add notices of the condition `name` of a job, in the transaction of the caller, unless
+        they were added before.
 
         The condition counts as reported until `forget`, also for later daemons.
         """
-        with self._transaction():
-            key = job_id, name
-            if self._sql("INSERT OR IGNORE INTO reported VALUES (?, ?)", key).rowcount:
-                self.add(notices, now)
+        if self._sql("INSERT OR IGNORE INTO reported VALUES (?, ?)", (job_id, name)).rowcount:
+            self.add(notices)
 
     def forget(self, job_id: int, name: str) -> None:
         """Record that the condition `name` of a job is over: its next occurrence is reported."""

@@ -148,7 +148,12 @@ def refusal(service: str, status: int, body: str = "", **headers: str) -> NotDel
         (SLACK, 404, "no_service", "status 404: no_service"),
         (SLACK, 403, "XXXXXXXXXXXX\x1b is bad", r"status 403: ***\x1b is bad"),
         (JSON, 500, "", "status 500"),
-        (JSON, 302, "x", "status 302: it leads elsewhere, which is not followed"),
+        (
+            JSON,
+            302,
+            "x",
+            "status 302: a redirect, which is not followed; set the address to which it leads",
+        ),
         (FEISHU, 200, '{"code": 19021, "msg": "sign match fail"}', "status 200: "),
         (DINGTALK, 200, '{"errcode": 310000, "errmsg": "sign not match"}', "status 200: "),
         (DINGTALK, 200, "<html>", "status 200: <html>; its answer is not that of dingtalk"),

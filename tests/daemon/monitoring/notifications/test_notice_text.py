@@ -97,8 +97,7 @@ def test_a_stall_has_one_id_for_each_attempt() -> None:
     assert teller.wants(job, "stalled")
     assert not teller.wants(job, "started")
     stalls = [
-        next(teller.of_attempt(job, "stalled", an_attempt(number=n), "rank 1 hangs", 1.0))
-        for n in (1, 1, 2)
+        next(teller.of_stall(job, an_attempt(number=n), "rank 1 hangs", 1.0)) for n in (1, 1, 2)
     ]
     assert stalls[0].key == stalls[1].key != stalls[2].key
     assert "makes no progress: rank 1 hangs" in stalls[0].body

@@ -16,7 +16,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.monitoring.notifications.test_progress_watch import no_guard
-from tests.daemon.queue.tables.test_notice_outbox import a_notice
+from tests.daemon.queue.tables.test_notice_outbox import a_notice, put
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
@@ -29,6 +29,7 @@ from zerotoolsd.monitoring.notifications.notifier import (
     MOST_SECONDS,
     JobNotifier,
     NoticeDelivery,
+    NoticeSender,
 )
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
@@ -134,7 +135,7 @@ def test_each_is_told_once_where_that_succeeds(store: Store) -> None:
 
     async def story() -> None:
         courier = NoticeDelivery(store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: 1.0)
-        store.outbox.put([a_notice("a"), a_notice("b")], 1.0)
+        put(store, [a_notice("a"), a_notice("b")])
         for _ in range(3):
             courier.begin_due()
             await courier.settle()
@@ -151,7 +152,7 @@ def test_a_receiver_that_fails_for_a_day_is_tried_ever_later_and_given_up(store:
         courier = NoticeDelivery(
             store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: clock[0]
         )
-        store.outbox.put([a_notice("a")], 0.0)
+        put(store, [a_notice("a")])
         times = []
         while (due := store.outbox.next_due()) is not None:
             clock[0] = due
@@ -174,10 +175,10 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
     sender = Told()
 
     async def story() -> None:
-        senders = {"webhook": Hanging(), "command": sender}
+        senders: dict[str, NoticeSender] = {"webhook": Hanging(), "command": sender}
         courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: 1.0)
-        store.outbox.put([a_notice(f"hangs {number}") for number in range(50)], 1.0)
-        store.outbox.put([a_notice("theirs", uid=2, channel="command")], 1.0)
+        put(store, [a_notice(f"hangs {number}") for number in range(50)])
+        put(store, [a_notice("theirs", uid=2, channel="command")])
         for _ in range(20):
             courier.begin_due()
             await asyncio.sleep(0)
@@ -195,7 +196,7 @@ def test_an_odd_notice_ends_nothing(store: Store) -> None:
         courier = NoticeDelivery(
             store.outbox, NotifyConfig(), {"webhook": Told(divide)}, now=lambda: 1.0
         )
-        store.outbox.put([a_notice("a"), a_notice("b", channel="pigeon")], 1.0)
+        put(store, [a_notice("a"), a_notice("b", channel="pigeon")])
         courier.begin_due()
         await courier.settle()
 
@@ -221,7 +222,7 @@ def test_a_service_that_asks_to_wait_gets_nothing_until_then(store: Store) -> No
             courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: clock[0])
             for key in ("a", "b"):
                 notice = a_notice(key, created=1000.0)
-                store.outbox.put([notice, a_notice(f"{key}!", channel="command")], 1000.0)
+                put(store, [notice, a_notice(f"{key}!", channel="command")])
                 courier.begin_due()
                 await courier.settle()
             clock[0] += 45.0
@@ -245,7 +246,7 @@ def test_a_clock_that_is_set_back_ends_the_wait_that_a_service_asked_for(store: 
         )
         for now in (1e6, 1000.0):
             clock[0] = now
-            store.outbox.put([a_notice(f"at {now:g}", created=now, next_at=now)], now)
+            put(store, [a_notice(f"at {now:g}", created=now, next_at=now)])
             courier.begin_due()
             await courier.settle()
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotools.core.errors import BadRequest
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
-from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
 from zerotoolsd.users.served_users import ServedUsers
 
 BODY = json.dumps({"text": "job 7 has failed"})

@@ -8,11 +8,14 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
@@ -99,6 +102,36 @@ def test_the_first_step_is_reported_once(tmp_path: Path) -> None:
         watch.look()
         new_watch(store).look()
         assert deliver(store) == []
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_first_step_that_no_check_saw_is_reported_at_the_end(
+    tmp_path: Path, steps: int, is_seen: bool
+) -> None:
+    run = run_of_job(tmp_path / "state", "first_step", "succeeded")
+    reports = [
+        {"event": "step", "time": 61.0 + n, "step": n, "steps": 2, "loss": 5.25}
+        for n in range(1, steps + 1)
+    ]
+    with closing(Store(tmp_path / "state")) as store:
+        notifier = JobNotifier(store, NotifyConfig(), no_guard)
+        (run / PROGRESS).write_text("".join(f"{json.dumps(each)}\n" for each in reports))
+        if is_seen:
+            notifier.progress.look()
+        assert len(deliver(store)) == (steps > 0 and is_seen)
+        job, record = store.job(1), {"outcome": "finished", "progress": [None, *reports][-1]}
+        with store.change(
+            job, replace(job.standing, state="succeeded"), "end", now=90.0, attempt=1
+        ) as change:
+            change.attempt_ended(1, 90.0, record, None, None)
+        kinds = ["first_step", "succeeded"] if steps and not is_seen else ["succeeded"]
+        found = deliver(store)
+        assert [each.notice for each in found] == kinds
+        if len(found) == 2:
+            tree = json.loads(found[0].body)
+            assert tree["title"].endswith("has done its first step")
+            assert tree["details"] == [f"step {steps} of 2, loss 5.25"]
 
 
 def test_a_job_that_asks_for_neither_is_not_reported(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from aiohttp import web
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.webhooks import (
     ForbiddenAddress,
-    NotDelivered,
     WebhookSender,
     check_address,
     look_up,
@@ -107,7 +107,10 @@ def test_a_redirect_is_not_followed(status: int) -> None:
         asked.append(request.path)
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
-    assert deliver(handler) == f"status {status}: it leads elsewhere, which is not followed"
+    assert (
+        deliver(handler)
+        == f"status {status}: a redirect, which is not followed; set the address to which it leads"
+    )
     assert asked == ["/hook"]
 
 

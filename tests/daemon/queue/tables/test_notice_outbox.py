@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ def a_notice(key: str = "k", **changes: Any) -> Notice:
         "next_at": 0.0,
     }
     return Notice(**{**usual, **changes})
+
+
+def put(store: Store, notices: Iterable[Notice]) -> None:
+    with store.transactions.one():
+        store.outbox.add(notices)
 
 
 @pytest.fixture
@@ -56,37 +61,37 @@ def test_a_change_and_what_is_told_of_it_are_one(store: Store, tmp_path: Path) -
 
 
 def test_the_same_notice_is_there_once(store: Store) -> None:
-    store.outbox.put([a_notice(), a_notice()], 1.0)
-    store.outbox.put([a_notice(body="other")], 1.0)
+    put(store, [a_notice(), a_notice()])
+    put(store, [a_notice(body="other")])
     assert [each.body for each in store.outbox.of_job(1)] == ["{}"]
 
 
 def test_the_oldest_of_a_user_go_first_and_are_counted(store: Store) -> None:
     store.outbox.most_per_user, store.outbox.most = 3, 5
-    store.outbox.put([a_notice("other", uid=2)], 1.0)
-    store.outbox.put([a_notice(f"{number}") for number in range(10)], 1.0)
+    put(store, [a_notice("other", uid=2)])
+    put(store, [a_notice(f"{number}") for number in range(10)])
     assert [each.key for each in store.outbox.of_job(1)] == ["other", "7", "8", "9"]
-    store.outbox.put([a_notice(f"more {number}", uid=number) for number in (3, 4)], 1.0)
+    put(store, [a_notice(f"more {number}", uid=number) for number in (3, 4)])
     assert [each.key for each in store.outbox.of_job(1)] == ["7", "8", "9", "more 3", "more 4"]
     assert store.outbox.counts() == {"delivered": 0, "dropped": 8, "expired": 0, "waiting": 5}
 
 
 def test_nobody_keeps_others_waiting(store: Store) -> None:
-    store.outbox.put([a_notice(f"{number}") for number in range(50)], 1.0)
-    store.outbox.put([a_notice("theirs", uid=2)], 1.0)
+    put(store, [a_notice(f"{number}") for number in range(50)])
+    put(store, [a_notice("theirs", uid=2)])
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "1", "theirs"]
     assert store.outbox.due(-1.0, 8) == []
-    store.outbox.put([a_notice("elsewhere", target="https://other/")], 1.0)
+    put(store, [a_notice("elsewhere", target="https://other/")])
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "theirs", "elsewhere"]
 
 
 def test_a_clock_that_is_set_back_keeps_no_notice_waiting(store: Store) -> None:
-    store.outbox.put([a_notice("a", next_at=9e9), a_notice("b", next_at=1000.0 + 3600)], 1.0)
+    put(store, [a_notice("a", next_at=9e9), a_notice("b", next_at=1000.0 + 3600)])
     assert [each.key for each in store.outbox.due(1000.0, 8)] == ["a"]
 
 
 def test_what_becomes_of_a_notice(store: Store) -> None:
-    store.outbox.put([a_notice("a"), a_notice("b"), a_notice("c")], 1.0)
+    put(store, [a_notice("a"), a_notice("b"), a_notice("c")])
     first, second, third = store.outbox.of_job(1)
     store.outbox.delivered(first)
     store.outbox.expired(second)
