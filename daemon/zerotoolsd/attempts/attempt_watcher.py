@@ -171,7 +171,7 @@ class AttemptWatcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
-                record = orphan_processes.valid_unkillable(Path(attempt.run_dir), record)
+                record = orphan_processes.check_user_record(Path(attempt.run_dir), record)
                 self._over(attempt, last_report.with_reports(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
@@ -189,7 +189,7 @@ class AttemptWatcher:
                     **lost,
                 }
                 if noted is not None and noted.get("outcome") != lifecycle.LOST:
-                    record |= orphan_processes.valid_unkillable(Path(attempt.run_dir), noted)
+                    record |= orphan_processes.check_user_record(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
             case attempt_status.Unreadable(cause):
                 self._hold(attempt, cause)

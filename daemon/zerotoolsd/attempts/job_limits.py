@@ -67,8 +67,7 @@ def why_refused(
         if value is not None and own is not None and bytes_of(own) > bytes_of(value):
             return (
                 f"limits.{name} = {format_value(own)}: limits.job_{name} = {format_value(value)} "
-                "of this daemon is "
-                "the most that a job may have"
+                "of this daemon is the most that a job may have"
             )
     try:
         _refuse_unlimited(wanted, way, find, mount)

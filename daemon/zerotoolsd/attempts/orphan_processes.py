@@ -262,7 +262,7 @@ LARGEST_KEPT = 256 * 1024
 """Largest size of a record that is stored, in bytes of JSON."""
 
 
-def valid_unkillable(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_user_record(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `record` with only the valid entries in `unkillable`.
 
     An entry is valid if it names a living process of the owner of `run_dir`. A process in

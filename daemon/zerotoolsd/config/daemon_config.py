@@ -109,8 +109,7 @@ def _wrong_gpus(gpus: GpusConfig) -> Iterator[str]:
             if not is_index and not (isinstance(entry, str) and entry.strip()):
                 yield (
                     f"gpus.{name}: {format_value(entry)} names no GPU; give an index, a UUID or "
-                    "the name "
-                    "of a model, as nvidia-smi -L shows them"
+                    "the name of a model, as nvidia-smi -L shows them"
                 )
 
 

@@ -119,7 +119,9 @@ class NotifyConfig:
         default=200,
         minimum=1,
     )
-    most: int = key("So many of all users.", default=5000, minimum=1)
+    most: int = key(
+        "The largest number of waiting notifications of all users.", default=5000, minimum=1
+    )
     timeout_seconds: float = key(
         "One try takes no longer: looking up the host, the answer, or the command.",
         default=10.0,

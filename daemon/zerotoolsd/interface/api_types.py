@@ -31,7 +31,7 @@ class AttemptView:
     """One start of a job.
 
     `state` is launching, running, or ended; `cause` is the reason of its end, and `cause_kind` one
-    of `queue.retry_causes`. `world_size` is None for attempts of an older version. `binding` has
+    of `queue.retry_rules`. `world_size` is None for attempts of an older version. `binding` has
     the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus", "memory_nodes",
     "why"}`; None if unknown.
     """
@@ -68,8 +68,8 @@ class JobView:
     None in lists.
 
     `phase` is set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
-    and the keys of `stall_report`. `state_since` is since when `state_word` holds, None if that is
-    unknown. `usual_start_seconds` is the usual time of such jobs from start
+    and the keys of `progress_report.time_since_step`. `state_since` is since when `state_word`
+    holds, None if that is unknown. `usual_start_seconds` is the usual time of such jobs from start
     to first step, until this job reaches its first step (in a list, only while it runs).
 
     `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`. `uploaded` is the newest

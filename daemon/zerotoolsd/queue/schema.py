@@ -201,8 +201,8 @@ MIGRATIONS: tuple[str, ...] = (
     "ALTER TABLE job ADD COLUMN expected TEXT;",
     # Memory of its GPUs that no process held when an attempt began, in bytes by UUID, as JSON.
     "ALTER TABLE attempt ADD COLUMN gpu_baseline TEXT;",
-    # Job files of an array, which are written before its jobs are (`queue.job_texts`); null: `spec`
-    # and `spec_given` of the job have its file.
+    # Job files of an array, which are written before its jobs are (`queue.job_file_slices`); null:
+    # `spec` and `spec_given` of the job have its file.
     """
     CREATE TABLE job_text (
         number INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import ALWAYS
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
@@ -18,7 +19,6 @@ from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.retry_rules import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.queue.scheduling.requests import with_noun
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
@@ -220,7 +220,7 @@ def _of_cpus(store: Store, placement: QueuePlacement) -> Iterator[Holder]:
     for job in reversed([*store.jobs(states.ACTIVE), *held]):
         if ranks := placement.cpu_ranks_of(job):
             attempt = len(store.attempts(job.id)) or None
-            yield Holder(what=with_noun(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
+            yield Holder(what=count_text(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
 
 
 def _since(store: Store, holder: Holder) -> float | None:

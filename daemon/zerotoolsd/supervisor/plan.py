@@ -80,14 +80,15 @@ class Plan:
     that starts the ranks. `watches` is True if the only rank watches a process started by hand, and
     reports its end. `finder` is the command that searches for checkpoints, if a search is
     necessary. `stall` has the limits for ranks without progress
-    (`heartbeats.rank_phases.StallLimits`). `gpu_locks`: the argument of `gpu_locks.attempt_locks`,
+    (`heartbeats.rank_phases.StallLimits`). `gpu_locks`: the argument of `gpu_locks.take_locks`,
     which runs before anything starts. `kill_seconds`: a process that survives SIGKILL for so long
-    is recorded as a leftover. `limits` are those of `cgroups.limits`; `wished_limits` are added if
-    they can be set. `cgroups`: use a control group for the processes, if possible. `mounts`: the
-    file systems on which the job has files, without the root's. `meeting`: the address at which the
-    ranks of several nodes meet, and the number of this node: `host`, `port`, `nodes`, `node_rank`;
-    empty for one node. `bindings`: the binding of each started process; empty: none. `gpu_part`:
-    the part of each GPU that the attempt has booked, for a queue that is rebuilt.
+    is recorded as a leftover. `limits` are those of `cgroups.limit_settings`; `wished_limits` are
+    added if they can be set. `cgroups`: use a control group for the processes, if possible.
+    `mounts`: the file systems on which the job has files, without the root's. `meeting`: the
+    address at which the ranks of several nodes meet, and the number of this node: `host`, `port`,
+    `nodes`, `node_rank`; empty for one node. `bindings`: the binding of each started process;
+    empty: none. `gpu_part`: the part of each GPU that the attempt has booked, for a queue that is
+    rebuilt.
     """
 
     job_id: int

@@ -5,9 +5,9 @@ enforces the user's permissions, gives new files to the user, and counts them to
 The rights apply to the whole thread, so no other task may run meanwhile.
 
 `opened_run_directory` gives a path to a run directory by a descriptor: a link or another file
-system at the path is not followed. Inside it, `durable.open_regular` and similar functions open
-only regular files, follow no link and never block. A forged file changes only the daemon's view of
-that job.
+system at the path is not followed. Inside it, `durable_files.open_regular` and similar functions
+open only regular files, follow no link and never block. A forged file changes only the daemon's
+view of that job.
 
 If the daemon is not root, or a directory belongs to root, this module changes no rights.
 """

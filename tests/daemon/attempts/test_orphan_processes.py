@@ -18,7 +18,7 @@ from harness.started import Started
 from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status, orphan_processes
-from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, valid_unkillable
+from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, check_user_record
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile
@@ -190,17 +190,17 @@ def line_of(pid: int) -> dict[str, Any]:
 def test_a_record_keeps_no_gpu_for_a_process_of_others(run_dir: Path) -> None:
     others, named = sleeper(OTHER_UID)
     record = {"outcome": "killed", "unkillable": [line_of(1), line_of(os.getpid()), named]}
-    assert valid_unkillable(run_dir, record)["unkillable"] == []
+    assert check_user_record(run_dir, record)["unkillable"] == []
     assert others.is_running()
     others.end()
-    assert valid_unkillable(run_dir.parent, record) == record  # the daemon's own is believed
+    assert check_user_record(run_dir.parent, record) == record  # the daemon's own is believed
 
 
 def test_what_it_says_is_left_of_the_user_is_ended(run_dir: Path) -> None:
     own, named = sleeper(UID)
-    valid_unkillable(run_dir, {"unkillable": [named]})
+    check_user_record(run_dir, {"unkillable": [named]})
     assert own.wait(timeout=20) != 0
-    assert valid_unkillable(run_dir, {"unkillable": [named]})["unkillable"] == []
+    assert check_user_record(run_dir, {"unkillable": [named]})["unkillable"] == []
 
 
 @pytest.mark.parametrize("uid", [0, OTHER_UID])
@@ -276,8 +276,8 @@ def test_a_directory_that_its_user_spoils_is_of_an_attempt_that_is_gone(
 def test_a_record_takes_its_part_of_the_queue_and_no_more(run_dir: Path) -> None:
     kept = {"outcome": "crashed", "cause": "why", "checkpoint": {"step": 3}}
     record = {**kept, "last_lines": "x" * LARGEST_KEPT, "errors": ["y"] * LARGEST_KEPT}
-    assert valid_unkillable(run_dir, record) == kept
-    assert valid_unkillable(run_dir.parent, record) == record
+    assert check_user_record(run_dir, record) == kept
+    assert check_user_record(run_dir.parent, record) == record
 
 
 def test_a_signal_reaches_no_process_that_became_anothers() -> None:

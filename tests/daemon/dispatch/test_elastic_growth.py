@@ -25,10 +25,8 @@ ELASTIC = Request(
 
 
 def test_a_size_is_worth_its_change_where_it_saves_a_multiple_of_the_cost() -> None:
-    assert decide_growth(RUNS, SIZES, RULE).sizes == (
-        2,
-        4,
-    )  # 500 s and 750 s, of which 500 s are asked
+    # 500 s and 750 s, of which 500 s are asked
+    assert decide_growth(RUNS, SIZES, RULE).sizes == (2, 4)
     assert decide_growth(replace(RUNS, cost=101), SIZES, RULE).sizes == (4,)
     too_dear = decide_growth(replace(RUNS, cost=151), SIZES, RULE)
     assert too_dear.sizes == ()

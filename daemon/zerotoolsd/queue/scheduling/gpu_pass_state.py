@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zerotools.core.counts import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared_memory import GIB
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, with_noun
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import (
     NameJob,
     by_number,
@@ -347,7 +348,7 @@ class GpuMemoryParts:
                 whys[gpu.index] = f"has {room / GIB:.1f} GiB left"
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
-            f"CUDA context) on {with_noun(size, 'GPU')}: {len(wanted) - len(whys)} of "
+            f"CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "
             f"{len(wanted)} have it"
         )
         return f"{head}: {merged_reasons(whys)}" if whys else head

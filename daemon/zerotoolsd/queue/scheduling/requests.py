@@ -128,11 +128,6 @@ def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0)
     return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 
-def with_noun(number: int, what: str) -> str:
-    """Return a number with a noun, in the plural if needed: `2 GPUs`, `1 GPU`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 ATTENTION_CAPABILITIES = {
     "flash_attention_2": (8, 0),
     "flash_attention_3": (9, 0),

@@ -35,6 +35,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from zerotools.core.counts import count_text
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
@@ -52,7 +53,6 @@ from zerotoolsd.queue.scheduling.requests import (
     job_of,
     order_of,
     request_at,
-    with_noun,
 )
 from zerotoolsd.queue.scheduling.suitable_gpus import (
     NameJob,
@@ -325,7 +325,7 @@ class CpuWaits:
         """
         if self.first is None:
             return None
-        head = f"needs {with_noun(need.world_size, 'CPU rank')}"
+        head = f"needs {count_text(need.world_size, 'CPU rank')}"
         if job_id != self.first:
             return f"{head}: waits behind job {self.first}"
         return f"{head}: {self.used} of limits.cpu_ranks = {self.limit} are in use"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from zerotools.core.counts import count_text
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
@@ -14,7 +15,7 @@ from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import Fence, Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
-from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, with_noun
+from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]
@@ -242,7 +243,7 @@ def shortage_text(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) ->
     `taken` has the reasons why GPUs are not free, by index.
     """
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
-    head = f"needs {with_noun(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
+    head = f"needs {count_text(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
     return f"{head}: {merged_reasons(whys)}" if whys else head
 
 
@@ -274,7 +275,7 @@ def why_impossible(
         return None
     if snapshot.gpus_error is not None and not snapshot.gpus:
         return (
-            f"gpus: the job needs {with_noun(size, 'GPU')} and this machine shows none: "
+            f"gpus: the job needs {count_text(size, 'GPU')} and this machine shows none: "
             f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
         )
     wanted, missing = _named(need, snapshot.gpus)
@@ -293,7 +294,7 @@ def why_impossible(
         return None
     advice = f"; {need.capability.instead}" if weak and need.capability else ""
     return (
-        f"gpus: the job needs {with_noun(size, 'GPU')} and can use {len(wanted) - len(never)} of "
+        f"gpus: the job needs {count_text(size, 'GPU')} and can use {len(wanted) - len(never)} of "
         f"{len(wanted)}: {merged_reasons(never)}{advice}"
     )
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from zerotools.core.counts import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, with_noun
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.users.user_limits import UserLimits
 
 
@@ -123,7 +124,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
         return None
     name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
     return (
-        f"needs {with_noun(need.world_size, what)}: jobs of the same user have {has} of "
+        f"needs {count_text(need.world_size, what)}: jobs of the same user have {has} of "
         f"users.{name} = {most}"
     )
 

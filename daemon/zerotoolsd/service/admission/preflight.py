@@ -186,8 +186,8 @@ def _check_export(spec: JobSpec, path: Path) -> None:
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
             f"checkpoint.export_on_finish = {format_value(spec.checkpoint.export_on_finish)}: "
-            f"{path} "
-            "already exists and would be replaced; move it away, or name another output_dir"
+            f"{path} already exists and would be replaced; move it away, or name another "
+            "output_dir"
         )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from zerotools.core.counts import count_text
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.requests import Request, with_noun
+from zerotoolsd.queue.scheduling.requests import Request
 from zerotoolsd.queue.scheduling.scheduler import Start
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, shortage_text, usable_gpus
 
@@ -52,7 +53,7 @@ def _cpus(
     first: int | None = None
     for request in requests:
         least = request.need.world_size
-        head = f"needs {with_noun(least, 'CPU rank')}"
+        head = f"needs {count_text(least, 'CPU rank')}"
         if first is not None:
             waits[request.job_id] = f"{head}: waits behind job {first}"
         elif used + least <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):

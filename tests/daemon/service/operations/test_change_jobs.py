@@ -74,9 +74,8 @@ def test_a_job_starts_after_others_as_they_had_to_end(tmp_path: Path) -> None:
         await it.reach(job.id, "running")
         shown = await it.reach(spoiled.id, "on_hold")
         assert shown.reason == (
-            f"it should start after the success of job {failing.id}, which has "
-            "failed; to "
-            f"start it anyway: zerotools release {spoiled.id}"
+            f"it should start after the success of job {failing.id}, which has failed; to start "
+            f"it anyway: zerotools release {spoiled.id}"
         )
         again = QueueTerms(after=(Dependency(job_id=failing.id),))
         said = await refusal(submit_under(it, again), Conflict)
