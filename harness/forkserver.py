@@ -145,9 +145,6 @@ def train_tiny_model() -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-
-    # With the fake group, the first backward pass of torch 2.14 starts a thread for each device.
-    torch.ones(1, requires_grad=True).sum().backward()
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -162,6 +159,8 @@ def train_tiny_model() -> None:
         num_hidden_layers=2,
         num_attention_heads=2,
     )
+    # With the fake group, the first backward pass of torch 2.14 starts a thread for each device.
+    torch.ones(1, requires_grad=True).sum().backward()
     hook = sys.excepthook  # to which a group of processes adds the number of the rank
     with torch.random.fork_rng():
         dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())

@@ -222,9 +222,7 @@ def all_found() -> set[str]:
     return {
         f"{path.relative_to(ROOT)} {name}"
         for path, text in texts
-        if any(
-            word in text for word in ('"cuda"', '"cpu"', "cuda.", "_cuda", "on_gpu")
-        )  # parsing all of them takes seconds
+        if any(sign in text for sign in SIGNS)  # parsing all of them takes seconds
         for name in found_in(ast.parse(text), flags=path.is_relative_to(ROOT / "daemon"))
     }
 

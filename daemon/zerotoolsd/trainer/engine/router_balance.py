@@ -231,7 +231,7 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
         except Exception:  # of a router with other arguments; the first step finds out
             return None
         _chosen_experts(output)
-    if found and not spec.train.router_bias_rate:
+    elif found:
         return (
             f"note: {BIAS} of the model's {len(found)} routers stays as it is, as in transformers; "
             "train.router_bias_rate = 0.001 moves it as DeepSeek-V3's training did"
@@ -246,9 +246,8 @@ def _chosen_experts(output: Any) -> torch.Tensor:
         Unsupported: the output has none, as in older releases of transformers.
     """
     for each in output if isinstance(output, tuple) else ():
-        if each.dtype == torch.int64:
-            chosen: torch.Tensor = each
-            return chosen
+        if isinstance(each, torch.Tensor) and each.dtype == torch.int64:
+            return each
     raise Unsupported(
         f"train.router_bias_rate: the routers of transformers {transformers.__version__} do not "
         "return the experts that they choose; upgrade transformers, or remove "

@@ -346,9 +346,8 @@ def _of_evaluation(found: EvaluationResult) -> str:
         return f"{_of_rewards(found.rewards)}  ({took})"
     perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
     return (
-        f"perplexity {perplexity}  ({count_text(found.sequences, 'sequence')}, {found.tokens} "
-        "tokens, "
-        f"{found.seconds:.2f} s)"
+        f"perplexity {perplexity}  ({count_text(found.sequences, 'sequence')}, "
+        f"{found.tokens} tokens, {found.seconds:.2f} s)"
     )
 
 
