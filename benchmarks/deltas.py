@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+
+from benchmarks.measuring import measure, zerotools
 
 RATES = {"RL": 1e-6, "DPO": 5e-6, "SFT": 2e-5}
 
@@ -83,25 +83,16 @@ def make_synthetic(place: Path, part: float) -> None:
     save_file(tensors, target / "after" / "model.safetensors", {"format": "pt"})
 
 
-def processor_seconds(command: Sequence[str | Path]) -> float:
-    """Run a command, and return its processor time."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def measure(pair: Path, out: Path) -> None:
+def print_rows(pair: Path, out: Path) -> None:
     """Print a row for each program."""
     a, b = pair / "before", pair / "after"
     files = a / "model.safetensors", b / "model.safetensors"
     size = files[1].stat().st_size
-    zerotools = [sys.executable, "-m", "zerotools"]
-    idle = processor_seconds([*zerotools, "inspect", a])
-    rows: dict[str, tuple[list[str | Path], list[str | Path] | None]] = {
+    idle = measure(zerotools("inspect", a)).cpu_seconds
+    rows: dict[str, tuple[Sequence[str | Path], Sequence[str | Path] | None]] = {
         "zerotools delta": (
-            [*zerotools, "delta", a, b, out],
-            [*zerotools, "apply", a, out, out.with_name("made")],
+            zerotools("delta", a, b, out),
+            zerotools("apply", a, out, out.with_name("made")),
         ),
         "zstd -3 --long=27": (
             ["zstd", "-q", "-3", "--long=27", files[1], "-o", out],
@@ -132,8 +123,10 @@ def measure(pair: Path, out: Path) -> None:
         made = out.with_name("made")
         for path in (out, made):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        seconds = processor_seconds(make)
-        back = "" if apply is None else f"{size / processor_seconds(apply) / 1e6:.0f}"
+        seconds = measure([*map(str, make)]).cpu_seconds
+        back = ""
+        if apply is not None:
+            back = f"{size / measure([*map(str, apply)]).cpu_seconds / 1e6:.0f}"
         print(
             f"| {pair.name} | {name} | {out.stat().st_size:,} | {size / out.stat().st_size:.1f} | "
             f"{size / seconds / 1e6:.0f} | {back} |",
@@ -157,7 +150,7 @@ def main() -> None:
     print("| step | program | bytes | times smaller | make MB/s | apply MB/s |")
     print("|---|---|---|---|---|---|")
     for pair in sorted(pairs.iterdir()):
-        measure(pair, given.directory / "delta")
+        print_rows(pair, given.directory / "delta")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,19 +90,6 @@ def interleaved(
             if run >= warm:
                 results[name].append(result)
     return results
-
-
-def row(name: str, results: Sequence[Measurement]) -> str:
-    """A table row of medians, with the range of wall times."""
-    walls = sorted(result.wall_seconds for result in results)
-    return (
-        f"| {name} | {median(walls):.2f} ({walls[0]:.2f} to {walls[-1]:.2f}) "
-        f"| {median(r.cpu_seconds for r in results):.2f} "
-        f"| {median(r.peak_rss_bytes for r in results) / 2**20:.0f} |"
-    )
-
-
-HEADER = "| command | wall s (range) | CPU s | peak RSS MiB |\n|---|---|---|---|"
 
 
 def machine() -> str:

@@ -19,11 +19,10 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from statistics import median
 
-from benchmarks.consolidate import copied_script
+from benchmarks.consolidate import copied_script, table
 from benchmarks.measuring import interleaved, machine, sized_benchmark, zerotools
-from benchmarks.runs import MIB, Commands, Runs, checkpoint, fresh, middle, wall
+from benchmarks.runs import Commands, checkpoint, fresh
 from zerotools import open as open_checkpoint
 
 Command = Callable[[Path, Path], list[str]]
@@ -146,24 +145,11 @@ def speed(work: Path, runs: int) -> None:
             mine, *others = outs.values()
             said = [str(is_same(mine, other)) for other in others]
             print(f"## {task}\n")
-            table(results)
+            table(results, phase=False)
             if "ranks" not in task:
                 print(f"same bits as zerotools: {', '.join(said)}\n")
             for out in outs.values():
                 remove(out)
-
-
-def table(results: Runs) -> None:
-    print("| | wall s (range) | CPU s | peak RSS MiB | peak anonymous MiB |\n|---|---|---|---|---|")
-    for name, runs in results.items():
-        walls = sorted(map(wall, runs))
-        print(
-            f"| {name} | {median(walls):.2f} ({walls[0]:.2f} to {walls[-1]:.2f}) "
-            f"| {middle(runs, lambda r: r.cpu_seconds):.2f} "
-            f"| {middle(runs, lambda r: r.peak_rss_bytes) / MIB:.0f} "
-            f"| {middle(runs, lambda r: r.peak_anonymous_bytes) / MIB:.0f} |"
-        )
-    print()
 
 
 class Program:
