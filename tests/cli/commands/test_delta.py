@@ -74,6 +74,14 @@ def test_an_output_and_a_delta_are_needed(models: Path, capsys: pytest.CaptureFi
     assert err.count("\n") == 1
 
 
+def test_the_standard_output_takes_the_delta_or_json(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = zerotools(capsys, "delta", models / "a", models / "b", "-", "--json")
+    (error,) = json.loads(out)["errors"]
+    assert (status, error["hint"]) == (2, "name a file as OUT, or leave --json out")
+
+
 def test_a_delta_goes_through_a_pipe(models: Path) -> None:
     command = [sys.executable, "-m", "zerotools"]
     made = run_program(

@@ -54,6 +54,16 @@ def test_a_model_of_other_shards_comes_back(pair: tuple[Path, Path, Path], tmp_p
     assert zerotools.diff(b, tmp_path / "made").is_equal
 
 
+def test_a_delta_may_come_through_a_pipe(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    a, b, delta = pair
+    source, sink = os.pipe()
+    os.write(sink, delta.read_bytes())
+    os.close(sink)
+    zerotools.apply(a, f"/dev/fd/{source}", out=tmp_path / "made")
+    os.close(source)
+    assert loaded(tmp_path / "made") == loaded(b)
+
+
 def test_the_result_says_what_changed(tmp_path: Path) -> None:
     tensors = weights()
     moved = {**tensors, "extra": np.ones(3, np.float32), "scale": np.array(2.0, BF16)}
@@ -121,8 +131,9 @@ def test_a_served_directory_is_changed_in_one_step(pair: tuple[Path, Path, Path]
     (a / "extra").mkdir()
     (a / "extra" / "notes.txt").write_text("also mine")
     (a / "link").symlink_to("README.md")
-    manifest = a.with_name("a.zerotools-manifest.json")
+    manifest = a.with_name("a.zerotools.json")
     zerotools.verify(a, write_manifest=True)
+    assert manifest.is_file()
     with (a / "model.safetensors").open("rb") as served:
         before = served.read()
         zerotools.apply(a, delta)
@@ -280,6 +291,9 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
     zerotools.delta(a, b, delta, overwrite=True)
     with pytest.raises(zerotools.BadRequest, match=r"config\.json is not a delta, so --overwrite"):
         zerotools.delta(a, b, a / "config.json", overwrite=True)
+    os.mkfifo(delta.with_name("pipe"))
+    with pytest.raises(zerotools.BadRequest, match="pipe is not a delta, so --overwrite"):
+        zerotools.delta(a, b, delta.with_name("pipe"), overwrite=True)
     with delta.with_name("ab.delta.partial").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(zerotools.BadRequest, match="another run is writing"):

@@ -62,8 +62,10 @@ def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
         write_page(path, f"<!doctype html>\n{MARK}\n{text}")
         assert path.read_text().endswith(text)
     other.write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
     for place, reason in (
         (other, "exists, and zerotools did not write it as a page; choose another name"),
+        (tmp_path / "pipe", "exists, and zerotools did not write it as a page"),
         (tmp_path, "is not the name of a file; choose one, such as page.html"),
         (Path("-"), "--html - is not the name of a file"),
         (tmp_path / "none" / "a.html", "does not exist; make it"),
@@ -71,7 +73,7 @@ def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match=reason):
             write_page(place, "")
     assert other.read_text() == "mine"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.html", "notes.html"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.html", "notes.html", "pipe"]
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import count_text
+from zerotools.core.errors import BadRequest
 from zerotools.public.apply_deltas import DeltaKeywords, delta
 
 _PATH = CheckpointPath()
@@ -31,22 +32,27 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
     has the digests of both models. OUT is a file, or - for the standard output.
     """
     is_piped = str(out) == "-"
+    if as_json and is_piped:
+        raise BadRequest(
+            "the standard output takes the delta, and --json prints there too; name a file as OUT, "
+            "or leave --json out"
+        )
     with shown_progress() as progress:
         found = delta(a, b, out, progress=progress, **given)
-    if as_json and not is_piped:
+    if as_json:
         render.print_json(found.to_json())
-    for note in found.notes if not as_json else ():
+        return
+    for note in found.notes:
         say("note", note)
-    if found.new_tensors and not as_json:
+    if found.new_tensors:
         say(
             "note",
             f"{count_text(len(found.new_tensors), 'tensor')} of B are not in A: stored whole",
         )
-    if not as_json:
-        part = found.changed / found.elements if found.elements else 0.0
-        ratio = found.model_bytes / max(1, found.delta_bytes)
-        click.echo(
-            f"{render.size(found.delta_bytes)}: {part:.2%} of {found.elements} elements changed; "
-            f"the model has {render.size(found.model_bytes)}, {ratio:.1f} times as much",
-            err=is_piped,
-        )
+    part = found.changed / found.elements if found.elements else 0.0
+    ratio = found.model_bytes / max(1, found.delta_bytes)
+    click.echo(
+        f"{render.size(found.delta_bytes)}: {part:.2%} of {found.elements} elements changed; "
+        f"the model has {render.size(found.model_bytes)}, {ratio:.1f} times as much",
+        err=is_piped,
+    )

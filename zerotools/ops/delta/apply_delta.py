@@ -67,22 +67,23 @@ def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    if str(path) == "-":
-        with tempfile.TemporaryFile() as spool, open(0, "rb", closefd=False) as pipe:
-            shutil.copyfileobj(pipe, spool, 1 << 20)
-            spool.seek(0)
-            yield spool
-        return
     if isinstance(path, RemotePath):
         raise BadRequest(f"{path} is in an object store; pipe it to zerotools apply A - OUT")
+    is_input = str(path) == "-"
     try:
-        stream = path.open("rb")
+        stream = os.fdopen(0, "rb", closefd=False) if is_input else path.open("rb")
     except FileNotFoundError:
         raise BadRequest(f"{path} does not exist") from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     with stream:
-        yield stream
+        if not is_input and stream.seekable():
+            yield stream
+            return
+        with tempfile.TemporaryFile() as spool:
+            shutil.copyfileobj(stream, spool, 1 << 20)
+            spool.seek(0)
+            yield spool
 
 
 class DeltaChain:

@@ -49,7 +49,9 @@ NO_BASE = bytes(16)
 
 
 def is_delta(path: Path) -> bool:
-    """Return whether the file at `path` begins as a delta does. Raises OSError."""
+    """Return whether `path` is a file that begins as a delta does. Raises OSError."""
+    if not path.is_file():  # a pipe has no end
+        return False
     with path.open("rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 

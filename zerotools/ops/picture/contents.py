@@ -242,6 +242,6 @@ def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> l
 
 
 def _options(options: Any) -> dict[str, Any]:
-    """Return the hyperparameters that are single values or short lists."""
+    """Return the hyperparameters of a group as JSON can hold them."""
     found = {str(name): json_value(value) for name, value in options.items()}
     return {name: value for name, value in found.items() if name != "params"}

@@ -84,5 +84,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def _is_page(path: Path) -> bool:
+    if not path.is_file():  # a pipe has no end
+        return False
     with path.open("rb") as file:
         return MARK.encode() in file.read(200)
