@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.layout_search import possible_namings
-from zerotools.ops.weights.rewrite import rename_tensors, select_tensors
+from zerotools.ops.weights.rewrite import rename_tensors
 
 TIED: dict[str, Any] = {"tie_word_embeddings": True}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -26,7 +27,8 @@ def llama(folder: Path, **config: Any) -> Checkpoint:
 
 
 def without(checkpoint: Checkpoint, name: str) -> Checkpoint:
-    return select_tensors(checkpoint, lambda key: key.name != name)
+    tensors = {key: each for key, each in checkpoint.tensors.items() if key.name != name}
+    return replace(checkpoint, tensors=tensors)
 
 
 def test_a_head_alone_is_the_embedding_where_they_are_tied(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class HubFiles:
             return ask()
         except (ZerotoolsError, EOFError):
             raise
-        except Exception as error:
+        except Exception as error:  # the library raises errors of several others
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> ZerotoolsError:

@@ -278,7 +278,7 @@ class ObstoreBucket:
                 max_concurrency=parts,
                 use_multipart=True,
             )
-        except Exception as error:
+        except Exception as error:  # whatever ended the upload is reported
             if raised:
                 raise raised[0] from None
             raise store_failure("written", self._url(key), error) from None

@@ -57,8 +57,7 @@ def picture_contents(
     roles = list(dict.fromkeys(key.role for key, _ in tensors))
     dtypes = list(dict.fromkeys(tensor.dtype.name for _, tensor in tensors))
     missing = set(inspection.missing)
-    names = [*checkpoint.files, *(name for name in inspection.missing)]
-    names = sorted(dict.fromkeys(names))
+    names = sorted({*checkpoint.files, *missing})
     number = {name: index for index, name in enumerate(names)}
     segments, spans = _segments((tensor for _, tensor in tensors), number)
     group_of = {name: n for n, group in enumerate(training.groups) for name in group.params}

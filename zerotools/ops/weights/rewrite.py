@@ -16,15 +16,6 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.errors import BadRequest
 
 
-def select_tensors(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
-    """Return the tensors with a key that `keep` accepts, in their order, and aliases of names that
-    stay."""
-    tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if keep(key)}
-    names = {key.name for key in tensors}
-    aliases = {a: name for a, name in checkpoint.aliases.items() if name in names}
-    return replace(checkpoint, tensors=tensors, aliases=aliases)
-
-
 def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
     """Return the same tensors and aliases under other names. An alias that gets the name of its own
     tensor is dropped.
