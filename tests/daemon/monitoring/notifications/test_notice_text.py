@@ -166,6 +166,16 @@ def test_a_start_has_its_gpus_and_its_checkpoint() -> None:
     assert details("waiting_retry", "rank 0 died")["details"] == ["rank 0 died"]
 
 
+def test_a_first_step_has_the_time_from_the_start_to_it() -> None:
+    job = a_row(webhook=URL, on=["first_step"])
+    teller = JobNotices(NotifyConfig(), "box1")
+    (notice,) = teller.of_first_step(job, an_attempt(), 62.0, 7300.0)
+    assert json.loads(notice.body)["details"] == [
+        "12 s after its start",
+        "step 60 of 100, loss 1.25",
+    ]
+
+
 def test_each_place_gets_the_kinds_that_it_names() -> None:
     places = (
         NoticePlace(name="all", url="https://ntfy.sh/a", on=PLACE_NOTICES),
