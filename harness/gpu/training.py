@@ -168,8 +168,7 @@ def late_copies(device: str, directory: Path) -> Found:
         ways["again"] = (ENTRY, {})
         ways["blocking"] = (ENTRY, {"CUDA_LAUNCH_BLOCKING": "1"})
     wrong, count = list[str](), 0
-    cases = ((3, BOTH), (2, HOST), (2, DISK))
-    for stage, offload in cases if device == "cuda" else cases[:1]:
+    for stage, offload in ((2, HOST), (2, DISK), (3, BOTH)):
         case = f"{stage}-{'-'.join(offload.values())}"
         place = {"path": str(directory / "spill")} if offload is DISK else {}
         attempts = dict[str, Attempt]()
