@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_BYTES = 1 << 20
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Server:
@@ -191,6 +192,7 @@ def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
 def main() -> None:
     """Run the server that the command line describes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
+    sys.path += [str(ROOT), str(ROOT / "daemon")]  # where the tree is not installed
     asked = serve(requests, sys.argv[2:])
     code: object = None
     try:

@@ -99,7 +99,8 @@ class Mailbox:
         self._changed = threading.Condition()
         self._socket = _bound(address)
         self._address = address
-        self._thread = threading.Thread(target=self._receive)
+        # A check that fails ends while its ranks run: no thread may wait for them.
+        self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
     def wait_for(self, event: str) -> None:
