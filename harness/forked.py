@@ -44,6 +44,7 @@ DEEPSPEED = (
 """Modules that ranks of DeepSpeed import, from DeepSpeed and from the trainer."""
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -56,7 +56,7 @@ def _driver() -> str:
         said = DRIVER.read_text("utf-8")
     except OSError:
         return "no driver"
-    found = re.search(r"Kernel Module\D*([\d.]+)", said)
+    found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", said)
     return f"driver {found[1]}" if found else "a driver"
 
 

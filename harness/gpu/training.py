@@ -218,7 +218,7 @@ def packed(device: str, directory: Path) -> Found:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from zerotoolsd.trainer.model.nf4_linear import PackedLinear
+    from zerotoolsd.trainer.model.nf4_linear import PACKED, PackedLinear
 
     torch.manual_seed(0)
     weight, buffers = torch.randn(256, 320), []
@@ -229,7 +229,7 @@ def packed(device: str, directory: Path) -> Found:
     differing = [
         f"{name}: {int((value != buffers[-1][name]).sum())} of {value.numel()} differ"
         for name, value in buffers[0].items()
-        if not torch.equal(value, buffers[-1][name])
+        if not _are_same(value, buffers[-1][name], exactly=name == PACKED)
     ]
     model = directory / "model"
     LlamaForCausalLM(LlamaConfig(**{**BASE, "vocab_size": 287})).save_pretrained(model)
@@ -242,6 +242,19 @@ def packed(device: str, directory: Path) -> Found:
     same = "all bytes equal" if device == "cuda" else "packed on a CPU alone"
     words = "; ".join(differing) or same
     return Found(f"{words}; losses {losses}", not differing and losses[-1] < losses[0])
+
+
+def _are_same(one: Any, other: Any, *, exactly: bool) -> bool:
+    """Compare what two devices have packed. Scales are rounded after their mean was subtracted,
+    which is a sum in any order: unless `exactly`, one in a hundred may have the next code."""
+    if one.is_floating_point():
+        return bool(((one - other).abs() <= TOLERANCE["fp32"] * one.abs()).all())
+    apart = (one.int() - other.int()).abs()
+    return (
+        not apart.any()
+        if exactly
+        else int(apart.max()) <= 1 and int(apart.sum()) * 100 <= apart.numel()
+    )
 
 
 def resuming(device: str, directory: Path) -> Found:
@@ -288,13 +301,15 @@ def _wait_for_staging(out: Path, attempt: Attempt) -> bool:
 
 def _of_saves(attempt: Attempt, device: str) -> str:
     saves = attempt.events("checkpoint")
-    stall = max(each["stall_seconds"] for each in saves)
+    stalls = [each["stall_seconds"] for each in saves]
     size = max(each["bytes"] for each in saves) / 2**20
     most = max(each["rss_bytes"] for each in attempt.events("step")) / 2**20
     buffer = "pinned" if device == "cuda" else "plain"
+    print(attempt.log())
     return (
-        f"a save of {size:,.0f} MiB stops training for {stall:.2f} s at most; the rank holds "
-        f"{most:,.0f} MiB of the host, with a {buffer} copy of the state"
+        f"a save of {size:,.0f} MiB stops training for {stalls[0]:.2f} s, and for "
+        f"{max(stalls):.2f} s where it waits for the one before; the rank holds {most:,.0f} MiB "
+        f"of the host, with a {buffer} copy of the state"
     )
 
 

@@ -217,7 +217,11 @@ MODULES = {"torch": TORCH}
 
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 _OURS = "ZEROTOOLS_"
-_FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
+_FOR_SERVERS = {
+    THREADS: "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pandas imports Arrow, with its jemalloc
+    TOKEN: NO_TOKEN,
+}
 """Environment variables that limit a fork server to one thread, because a fork keeps only the
 thread that forks.
 """

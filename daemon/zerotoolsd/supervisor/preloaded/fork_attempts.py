@@ -215,9 +215,10 @@ def why_not_forked() -> str | None:
     """Return the reason why this process cannot be forked safely after its imports; None if it
     can be forked.
     """
-    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
-    if threads != 1:
-        return f"importing started threads ({threads} run), which a fork would lack"
+    threads = [Path(each, "comm").read_text() for each in Path("/proc/self/task").iterdir()]
+    if len(threads) != 1:
+        names = ", ".join(sorted(name.strip() for name in threads))
+        return f"importing started threads ({names}), which a fork would lack"
     device = next((path for path in _open_paths() if path.startswith(_DEVICES)), None)
     if device is not None:
         return f"importing opened {device}, and after that a GPU cannot be used in a fork"

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -149,7 +150,7 @@ def test_what_was_imported_and_has_changed_ends_it(tmp_path: Path) -> None:
         (
             "import threading, time\n"
             "threading.Thread(target=lambda: time.sleep(600), daemon=True).start()\n",
-            r"importing started threads \(2 run\)",
+            r"importing started threads \(.+, .+\), which a fork would lack",
         ),
         ("raise ImportError('too old')\n", "cannot be imported: ImportError: too old"),
         ("import os\nos._exit(3)\n", "its fork server ended with status 3"),
@@ -305,4 +306,18 @@ def test_any_other_variable_makes_another_server(name: str) -> None:
 
 def test_a_server_is_executed_with_one_thread_and_room_for_a_token() -> None:
     env = dict(kind_of(a_plan(), make_job("")).env)
-    assert env == {"PATH": "/usr/bin", "OMP_NUM_THREADS": "1", "ZEROTOOLS_TOKEN": "-" * 32}
+    names = env.keys() - {"JE_ARROW_MALLOC_CONF"}
+    assert {name: env[name] for name in names} == {
+        "PATH": "/usr/bin",
+        "OMP_NUM_THREADS": "1",
+        "ZEROTOOLS_TOKEN": "-" * 32,
+    }
+
+
+def test_importing_arrow_as_pandas_does_starts_no_thread_in_a_server() -> None:
+    pytest.importorskip("pyarrow")
+    env = dict(kind_of(a_plan(), make_job("")).env)
+    program = "import os, pyarrow; print(os.listdir('/proc/self/task') == [str(os.getpid())])"
+    for variables, is_alone in ((env, "True"), ({**env, "JE_ARROW_MALLOC_CONF": ""}, "False")):
+        found = subprocess.check_output([sys.executable, "-c", program], env=variables, text=True)
+        assert found.strip() == is_alone
