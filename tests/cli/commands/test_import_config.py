@@ -238,6 +238,10 @@ def test_a_yaml_of_llamafactory_is_told_from_one_of_axolotl(
         (["--launch", "lost.sh"], "lost.sh: is neither a script nor a launch line"),
         (["--launch", "deepspeed x.py --deepspeed no.json"], "= no.json: is not found here"),
         (
+            ["--launch", "trl sft --dataset_name d --accelerate_config zero9"],
+            "--accelerate_config = zero9: is not found here, and is none of TRL's own (single_gpu,",
+        ),
+        (
             ["--launch", "deepspeed x.py --deepspeed a.json", "--deepspeed", PLAIN],
             "cannot be combined with --deepspeed",
         ),

@@ -23,6 +23,7 @@ from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import Recipe
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.programs.trainer_programs import PRESET
 from zerotools.jobs.imports.reading.import_report import (
     ENGLISH,
     FIRST,
@@ -36,6 +37,7 @@ from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
+from zerotools.jobs.launcher_keys.program_keys import TRL_PRESETS
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.json_parser import parse_json
@@ -140,6 +142,8 @@ def named_file(
         found = "is not found here"
         if recipe.beside != Path():
             found = f"is found neither here nor next to {recipe.source}"
+        if named.title.lstrip("-") == PRESET:
+            found += f", and is none of TRL's own ({', '.join(TRL_PRESETS)})"
         what = (
             f"{named.said} = {named.value}: {found}; correct the path, or import the page with "
             "both (zerotools import PAGE)"

@@ -166,6 +166,7 @@ WRAPPERS = frozenset(
         "env",
         "sudo",
         "srun",
+        "sbatch",
         "nice",
         "ionice",
         "command",
@@ -180,7 +181,20 @@ WRAPPERS = frozenset(
     ]
 )
 """Programs that may stand before a launcher without changing its options, such as nohup."""
-RUNNERS = frozenset(
+CONTAINERS = frozenset(
+    (
+        ("docker", "run"),
+        ("docker", "exec"),
+        ("podman", "run"),
+        ("podman", "exec"),
+        ("nvidia-docker", "run"),
+        ("singularity", "exec"),
+        ("apptainer", "exec"),
+        ("kubectl", "exec"),
+    )
+)
+"""Programs that start a command in a container."""
+RUNNERS = CONTAINERS | frozenset(
     (
         ("uv", "run"),
         ("poetry", "run"),
@@ -192,30 +206,16 @@ RUNNERS = frozenset(
         ("conda", "run"),
         ("mamba", "run"),
         ("micromamba", "run"),
-        ("docker", "run"),
-        ("docker", "exec"),
-        ("podman", "run"),
-        ("podman", "exec"),
-        ("nvidia-docker", "run"),
-        ("singularity", "exec"),
-        ("apptainer", "exec"),
-        ("kubectl", "exec"),
     )
 )
 """Programs as in `WRAPPERS`, but with two words, such as `uv run`."""
 STARTED_BY: Mapping[str, str] = {
-    "srun": "the daemon starts the ranks on this machine; for Slurm, see zerotools submit --slurm",
     **dict.fromkeys(
-        (
-            "docker run",
-            "docker exec",
-            "podman run",
-            "podman exec",
-            "nvidia-docker run",
-            "singularity exec",
-            "apptainer exec",
-            "kubectl exec",
-        ),
+        ("srun", "sbatch"),
+        "the daemon starts the ranks on this machine; for Slurm, see zerotools submit --slurm",
+    ),
+    **dict.fromkeys(
+        map(" ".join, CONTAINERS),
         "the job runs outside of the container: paths in it may be others here",
     ),
     **dict.fromkeys(
@@ -224,6 +224,19 @@ STARTED_BY: Mapping[str, str] = {
     ),
 }
 """Program that starts a launcher -> the remark about this program in the report."""
+_OF_DOCKER = r"--env(?:=|$)|-[Pdiqt]*e=?"
+VARIABLE_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("docker", "podman", "nvidia-docker"), _OF_DOCKER),
+    **dict.fromkeys(("apptainer", "singularity"), r"--env(?:=|$)"),
+    **dict.fromkeys(("srun", "sbatch"), r"--export(?:=|$)"),
+}
+"""Program -> a pattern of its option that sets environment variables. What follows the match in
+the same word is the value; if nothing follows, the next word is.
+"""
+ONE_VARIABLE = frozenset(("docker", "podman", "nvidia-docker"))
+"""Programs that set one variable for each option. Others separate several by commas."""
+VARIABLES_FIRST = frozenset(("env", "sudo", "time"))
+"""Programs that take environment variables such as `A=1` in front of the command."""
 CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "llamafactory-cli": frozenset(("train",)),
     "axolotl": frozenset(("train",)),

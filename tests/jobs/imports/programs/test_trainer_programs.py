@@ -155,6 +155,13 @@ def test_a_file_of_accelerate_is_named_to_it(tmp_path: Path) -> None:
     recipe = read_launch(f"{LINE} --accelerate_config my.yaml", "run.sh", tmp_path, lines=True)
     assert recipe.accelerate_file is not None
     assert recipe.accelerate_file.value == "my.yaml"
+    assert recipe.accelerate_file.title == "--accelerate_config"
+
+
+def test_the_file_of_its_arguments_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "settings").mkdir()
+    recipe = read_launch(f"{LINE} --config settings", "run.sh", tmp_path, lines=True)
+    assert any("--config" in each and "director" in each for each in recipe.findings.wrong)
 
 
 @pytest.mark.parametrize("value", ["$N", "zero3"])

@@ -19,24 +19,29 @@ from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word, co
 from zerotools.jobs.launcher_keys.launcher_flags import (
     CONSOLE_MODULES,
     CONSOLE_PROGRAMS,
+    CONTAINERS,
     KEYWORDS,
     MEETING,
     MODULES,
+    ONE_VARIABLE,
     PROGRAM_MODULES,
     RANKS_BY,
     RUNNERS,
     SHELLS,
     SHORT,
+    VARIABLE_OPTIONS,
+    VARIABLES_FIRST,
     WORDS_AFTER,
     WRAPPERS,
 )
 
 PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _RUNS_TEXT = re.compile(r"-[a-z]*c")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_ENV = "--env="
-_BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
-"""Long options after which an environment variable such as `A=1` may follow."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_LISTED = re.compile(r"(?:[^,']|'[^']*')+")
+_CONTAINER_NAMES = frozenset(name for name, _ in CONTAINERS)
+_WRAP = "--wrap"
+_MODULE_LAST = re.compile(r"-[BEIOPSbdiqsuvx]+m")
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
 _DEEPEST = 4
 """The largest depth of nested shells (`bash -c` in `bash -c`) that is read."""
@@ -140,6 +145,12 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
         return Word(whole, rest[1].line), ()
     if not _starts_others(rest) and Path(rest[0].text).name not in SHELLS:
         return None, ()
+    for at, word in enumerate(rest) if Path(rest[0].text).name == "sbatch" else ():
+        if word.text.startswith(f"{_WRAP}="):
+            text = word.source.removeprefix(f"{_WRAP}=")
+            return replace(word, text=text, written=text), rest[:at]
+        if word.text == _WRAP and at + 1 < len(rest):
+            return rest[at + 1], rest[:at]
     for at, word in enumerate(rest):
         if Path(word.text).name in SHELLS:
             behind = at + 1
@@ -154,7 +165,7 @@ def launched_command(words: Sequence[Word]) -> StartCommand | None:
     """Return the command in `words` that starts a training program; None if no word is a
     launcher.
     """
-    rest = _without_keywords(words)
+    rest = _options_apart(_without_keywords(words))
     if not rest:
         return None
     if kind := _kind(rest):
@@ -177,19 +188,37 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
     """Return the environment variables that the wrapping words `by` set, such as A in `env A=1
     torchrun`.
     """
+    found: dict[str, Word] = {}
+    runner = option = ""
+    for at, word in enumerate(by):
+        before, option = option, word.text if re.match("--?[^-]", word.text) else ""
+        own = re.match(VARIABLE_OPTIONS.get(runner, "(?!)"), option or before)
+        if own and option:
+            found |= _variables(word, len(own[0]), runner)
+        elif option or (at and (Path(by[at - 1].text).name, word.text) in RUNNERS):
+            continue
+        elif own and own[0] == before:  # the value of the option
+            found |= _variables(word, 0, runner)
+        elif _starts_others(by[at:]) and not (before and runner in _CONTAINER_NAMES):
+            runner = Path(word.text).name
+        elif runner in VARIABLES_FIRST:
+            variables = _variables(word, 0, runner)
+            found |= variables
+            runner = runner if variables or before else ""  # its command begins
+    return found
+
+
+def _variables(word: Word, begin: int, runner: str) -> dict[str, Word]:
+    """Return the variables in `word`, which `runner` sets, from the character `begin` on."""
+    text = word.source[begin:]
+    is_list = runner in VARIABLE_OPTIONS and runner not in ONE_VARIABLE
     found = {}
-    before = ""
-    for word in by:
-        option, before = before, word.text
-        if word.text.startswith(_ENV):
-            word = replace(word, text=word.text[len(_ENV) :], written=word.written[len(_ENV) :])
-        if option.startswith("--") and option not in _BEFORE_VARIABLES:
-            continue  # its value, as in `docker run --mount type=bind,source=/data`
-        if setting := _VARIABLE.match(word.text):
-            value = replace(
-                word, text=word.text[setting.end() :], written=word.written[setting.end() :]
-            )
-            found[setting[0][:-1]] = value
+    for part in _LISTED.findall(text) if is_list else [text]:
+        name, equals, value = part.partition("=")
+        if equals and _NAME.fullmatch(name):
+            value = value.strip("'") if is_list else value
+            problem = "" if is_list and not re.search(r"[$`]", value) else word.problem
+            found[name] = Word(value, word.line, problem, value)
     return found
 
 
@@ -199,6 +228,8 @@ def script_of(words: Sequence[Word]) -> Word | None:
     at = next((i for i, word in enumerate(rest) if Path(word.text).name in SHELLS), None)
     if rest and at is not None and (at == 0 or _starts_others(rest)):
         rest = rest[at + 1 :]
+    elif rest and Path(rest[0].text).name == "sbatch":
+        rest = [word for word in rest if word.text.endswith(".sh")]
     if rest[:1] and rest[0].text in ("source", "."):
         rest = rest[1:]
     return rest[0] if rest and rest[0].text.endswith(".sh") else None
@@ -209,6 +240,32 @@ def _without_keywords(words: Sequence[Word]) -> list[Word]:
     while rest and rest[0].text in KEYWORDS:
         rest = rest[1:]
     return rest
+
+
+def _options_apart(words: Sequence[Word]) -> list[Word]:
+    """Return `words` with the option `-um` of python as its two options `-u` and `-m`."""
+    found: list[Word] = []
+    for word in words:
+        if _MODULE_LAST.fullmatch(word.text) and any(
+            PYTHON.fullmatch(Path(each.text).name) for each in found
+        ):
+            found += [Word(word.text[:-1], word.line), Word("-m", word.line)]
+        else:
+            found.append(word)
+    return found
+
+
+def split_option(kind: str, text: str) -> tuple[str, str, str | None]:
+    """Return the option of the launcher `kind` in the word `text`: as it is written, by its long
+    name, and the value in the same word, or None.
+    """
+    title, equals, value = text.partition("=")
+    bare = title.lstrip("-").replace("-", "_")
+    first = SHORT[kind].get(bare[:1], bare[:1])
+    is_joined = not title.startswith("--") and len(bare) > 1 and bare not in WORDS_AFTER[kind]
+    if is_joined and WORDS_AFTER[kind].get(first) == 1:
+        return text[:2], first, text[2:].removeprefix("=")
+    return title, SHORT[kind].get(bare, bare), value if equals else None
 
 
 def _starts_others(words: Sequence[Word]) -> bool:
@@ -310,11 +367,9 @@ def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
     at, end = _first_option(start), until
     while at < end:
         word = start.words[at]
-        title, equals, _ = word.text.partition("=")
-        bare = title.lstrip("-").replace("-", "_")
-        name = SHORT.get(start.kind, {}).get(bare, bare)
+        _, name, value = split_option(start.kind, word.text)
         takes = WORDS_AFTER[start.kind].get(name, 1 if start.kind == "accelerate" else 0)
-        width = 1 + (0 if equals else takes)
+        width = 1 + (takes if value is None else 0)
         if not word.text.startswith("-"):
             width = 1  # of an unknown option
             kept.append(word.text)

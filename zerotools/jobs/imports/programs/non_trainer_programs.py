@@ -16,7 +16,7 @@ from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import Recipe
-from zerotools.jobs.imports.programs.trainer_programs import is_unread_trl, read_as_known
+from zerotools.jobs.imports.programs.trainer_programs import SCRIPTS, is_unread_trl, read_as_known
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES
@@ -76,7 +76,11 @@ def read_as_of(
         return _of_yaml(recipe, config, others, reader, lenient)
     if kind not in CONSOLE_PROGRAMS and not is_factory:
         named = [given for name in _ARGUMENT_FILES if (given := recipe.given.get(name))]
-        file = next((each for each in named if str(each.value).endswith(_YAML)), config)
+        if program.startswith(SCRIPTS):  # its parser opens the file by any name
+            named = [each for each in named if isinstance(each.value, str)]
+        else:
+            named = [each for each in named if str(each.value).endswith(_YAML)]
+        file = next(iter(named), config)
         if file is not None and not (file is config and _is_data(recipe, file)):
             recipe = _with_file(recipe, file, lenient)
             loose = [each for each in loose if each is not file]

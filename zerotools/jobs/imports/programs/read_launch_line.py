@@ -23,6 +23,7 @@ from zerotools.jobs.imports.programs.launch_wrappers import (
     program_of,
     script_of,
     settings_by,
+    split_option,
 )
 from zerotools.jobs.imports.programs.launcher_options import (
     AFFINITY,
@@ -41,7 +42,6 @@ from zerotools.jobs.launcher_keys.launcher_flags import (
     CONSOLE_PROGRAMS,
     MEETING,
     RANKS_BY,
-    SHORT,
     STARTED_BY,
     WORDS_AFTER,
 )
@@ -293,16 +293,16 @@ def _options(
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
         word = words[at]
-        title, _, written = word.text.partition("=")
-        bare = _name_of(title)
-        name = SHORT[kind].get(bare, bare)
+        title, name, written = split_option(kind, word.text)
+        if not word.problem and word.written not in ("", word.text):
+            title = word.written  # of TRL, for which another option stands here
         table = WORDS_AFTER[kind]
         takes = table.get(name, 1 if kind == "accelerate" else None)
         if takes is None:  # unknown: a program is not a value
             following = words[at + 1].text if at + 1 < len(words) else "-"
             takes = int(not following.startswith("-") and not following.endswith(".py"))
         at += 1
-        value: object = written if "=" in word.text else True
+        value: object = True if written is None else written
         known = _is_known(word, title, name in MEETING, places, findings)
         if value is True and takes and at < len(words):
             value = words[at].text

@@ -301,7 +301,7 @@ def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
     has. If `given` is a file, return the option `--config_file` with it.
     """
     if given.problem or given.text not in TRL_PRESETS:
-        return [Word("--config_file", given.line), given]
+        return [Word("--config_file", given.line, written=f"--{PRESET}"), given]
     named = {word.text.partition("=")[0] for word in others}
     return [
         Word(f"--{name}" if value is True else f"--{name}={value}", given.line)
