@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/explanation/faults.md"
+PAGE = ROOT / "tests/faults.md"
 FAULTS = 67
 NOT_SHOWN = ("not done", "not testable")
 
