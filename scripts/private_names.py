@@ -1,4 +1,4 @@
-"""Write docs/explanation/private-names.md from the code; with --check, say if it is out of date.
+"""Write benchmarks/results/private-names.md from the code; with --check, say if it is out of date.
 
 The names are found in the code that runs beside torch: an attribute, an import or a `getattr` of
 something that is not ours and begins with an underscore. What is known of each stands in KNOWN.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "explanation" / "private-names.md"
+PAGE = ROOT / "benchmarks" / "results" / "private-names.md"
 BESIDE_TORCH = (
     "daemon/zerotoolsd/trainer",
     "zerotools/integrations",
