@@ -46,14 +46,16 @@ def shell(
 
 def documented(name: str) -> dict[str, str]:
     """The keys of the object that a command prints, and their types."""
+    assert schema_of(name) == f"zerotools.{name}/1"
     page = REFERENCE / f"{name}-json.md"
     if page.exists():
-        text = page.read_text().split("\n## ")[0]
-    else:
-        whole = (REFERENCE / "json.md").read_text()
-        text = whole.split(f"\n### `{name}`\n")[1].split("\n#")[0]
-    assert f"`{schema_of(name)}`" in text
-    return dict(ROW.findall(text))
+        return dict(ROW.findall(page.read_text().split("\n## ")[0]))
+    whole = (REFERENCE / "json.md").read_text()
+    if f"\n| `{name}` | " in whole.split("\n| command | `jobs` |\n")[1].split("\n\n")[0]:
+        return {"schema": "string", "jobs": "list"}
+    [text] = (each for each in whole.split("\n### ") if f"`{name}`" in each.partition("\n")[0])
+    others = re.compile(rf"^\| `\w+` \| [\w ]+ \| `(?!{name}`)\w+` only\b.*\n", re.MULTILINE)
+    return {"schema": "string"} | dict(ROW.findall(others.sub("", text.partition("\n## ")[0])))
 
 
 def objects(name: str, out: str) -> list[dict[str, Any]]:
