@@ -17,7 +17,7 @@ from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.dispatch import removable_files
 from zerotoolsd.dispatch.removable_files import EndedJob, Mention, NotRemovable, RemovableFiles
-from zerotoolsd.file_checks.file_checker_pool import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import (
     Cleaned,
     CleanedJob,
@@ -208,6 +208,8 @@ class Cleaner:
                     user=self._users.for_files(job.uid),
                 )
             )
+        except SlowCheck:
+            raise NotRemovable(f"listing its files took more than {LOOK_SECONDS:g} s") from None
         except TimeoutError:
             raise NotRemovable(f"{self._jobs_dir / str(job.id)} does not respond") from None
         except OSError as error:

@@ -40,8 +40,13 @@ Ask = Callable[..., Awaitable[Any]]
 """A function of (seconds, look, *arguments, user=None): `FileCheckers.ask`.
 
 It returns the value of `look(*arguments)`, called with the rights of `user` (None: the daemon's
-user). Raises the errors of `look`, and TimeoutError.
+user). Raises the errors of `look`, TimeoutError, and SlowCheck.
 """
+
+
+class SlowCheck(TimeoutError):
+    """A check missed its deadline, although the mounts of its paths respond: it has much to do."""
+
 
 _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
 
@@ -130,16 +135,22 @@ class FileCheckerPool:
         """Return the reply of a process to the request `data`. `named` contains the paths in
         the request.
 
-        Raises the errors of the check, and TimeoutError.
+        Raises the errors of the check, TimeoutError, and SlowCheck.
         """
         loop = asyncio.get_running_loop()
         question = _Question(data, named, loop.time() + seconds, loop.create_future())
-        async with asyncio.timeout_at(question.deadline):
-            if data in self._dying.values() or not await self._signs.learn(named):
-                raise TimeoutError
-            self._questions.put_nowait(question)
-            self._hire_if_needed()
-            return value_of(await question.answer)
+        try:
+            async with asyncio.timeout_at(question.deadline) as limit:
+                if data in self._dying.values() or not await self._signs.learn(named):
+                    raise TimeoutError
+                self._questions.put_nowait(question)
+                self._hire_if_needed()
+                return value_of(await question.answer)
+        except TimeoutError:
+            was_tested = limit.expired() and seconds > PATIENCE_SECONDS + LIFE_SECONDS
+            if was_tested and len(self._dying) < self._most and self._signs.respond(named):
+                raise SlowCheck from None
+            raise
 
     async def close(self) -> None:
         """Kill all processes. A process that hangs in the kernel ends only when its file system
@@ -279,6 +290,14 @@ class HungMounts:
         if asked:
             await asyncio.wait(asked)
         return mounts.isdisjoint(self._hanging.values())
+
+    def respond(self, named: object) -> bool:
+        """Return whether all mounts of the paths in `named` are known to respond: no test of them
+        runs, and none has failed.
+        """
+        return (self._asked.keys() | set(self._hanging.values())).isdisjoint(
+            mounts_of(named, self._mounted())
+        )
 
     def is_silent(self, named: object) -> bool:
         """Return whether a mount of the paths in `named` does not respond."""

@@ -29,7 +29,7 @@ from zerotoolsd.attempts.job_limits import why_refused
 from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.dispatch.removable_files import CLEANING_LOOKS
-from zerotoolsd.file_checks.file_checker_pool import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
@@ -545,18 +545,26 @@ class JobSubmission:
         look: Callable[..., Any],
         *arguments: object,
         user: JobUser | None = None,
+        seconds: float = LOOK_SECONDS,
+        if_slow: str = "try it again when the machine or the file system is less busy",
     ) -> Any:
         """Call `look` with `arguments` in the child process that reads the files of `spec`, as
-        `user`.
+        `user`, for at most `seconds`.
 
         Returns its result and raises its errors; also BadRequest if the files may not be read, and
-        Unavailable if the file system does not respond.
+        Unavailable if the file system does not respond, or if there is too much to read. `if_slow`
+        says what the user can do then.
         """
         try:
-            return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
+            return await self._ask(seconds, look, *arguments, user=user)
+        except SlowCheck:
+            raise Unavailable(
+                f"the files of the job could not be read within {seconds:g} s, although their "
+                f"file systems answer: there is much to read; {if_slow}"
+            ) from None
         except TimeoutError:
             raise Unavailable(
-                f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "
+                f"the files of the job could not be read within {seconds:g} s: a file system "
                 f"does not answer; it names {named_places(spec)}, and its data"
             ) from None
         except OSError as error:

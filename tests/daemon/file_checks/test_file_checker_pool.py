@@ -17,7 +17,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.mounts import MountPoint, read_mounts
 from zerotoolsd.file_checks import check_server, file_checker_pool
-from zerotoolsd.file_checks.file_checker_pool import FileCheckers
+from zerotoolsd.file_checks.file_checker_pool import FileCheckers, SlowCheck
 
 
 def pid_of_looker() -> int:
@@ -115,6 +115,35 @@ def test_what_hangs_delays_nobody_else_and_is_killed(
         assert await asked.ask(20, double, 5) == 10
 
     tell(story)
+
+
+def test_a_slow_check_is_told_from_a_mount_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_checker_pool, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(file_checker_pool, "LIFE_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "slow")
+
+    async def slow(asked: FileCheckers) -> None:
+        with pytest.raises(SlowCheck):
+            await asked.ask(0.5, read, str(tmp_path / "slow"))
+        with pytest.raises(TimeoutError) as unknown:
+            await asked.ask(0.05, read, str(tmp_path / "slow"))
+        assert not isinstance(unknown.value, SlowCheck), "the mounts had no time to respond"
+
+    tell(slow)
+    with hung_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("no file system may be mounted here")
+
+        async def hung(asked: FileCheckers) -> None:
+            disk.hang()
+            with pytest.raises(TimeoutError) as silent:
+                await asked.ask(0.5, read, str(disk.door / "file"))
+            assert not isinstance(silent.value, SlowCheck)
+            disk.let_go()
+
+        tell(hung, read_mounts)
 
 
 def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

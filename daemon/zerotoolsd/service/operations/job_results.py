@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import output_dirs_of
+from zerotools.runs.checkpoint_dirs import directory_name
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
@@ -29,6 +31,8 @@ Found = TypeVar("Found")
 MOST_BEFORE = 10_000
 """The largest number of a user's earlier jobs in which `chain` searches for continued jobs."""
 MOST_ATTEMPTS = 1000
+PICTURE_SECONDS = 60.0
+"""Timeout for drawing a checkpoint. 20,000 tensors take 14 s on a busy processor."""
 
 
 class JobResults:
@@ -85,7 +89,12 @@ class JobResults:
 
     async def picture(self, job_id: int, step: int) -> str:
         """Return the picture of a checkpoint of a job; see `JobRequests.picture`."""
-        return await self._look(self._find(job_id), checkpoint_picture, step)
+        job = self._find(job_id)
+        path = shlex.quote(str(Path(job.output_dir) / directory_name(step)))
+        by_hand = f"draw it in a terminal: zerotools inspect {path} --html checkpoint.html"
+        return await self._look(
+            job, checkpoint_picture, step, seconds=PICTURE_SECONDS, if_slow=by_hand
+        )
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
@@ -93,12 +102,14 @@ class JobResults:
         """Return generated texts of a job; see `JobRequests.predictions`."""
         return await self._look(self._find(job_id), prediction_rows, step, first, count)
 
-    async def _look(self, job: JobRow, look: Callable[..., Found], *arguments: object) -> Found:
+    async def _look(
+        self, job: JobRow, look: Callable[..., Found], *arguments: object, **limits: Any
+    ) -> Found:
         user = self._dispatcher.users.of(job.uid)
         if job.reading.spec is None:
             raise Unavailable(f"the record of job {job.id} cannot be read by this zerotoolsd")
         found: Found = await self._submission.look(
-            job.reading.spec, look, job.output_dir, *arguments, user=user
+            job.reading.spec, look, job.output_dir, *arguments, user=user, **limits
         )
         return found
 

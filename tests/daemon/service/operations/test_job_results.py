@@ -18,8 +18,10 @@ from tests.runs.records import seal
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.interface.api_types import CheckedJob, NotFound
+from zerotoolsd.file_checks.file_checker_pool import SlowCheck
+from zerotoolsd.interface.api_types import CheckedJob, NotFound, Unavailable
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.operations import job_results
 from zerotoolsd.service.operations.job_results import JobExamples
 
 
@@ -44,6 +46,25 @@ def test_the_curves_of_a_job_that_another_goes_on_from(tmp_path: Path) -> None:
         few = await it.service.curves(last.id, 3)
         assert len(few["steps"]["step"]) <= 3
         assert few["sampled"]
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_picture_that_takes_too_long_says_how_to_draw_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(it: Running) -> None:
+        async def slow(seconds: float, look: Any, *arguments: Any, user: Any) -> Any:
+            assert (seconds, arguments) == (job_results.PICTURE_SECONDS, (job.output_dir, 40))
+            raise SlowCheck
+
+        job = await submit(it, "exit=0", output_dir=str(tmp_path / "big run"))
+        await it.reach(job.id, "succeeded")
+        monkeypatch.setattr(it.service._submission, "_ask", slow)
+        said = await refusal(it.service.picture(job.id, 40), Unavailable)
+        assert "although their file systems answer" in said
+        path = f"'{tmp_path}/big run/step-00000040'"
+        assert f"zerotools inspect {path} --html checkpoint.html" in said
 
     tell(tmp_path / "state", story)
 
