@@ -230,16 +230,19 @@ async def list_jobs(request: web.Request) -> web.Response:
         if of not in (None, by.uid):
             return answer_unless_known(request, {"jobs": [], "next": None})
         of = by.uid
-    views = await request.app[SERVICE].jobs(
-        states=wanted, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
-    )
-    after = views[-1].id if len(views) == limit else None
-    if (word := request.query.get("state_word")) is not None:
-        views = [view for view in views if view_for(view, by).state_word == word]
+    word, views, is_more = request.query.get("state_word"), list[JobView](), True
+    while is_more and len(views) < limit:
+        found = await request.app[SERVICE].jobs(
+            states=wanted, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
+        )
+        is_more, after = len(found) == limit, found[-1].id if found else None
+        views += [each for each in found if word in (None, view_for(each, by).state_word)]
+    if len(views) > limit:
+        views, after, is_more = views[:limit], views[limit - 1].id, True
     texts = await _texts(request, views)
     parts = [f"{text}, " for text in texts[:-1]] + texts[-1:]
     return await parts_unless_known(
-        request, ['{"jobs": [', *parts, f'], "next": {json_text(after)}}}']
+        request, ['{"jobs": [', *parts, f'], "next": {json_text(after if is_more else None)}}}']
     )
 
 

@@ -39,6 +39,21 @@ def test_jobs_are_listed_newest_first_in_pages(service: FakeService, client: Dae
     assert [job["id"] for job in client.jobs(state="running")] == [2]
 
 
+def test_a_page_of_a_state_word_is_full_where_there_are_more(
+    service: FakeService, client: DaemonClient
+) -> None:
+    stalled = {"name": "step", "last_step": 5.0, "last_progress": 5.0, "stalled": True}
+    for phase in (stalled, None, stalled, None, None, None, stalled, stalled):
+        service.add(state="running", phase=phase)
+    pages, after = [], None
+    while not pages or after is not None:
+        query = "" if after is None else f"&after={after}"
+        tree = client._object("GET", f"/v1/jobs?state_word=stalled&limit=3{query}")
+        pages.append([job["id"] for job in tree["jobs"]])
+        after = tree["next"]
+    assert pages == [[8, 7, 3], [1]]
+
+
 def test_attempts_are_shown_with_the_newest_one(service: FakeService, client: DaemonClient) -> None:
     service.add(state="running", attempts=(an_attempt(1), an_attempt(2)))
     job = client.job(1)
