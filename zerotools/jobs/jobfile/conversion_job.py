@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import is_url
 
-COMMANDS = ("consolidate", "reshard", "convert", "verify")
 _VERIFY = "verify"
+PATHS = {"consolidate": 2, "reshard": 2, "convert": 2, _VERIFY: 1}
+"""The number of paths that each command takes as arguments."""
+COMMANDS = tuple(PATHS)
+PATH_OPTIONS = (
+    *("--layout", "--adapter-config", "--base", "--map", "--config-dir", "--like"),
+    *("--ds-config", "--against", "--html"),
+)
+"""The options of these commands that are followed by a path."""
 _LONGEST_NAME = 200
 IN_PARTS = ("--part-from", "torchrun")
 GOING_ON = ("--resume",)
@@ -50,6 +58,49 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
     for word in words[1:]:
         if instead := _INSTEAD.get(word.partition("=")[0]):
             raise BadRequest(f"--convert: {word} is an option of the job; give {instead}")
+
+
+def refuse_relative_paths(words: Sequence[str]) -> None:
+    """Raise BadRequest if a path in the conversion `words` is relative, for a caller that has no
+    current directory.
+
+    A word after an option may be the value of the option, or an argument if the option has none.
+    Of these words, as many must be absolute paths or URLs as the command takes arguments.
+    """
+    before, may_be_arguments = "", list[str]()
+    only_arguments = False
+    for word in words[1:]:
+        name, is_joined, value = word.partition("=")
+        if only_arguments or not word.startswith("-"):
+            is_value = before.startswith("-") and not only_arguments
+            if not _is_absolute(word) and (before in PATH_OPTIONS or not is_value):
+                raise _relative(word)
+            if before not in PATH_OPTIONS:
+                may_be_arguments.append(word)
+            before = ""
+        elif word == "--":
+            only_arguments = True
+        elif is_joined and name in PATH_OPTIONS and not _is_absolute(value):
+            raise _relative(value)
+        else:
+            before = "" if is_joined else word
+    absolute = [word for word in may_be_arguments if _is_absolute(word)]
+    if len(absolute) < (wanted := PATHS[words[0]]):
+        raise BadRequest(
+            f"convert: {words[0]} takes {wanted} absolute path{'s' * (wanted > 1)}, and "
+            f"{len(absolute)} {'is' if len(absolute) == 1 else 'are'} given"
+        )
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") or is_url(path)
+
+
+def _relative(path: str) -> BadRequest:
+    return BadRequest(
+        f"convert: {path!r:.200} is a relative path, and the job has no current directory; write "
+        "the absolute path"
+    )
 
 
 def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:

@@ -11,7 +11,12 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.conversion_job import check_conversion, conversion_tree, option_sets
+from zerotools.jobs.jobfile.conversion_job import (
+    check_conversion,
+    conversion_tree,
+    option_sets,
+    refuse_relative_paths,
+)
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree, read_tree
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.responses import json_response
@@ -30,7 +35,7 @@ OF_DEEPSPEED = frozenset(
 
 
 async def read_job_file(request: web.Request) -> web.Response:
-    """POST /v1/import. No file is read: paths in the text must be absolute."""
+    """POST /v1/import. No file is read: paths in the text or the conversion must be absolute."""
     known = ("text", "deepspeed", "name", "convert")
     body = await request_validation.json_object(request, known=known)
     text = request_validation.body_text(body, "text", request_validation.LONGEST_TEXT)
@@ -82,5 +87,6 @@ def conversion_job(words: object) -> dict[str, Any]:
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
         raise BadRequest("convert: must be null or a list of words, such as those of verify PATH")
     check_conversion(words, 1)
+    refuse_relative_paths(words)
     way = option_sets(words, 1)[-1]
     return conversion_tree(words, way, 1, python=sys.executable, directory=Path("/"))

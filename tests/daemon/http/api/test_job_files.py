@@ -98,6 +98,6 @@ def test_a_conversion_is_the_job_of_submit_convert() -> None:
     assert spec.script.command[:3] == ("-m", "zerotools", "consolidate")
     assert spec.script.command[-2:] == ("/runs/a/step-3", "/out")
     assert conversion_job(["verify", "/runs/a"])["max_restarts"] == 0
-    for words in ([], ["rm", "/"], ["verify", 3], "verify", ["verify", "--help"]):
+    for words in ([], ["rm", "/"], ["verify", 3], "verify", ["verify", "--help"], ["verify", "a"]):
         with pytest.raises(BadRequest):
             conversion_job(words)
