@@ -251,6 +251,7 @@ TYPES = {
     ".txt": "text/plain",
 }
 SMALLEST_GZIP = 1024
+_COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*.*?\*/)[ \t]*$", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -265,16 +266,30 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files of the page, by path below `root`; files of unknown types are left out."""
+    """Return the files of the page as they are sent, by path below `root`.
+
+    Files of unknown types are left out.
+    """
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix in TYPES:
-            data = path.read_bytes()
+            data = _without_comments(path)
             packed = gzip.compress(data, 9, mtime=0) if len(data) >= SMALLEST_GZIP else None
             tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
             name = path.relative_to(root).as_posix()
             found[name] = PageFile(data, packed, TYPES[path.suffix], tag)
     return found
+
+
+def _without_comments(path: Path) -> bytes:
+    """Return a script or style sheet of ours without comments on lines of their own.
+
+    The other lines keep their numbers, so that errors name lines of the file.
+    """
+    data = path.read_bytes()
+    if "vendor" in path.parts or path.suffix not in (".js", ".css"):
+        return data
+    return _COMMENT.sub(lambda found: b"\n" * found.group().count(b"\n"), data)
 
 
 def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:

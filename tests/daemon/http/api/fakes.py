@@ -401,10 +401,11 @@ class FakeService:
         return found
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        await self.job(job_id)
+        job = await self.job(job_id)
         run = RunCurves()
         run.take(job_id, 1, 2, read_records(self.run_dir(job_id, 1)))
-        return {"job": job_id, **run.to_json(points)}
+        tree = run.to_json(points)
+        return {"job": job_id, **tree, "follow": tree["follow"] if job.attempts else None}
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
         return checkpoint_tree((await self.job(job_id)).output_dir)

@@ -112,6 +112,40 @@ def test_a_config_of_deepspeed_becomes_a_job(
     visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
 
 
+def drop(visit: Visit, selector: str, files: dict[str, str]) -> None:
+    """Drop files on an element, as a file manager does."""
+    carried = visit.page.evaluate_handle(
+        """(files) => {
+          const carried = new DataTransfer();
+          for (const [name, text] of files) carried.items.add(new File([text], name));
+          return carried;
+        }""",
+        list(files.items()),
+    )
+    for kind in ("dragenter", "dragover", "drop"):
+        visit.page.dispatch_event(selector, kind, {"dataTransfer": carried})
+
+
+def test_files_are_dropped_on_any_part_of_the_page(visit: Visit, service: FakeService) -> None:
+    page = visit.page
+    job = REST.format(model="/models/tiny") + "[train]\nsteps = 9\n"
+    drop(visit, "header", {"tiny.toml": job})
+    page.wait_for_function("() => document.querySelector('[name=text]')?.value.includes('steps')")
+    drop(visit, "form.submit", {"ds.json": json.dumps(CONFIG)})
+    visit.wait_for_text("form.submit .chip", "with ds.json")
+    assert page.input_value("[name=text]") == job, "the job file stays"
+    page.get_by_role("button", name="Check").click()
+    visit.wait_for_text("form.submit [role=status]", "It would be accepted")
+    page.get_by_role("button", name="Queue the job").click()
+    page.wait_for_function("() => location.hash === '#/jobs/2'")
+    spec = service.views[2].spec
+    assert (service.views[2].name, spec["zero"]["stage"], spec["train"]["steps"]) == ("tiny", 2, 9)
+    visit.show("#/submit")
+    drop(visit, "form.submit", {"large.toml": "#" * 131073})
+    visit.wait_for_text("form.submit [role=alert]", "large.toml has 131073 bytes")
+    assert page.input_value("[name=text]") == ""
+
+
 def test_a_drawn_checkpoint_is_apart_from_the_page(visit: Visit, service: FakeService) -> None:
     """Its one script runs, and finds neither session nor cookie."""
     service.document = zerotools.inspect(GOLDEN).to_html()

@@ -3,15 +3,14 @@ async () => {
   const format = await import('/page/js/format.js');
   const states = await import('/page/js/job_words.js');
   const data = await import('/page/js/curve_data.js');
-  const events = await import('/page/js/event_stream.js');
-  const hex = await import('/page/js/hex.js');
+  const events = await import('/page/js/store.js');
+  const hex = await import('/page/js/session.js');
   const checkpoints = await import('/page/js/job_checkpoints.js');
-  const ticks = await import('/page/js/time_ticks.js');
-  const use = await import('/page/js/gpu_use.js');
+  const ticks = await import('/page/js/charts.js');
+  const use = await import('/page/js/machine_past.js');
   const heat = await import('/page/js/heat_map.js');
-  const compare = await import('/page/js/job_compare.js');
-  const edit = await import('/page/js/job_edit.js');
-  const forms = await import('/page/js/forms.js');
+  const keys = await import('/page/js/job_keys.js');
+  const forms = await import('/page/js/dialogs.js');
   const noon = new Date(2026, 2, 3, 12, 7, 40).getTime() / 1000;
   const hours = (times) => times.map((time) => new Date(time * 1000)).map((date) => [date.getDate(), date.getHours(), date.getMinutes(), date.getSeconds()]);
   return {
@@ -19,13 +18,13 @@ async () => {
       [{ spec: { train: { batch_size: 8 }, data: { sequence_length: 100 } } }, { step: [] }],
       [null, { step: [1, 2, 4, 5], time: [0, 1, 3, 9], tokens_per_second: [50, 50, 50, 50] }],
       [null, { step: [1, 2] }],
-    ].map(([job, steps]) => compare.tokensPerStep(job, steps)),
-    differences: compare.differences([
+    ].map(([job, steps]) => data.tokensPerStep(job, steps)),
+    differences: keys.differences([
       { spec: { name: 'a', seed: 1, train: { steps: 3, eps: 1 }, model: { config: { layers: 2 } } }, set_keys: ['name', 'seed', 'train.steps', 'model.config.layers'] },
       { spec: { name: 'b', seed: 1, train: { steps: 4, eps: 2 }, model: { path: '/m' } }, set_keys: ['model.path'] },
     ]),
-    set_keys: edit.setKeys({ spec: { seed: 1, env: { A: '?' }, gpus: 2, train: { steps: 3, lr: 1 }, model: { config: { layers: 2 } } }, set_keys: ['env.A', 'gpus', 'train.steps', 'model.config.layers'] }),
-    changes: edit.changesOf({ gpus: 2, train: { steps: 3, lr: 1 } }, { train: { steps: 4, lr: 1 }, model: { config: { layers: 2 } } }),
+    set_keys: keys.setKeys({ spec: { seed: 1, env: { A: '?' }, gpus: 2, train: { steps: 3, lr: 1 }, model: { config: { layers: 2 } } }, set_keys: ['env.A', 'gpus', 'train.steps', 'model.config.layers'] }),
+    changes: keys.changesOf({ gpus: 2, train: { steps: 3, lr: 1 } }, { train: { steps: 4, lr: 1 }, model: { config: { layers: 2 } } }),
     after: forms.parseAfter('3, #4:any'),
     ticks: [[600, 4], [3600, 4], [86400, 5], [7 * 86400, 4]].map(([span, most]) => hours(ticks.timeTicks(noon, noon + span, most))),
     days: hours(use.daysOf(noon, noon + 86400)),

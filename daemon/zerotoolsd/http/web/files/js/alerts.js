@@ -5,7 +5,7 @@ import { fill, h, keyed, setText } from "./dom.js";
 import { RUNS, between, isNumber, now, plainName, titleOf } from "./format.js";
 
 /** The alerts of what is known, each with a key of its own. */
-export function alertsOf(jobs, machine, health, time = now()) {
+function alertsOf(jobs, machine, health, time = now()) {
   const found = [];
   for (const job of jobs) {
     if (!RUNS.has(job.state)) continue;

@@ -5,9 +5,11 @@
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   setAll(made, attributes);
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...present(children));
   return made;
 }
+
+const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,9 +32,26 @@ function setAll(made, attributes) {
   }
 }
 
+/** A table: `rows` are those of its body, or the body itself; a `caption` is for those who do not see it. */
+export function table(kind, caption, heads, rows) {
+  return h("table", { class: kind },
+    caption && h("caption", { class: "unseen" }, caption),
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    rows instanceof Node ? rows : h("tbody", {}, rows));
+}
+
+/** A table that is scrolled sideways where it is wider than the page. */
+export const wideTable = (kind, caption, heads, rows) => h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, table(kind, caption, heads, rows));
+
+/** Mark a link as the one that is shown, or not. */
+export function setCurrent(link, here, kind = "true") {
+  if (here) link.setAttribute("aria-current", kind);
+  else link.removeAttribute("aria-current");
+}
+
 /** Put these children in the place of all that `parent` has. */
 export function fill(parent, ...children) {
-  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  parent.replaceChildren(...present(children));
 }
 
 /** Rows by key: those that stay are kept, so that focus and scroll positions do. `make(item)` makes
@@ -97,4 +116,17 @@ async function copied(text) {
   } catch {
     return false; // the browser does not allow it
   }
+}
+
+/** Call `act` after `ms` milliseconds, and not before the page is seen. What comes back calls it off. */
+export function later(act, ms) {
+  const go = () => {
+    if (document.hidden) document.addEventListener("visibilitychange", go, { once: true });
+    else act();
+  };
+  const timer = setTimeout(go, ms);
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", go);
+  };
 }

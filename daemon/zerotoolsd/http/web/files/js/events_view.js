@@ -1,6 +1,6 @@
 // What was committed, the newest first.
 
-import { fill, h, keyed } from "./dom.js";
+import { fill, h, keyed, table } from "./dom.js";
 import { clock, plainName, stateWords } from "./format.js";
 
 const MOST = 500;
@@ -14,7 +14,7 @@ export class EventsView {
     this.#page = page;
     page.store.addEventListener("events", this.#listen);
     this.element = h("section", {}, h("h1", {}, "Events"),
-      h("table", { class: "plain-table events" }, h("caption", { class: "unseen" }, "Events, the newest first"), h("thead", {}, h("tr", {}, ["Time", "Job", "What", "State", "Why"].map((head) => h("th", { scope: "col" }, head)))), this.#rows));
+      table("plain-table events", "Events, the newest first", ["Time", "Job", "What", "State", "Why"], this.#rows));
     this.#draw();
   }
 

@@ -128,7 +128,7 @@ export const plainText = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u00
 
 /** Names may hold characters that turn the direction of what follows: they are shown as marks. */
 export function plainName(name) {
-  return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
+  return String(name ?? "").replace(new RegExp(UNSEEN, "g"), "\ufffd");
 }
 
 const SIGNS = {
@@ -163,7 +163,7 @@ export function stateWords(state) {
 }
 
 /** `41s`, `19m`, `4h`, `3d`. */
-export function age(seconds) {
+function age(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) {
     if (whole >= length) return `${Math.floor(whole / length)}${unit}`;

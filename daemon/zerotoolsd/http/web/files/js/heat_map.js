@@ -1,9 +1,8 @@
 // What was measured over time as rows of colours, one row for each GPU.
 
-import { style } from "./charts.js";
-import { fillOnce, h, keyed, setText } from "./dom.js";
+import { style, tickLabel, timeTicks } from "./charts.js";
+import { fillOnce, h, keyed, setCurrent, setText } from "./dom.js";
 import { UNKNOWN, clock, isNumber } from "./format.js";
-import { tickLabel, timeTicks } from "./time_ticks.js";
 
 const LABEL_PIXELS = 46;
 
@@ -53,8 +52,7 @@ export class HeatMap {
     keyed(this.#rows, wanted.rows, (row) => row.key, (row) => this.#make(row.key), (item, row) => {
       const [link] = item.children;
       link.href = row.href;
-      if (row.key === wanted.open) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
+      setCurrent(link, row.key === wanted.open);
       setText(link.children[0], row.title);
       link.children[1].setAttribute("aria-label", said(row.values, row.words));
       setText(link.children[2], row.now);

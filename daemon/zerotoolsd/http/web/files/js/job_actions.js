@@ -1,9 +1,8 @@
 // What its owner can do with a job.
 
-import { ask, askForm } from "./dialogs.js";
+import { ask, askForm, field, termFields, termsOf } from "./dialogs.js";
 import { HELD, OVER, RUNS, titleOf } from "./format.js";
-import { field, termFields, termsOf } from "./forms.js";
-import { changesOf, parseKeys, setKeys } from "./job_edit.js";
+import { changesOf, parseKeys, setKeys } from "./job_keys.js";
 
 const CONTINUED = new Set(["failed", "cancelled", "stopped"]);
 const EDITED = new Set(["on_hold", "waiting", "queued"]);

@@ -1,10 +1,8 @@
 // The checkpoints of a job as a tree, and the commands that take one from there.
 
-import { ask, askForm } from "./dialogs.js";
-import { copyButton, fill, fillOnce, h, keyed } from "./dom.js";
+import { ask, askForm, field } from "./dialogs.js";
+import { copyButton, fill, fillOnce, h, keyed, later } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
-import { field } from "./forms.js";
-import { later } from "./later.js";
 import { passes } from "./session.js";
 
 const AGAIN_MS = 15000;
@@ -23,7 +21,7 @@ export function commandsOf(path, ranks) {
 }
 
 /** Whether a checkpoint is whole, as far as is known: a word, its meaning, and more to say. */
-export function verdictOf(saved, said) {
+function verdictOf(saved, said) {
   if (saved.problem) return ["damaged", "bad", saved.problem];
   if (said?.verified) return ["verified", "good", `verified ${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
   if (said?.not_verified) return ["not verified", "warning", said.not_verified];
@@ -108,7 +106,7 @@ export class CheckpointsPart {
   async #drawPicture(step) {
     const tab = open("about:blank");
     try {
-      const { url } = await this.#view.session.get(`/v1/jobs/${this.#id}/checkpoints/${step}/picture`, { signal: this.#ended.signal });
+      const { url } = await this.#view.session.get(`/v1/jobs/${this.#id}/checkpoints/${step}/picture`, { signal: this.#ended.signal, slow: true });
       if (tab === null) this.#view.say("The browser opens no tab for this page: allow it to");
       else tab.location.replace(new URL(url, location.href));
     } catch (error) {

@@ -1,12 +1,10 @@
 // The curves of a job, joined over its resumes, beside those of others.
 
 import { Chart, TIME_AXIS, WHOLE, colour, style, summary } from "./charts.js";
-import { joined, smoothed } from "./curve_data.js";
-import { extended } from "./curve_joining.js";
-import { fill, fillOnce, h, setText } from "./dom.js";
+import { extended, joined, smoothed, tokensPerStep } from "./curve_data.js";
+import { fill, fillOnce, h, later, setText, table, wideTable } from "./dom.js";
 import { RUNS, UNKNOWN, bytes, count, duration, isNumber, measure, plainName, titleOf } from "./format.js";
-import { differences, tokensPerStep } from "./job_compare.js";
-import { later } from "./later.js";
+import { differences } from "./job_keys.js";
 import { passes } from "./session.js";
 
 const POINTS = 2000;
@@ -93,10 +91,7 @@ export class CurvesPart {
     const key = `${this.#others} ${known.map((job) => job.id)}`;
     if (this.#chips.dataset.shown === key) return;
     this.#chips.dataset.shown = key;
-    const name = (id) => {
-      const job = this.#view.store.jobs.get(id);
-      return job ? titleOf(job) : `#${id}`;
-    };
+    const name = (id) => this.#view.store.titleOf(id);
     const go = (ids) => (location.hash = `#/jobs/${this.#id}/curves${ids.length ? `/${ids.join("+")}` : ""}`);
     const chips = this.#others.map((id) => h("button", { type: "button", class: "chip", "aria-label": `Take out ${name(id)}`, onclick: () => go(this.#others.filter((each) => each !== id)) }, name(id), h("span", { "aria-hidden": "true" }, "×")));
     const select = h("select", { "aria-label": "Compare with another job", onchange: (event) => event.target.value && go([...this.#others, Number(event.target.value)]) },
@@ -190,8 +185,7 @@ export class CurvesPart {
 
   #linesOf(id, run, index, alone) {
     const { steps, evaluations } = run;
-    const job = this.#view.store.jobs.get(id);
-    const of = alone ? "" : `${job ? titleOf(job) : `#${id}`}: `;
+    const of = alone ? "" : `${this.#view.store.titleOf(id)}: `;
     const found = [];
     const x = this.#xs(id, run, steps, "time");
     if (steps.loss) {
@@ -256,7 +250,7 @@ export class CurvesPart {
     const rows = jobs.length > 1 ? differences(jobs) : null;
     const words = (value) => (value === undefined ? UNKNOWN : plainName(typeof value === "string" ? value : JSON.stringify(value)));
     const heads = ["Key", ...jobs.map(titleOf)];
-    fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "What differs in their job files" }, h("table", { class: "differ" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))))) : h("p", { class: "quiet" }, "Nothing but their names and directories.")));
+    fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? wideTable("differ", "What differs in their job files", heads, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))) : h("p", { class: "quiet" }, "Nothing but their names and directories.")));
   }
 
   #drawSmall(all) {
@@ -297,7 +291,7 @@ export class CurvesPart {
       .map((step, index) => [step, index])
       .filter(([step, index]) => index % every === 0 || index === steps.step.length - 1 || evaluated.has(step))
       .map(([step, index]) => h("tr", {}, h("th", { scope: "row" }, count(step)), h("td", {}, measure(steps.loss?.[index])), h("td", {}, measure(evaluated.get(step))), h("td", {}, measure(steps.lr?.[index]))));
-    fill(this.#numbers.lastElementChild, h("table", { class: "plain-table" }, h("thead", {}, h("tr", {}, ["Step", "Loss", "Evaluation", "Learning rate"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)));
+    fill(this.#numbers.lastElementChild, table("plain-table", null, ["Step", "Loss", "Evaluation", "Learning rate"], rows));
   }
 }
 CurvesPart.wants = {};

@@ -1,8 +1,7 @@
 // The first examples of a job as its model sees them: what it is trained to say stands out.
 
-import { fillOnce, h } from "./dom.js";
+import { fillOnce, h, later } from "./dom.js";
 import { count, duration, hasSpeed, plainName, plainText } from "./format.js";
-import { later } from "./later.js";
 import { passes } from "./session.js";
 
 const SHOWN = [3, 10, 20];

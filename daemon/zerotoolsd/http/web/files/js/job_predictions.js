@@ -1,8 +1,7 @@
 // What the evaluations of a job generated, beside what was to come.
 
-import { fillOnce, h } from "./dom.js";
+import { fillOnce, h, later } from "./dom.js";
 import { count } from "./format.js";
-import { later } from "./later.js";
 import { passes } from "./session.js";
 
 const ROWS = 20;

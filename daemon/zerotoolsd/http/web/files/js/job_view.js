@@ -1,6 +1,6 @@
 // One job: what it does, and what it has produced.
 
-import { fill, fillOnce, h, keyed, setText } from "./dom.js";
+import { fill, fillOnce, h, keyed, later, setCurrent, setText, table } from "./dom.js";
 import { RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 import { ACTIONS, JobActions, offered } from "./job_actions.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
@@ -10,7 +10,6 @@ import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
 import { VERB_ROWS, VERBS } from "./job_words.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
-import { later } from "./later.js";
 import { passes } from "./session.js";
 
 const PARTS = {
@@ -176,10 +175,7 @@ export class JobView {
   #showPart() {
     const name = this.#rest[0] in PARTS ? this.#rest[0] : "curves";
     this.#tabs.hidden = this.job.masked;
-    for (const link of this.#tabs.children) {
-      if (link.dataset.part === name) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
+    for (const link of this.#tabs.children) setCurrent(link, link.dataset.part === name);
     if (this.job.masked) {
       fill(this.#place, h("p", { class: "empty" }, `It belongs to ${ownerOf(this.job)}: what it does is for them to see.`));
       return;
@@ -221,12 +217,11 @@ function attemptsTable(job) {
     cell("Ranks", attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
     cell("Resumed from", attempt.resumed_from === null ? UNKNOWN : h("code", {}, plainName(attempt.resumed_from))),
     cell("How it ended", plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
-  return h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Attempts"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
+  return table("plain-table", "Attempts", heads, rows);
 }
 
 /** What hold, release and retry do to each job; the manual has the same table. */
 function wordsTable() {
-  const heads = ["a job that", ...VERBS].map((head) => h("th", { scope: "col" }, head));
   const rows = VERB_ROWS.map((row) => h("tr", {}, h("th", { scope: "row" }, row.job), VERBS.map((verb) => h("td", { "data-label": verb }, row[verb]))));
-  return h("details", { class: "numbers" }, h("summary", {}, "What hold, release and retry do"), h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Verbs for jobs"), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
+  return h("details", { class: "numbers" }, h("summary", {}, "What hold, release and retry do"), table("plain-table", "Verbs for jobs", ["a job that", ...VERBS], rows));
 }

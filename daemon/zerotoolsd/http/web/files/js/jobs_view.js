@@ -1,16 +1,14 @@
 // The queue: what runs, what waits and why, what is over.
 
-import { fillOnce, h, keyed, setText } from "./dom.js";
-import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, isNumber, measure, now, hasSpeed, ownerOf, plainName, stateOf, titleOf } from "./format.js";
-import { SmallCurves } from "./small_curves.js";
-import { sparkline } from "./sparkline.js";
+import { fillOnce, h, keyed, later, setText, svg, table } from "./dom.js";
+import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 
 const FILTERS = [["open", "Open"], ["over", "Over"], ["all", "All"]];
 const MOST_COMPARED = 8;
 const WAITS = new Set(OPEN.filter((state) => !RUNS.has(state)));
 
 /** Whether a job is one of those that are asked for. */
-export function isShown(job, { filter, text, mine }, uid) {
+function isShown(job, { filter, text, mine }, uid) {
   if (filter === "open" && OVER.has(job.state)) return false;
   if (filter === "over" && !OVER.has(job.state)) return false;
   if (mine && job.uid !== uid) return false;
@@ -74,16 +72,12 @@ export class JobsView {
     const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
       h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
     const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
-    const heads = ["", "Job", "Owner", "State", "Progress", "Loss", "Speed", "Checkpoint"];
-    const table = h("table", { class: "jobs" },
-      h("caption", { class: "unseen" }, "Jobs"),
-      h("thead", {}, h("tr", {}, heads.map((head, index) => h("th", { scope: "col" }, index ? head : h("span", { class: "unseen" }, "Compare"))))),
-      this.#rows);
+    const heads = [h("span", { class: "unseen" }, "Compare"), "Job", "Owner", "State", "Progress", "Loss", "Speed", "Checkpoint"];
     return h("div", {},
       h("h1", { class: "unseen" }, "Jobs"),
       this.#strip,
       h("div", { class: "bar" }, this.search, h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Which jobs"), filters), mine, h("span", { class: "grow" }), this.#compare),
-      table, this.#empty, this.#more);
+      table("jobs", "Jobs", heads, this.#rows), this.#empty, this.#more);
   }
 
   #want(change) {
@@ -239,4 +233,86 @@ export function whyOf(job) {
 function savedWords(saved) {
   const sure = saved.verified;
   return [`step ${count(saved.step)} `, h("span", { class: sure ? "good" : "quiet", title: sure ? `verified ${ago(sure.time)}` : (saved.not_verified ?? "not verified") }, sure ? "✓ verified" : "not verified")];
+}
+
+const POINTS = 60;
+const AGAIN_MS = 30000;
+
+// The curves of the rows that are in sight, read one after the other.
+class SmallCurves {
+  #session;
+  #told;
+  #known = new Map();
+  #wanted = new Set();
+  #running = false;
+  #ended = new AbortController();
+  #callOff = null;
+
+  /** `told()` is called where one was read. */
+  constructor(session, told) {
+    this.#session = session;
+    this.#told = told;
+  }
+
+  close() {
+    this.#ended.abort();
+    this.#callOff?.();
+  }
+
+  /** What was read of a job: `{key, values}`, or null. */
+  of(id) {
+    const found = this.#known.get(id);
+    return found?.values ? found : null;
+  }
+
+  /** Read that of this job, where it is older than what the job may have reported since. */
+  want(id, grows) {
+    const known = this.#known.get(id);
+    if (known && !(grows && performance.now() - known.asked > AGAIN_MS)) return;
+    this.#wanted.add(id);
+    if (!this.#running) this.#next();
+  }
+
+  async #next() {
+    const [id] = this.#wanted;
+    this.#running = id !== undefined && !this.#ended.signal.aborted;
+    if (!this.#running) return;
+    this.#wanted.delete(id);
+    const asked = performance.now();
+    this.#known.set(id, { ...this.#known.get(id), asked });
+    try {
+      const found = await this.#session.get(`/v1/jobs/${id}/curves?points=${POINTS}`, { signal: this.#ended.signal });
+      this.#known.set(id, { asked, values: found.steps.loss ?? [], key: `${found.steps.step.at(-1)}` });
+      this.#told();
+    } catch {
+      // Another user's, or gone: there is no curve then.
+    }
+    this.#callOff = later(() => this.#next(), performance.now() - asked);
+  }
+}
+
+const WIDTH = 96;
+const HEIGHT = 22;
+
+/** The points of a polyline; of no or equal values a line in the middle. */
+function pointsOf(values, width = WIDTH, height = HEIGHT) {
+  const known = values.filter(isNumber);
+  if (known.length < 2) return "";
+  const least = Math.min(...known);
+  const span = Math.max(...known) - least;
+  return known
+    .map((value, index) => {
+      const x = (index / (known.length - 1)) * (width - 2) + 1;
+      const y = span > 0 ? height - 2 - ((value - least) / span) * (height - 4) : height / 2;
+      return `${x.toFixed(1)},${y.toFixed(1)}`;
+    })
+    .join(" ");
+}
+
+// A curve in the space of a word.
+function sparkline(values) {
+  const made = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, class: "spark", "aria-hidden": "true" });
+  const points = pointsOf(values);
+  if (points) made.append(svg("polyline", { points }));
+  return made;
 }

@@ -2,11 +2,9 @@
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
 import { byOwner, stacked } from "./curve_data.js";
-import { fill, fillOnce, h, setText } from "./dom.js";
-import { UNKNOWN, bytes, isNumber, measure, now, percent, plainName, titleOf } from "./format.js";
-import { JOB_ON_GPU, daysOf, gpuHours } from "./gpu_use.js";
+import { fill, fillOnce, h, later, setText, wideTable } from "./dom.js";
+import { UNKNOWN, bytes, isNumber, measure, now, percent, plainName } from "./format.js";
 import { HeatMap } from "./heat_map.js";
-import { later } from "./later.js";
 import { passes } from "./session.js";
 
 const SPANS = [[900, "15 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 days"], [2592000, "30 days"]];
@@ -153,7 +151,7 @@ export class MachinePast {
     const used = series[`gpu.${gpu.uuid}.memory_used_bytes`]?.mean ?? [];
     const values = this.#wants.shown === "memory" ? used : (series[`gpu.${gpu.uuid}.utilization_percent`]?.mean ?? []);
     const jobs = Object.keys(series).map((name) => [jobIn(JOB_ON_GPU, name, gpu.uuid), name]).filter(([job]) => job !== null);
-    const more = (index) => jobs.filter(([, name]) => series[name].mean[index] > 0).map(([job]) => `, ${this.#jobName(job)}`).join("");
+    const more = (index) => jobs.filter(([, name]) => series[name].mean[index] > 0).map(([job]) => `, ${this.#page.store.titleOf(job)}`).join("");
     return { ...this.#scaled(values, gpu.total ?? Math.max(1, ...used.filter(isNumber))), key: gpu.key, href: `#/machine/${gpu.key}`, title: gpu.title, more };
   }
 
@@ -220,10 +218,10 @@ export class MachinePast {
     for (let index = columns.length - 1; index >= 0; index -= 1) {
       const owner = owners[index];
       const tint = owner ? colour(owner.job) : style("--others");
-      lines.push({ name: owner ? this.#jobName(owner.job) : "others", colour: tint, fill: tint, real: columns[index] });
+      lines.push({ name: owner ? this.#page.store.titleOf(owner.job) : "others", colour: tint, fill: tint, real: columns[index] });
       data.push(sums[index]);
     }
-    const label = [summary(title, times, sums.at(-1)), ...owners.map((owner) => `${this.#jobName(owner.job)}: at most ${bytes(Math.max(...owner.values.filter(isNumber)))}`)].join(". ");
+    const label = [summary(title, times, sums.at(-1)), ...owners.map((owner) => `${this.#page.store.titleOf(owner.job)}: at most ${bytes(Math.max(...owner.values.filter(isNumber)))}`)].join(". ");
     this.#chart(title).draw({ label, height: 200, lines, log: false, stack: true, x: TIME_AXIS, y: { words: bytes, range: (plot, least, most) => [0, Math.max(1, total ?? most * 1.05)] } }, data);
   }
 
@@ -231,11 +229,6 @@ export class MachinePast {
     const line = { name: title, colour: colour(0) };
     const range = (plot, least, greatest) => [0, Math.max(most ?? 1, greatest)];
     this.#chart(title).draw({ label: summary(title, times, values), height: 200, lines: [line], log: false, x: TIME_AXIS, y: { words, range } }, [times, values]);
-  }
-
-  #jobName(id) {
-    const job = this.#page.store.jobs.get(id);
-    return job ? titleOf(job) : `#${id}`;
   }
 
   #userName(uid) {
@@ -258,7 +251,7 @@ export class MachinePast {
     fillOnce(this.#use, [rows, heads], () => [
       h("h2", {}, "Who used the GPUs"),
       h("p", { class: "quiet" }, `GPU-hours in which a job had memory there, in the last ${SPANS.find(([seconds]) => seconds === this.#wants.seconds)[1]}. This machine has ${gpus.length}, which is ${words((gpus.length * this.#wants.seconds) / 3600)} GPU-hours.`),
-      rows.length ? h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "GPU-hours by user and day" }, h("table", { class: "use" }, h("caption", { class: "unseen" }, "GPU-hours by user and day"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows.map(([user, ...values]) => h("tr", {}, h("th", { scope: "row" }, user), values.map((value) => h("td", {}, value))))))) : h("p", { class: "empty" }, "No job had memory on a GPU."),
+      rows.length ? wideTable("use", "GPU-hours by user and day", heads, rows.map(([user, ...values]) => h("tr", {}, h("th", { scope: "row" }, user), values.map((value) => h("td", {}, value))))) : h("p", { class: "empty" }, "No job had memory on a GPU."),
     ]);
   }
 }
@@ -269,4 +262,41 @@ const spanWords = (seconds) => (seconds < 120 ? `${seconds} s` : seconds < 7200 
 function jobIn(pattern, name, uuid) {
   const found = pattern.exec(name);
   return found && (uuid === undefined || found[2] === uuid) ? Number(found[1]) : null;
+}
+
+/** The part of a point that a job has on average if it has neither, one or both of its ends there. */
+const PART = [1, 1 / 2, 1 / 3];
+const JOB_ON_GPU = /^job\.(\d+)\.gpu\.(.+)\.memory_used_bytes$/;
+
+/** The days from `begin` to `end`, each by its midnight in the time of this browser, in seconds. */
+export function daysOf(begin, end) {
+  const date = new Date(begin * 1000);
+  date.setHours(0, 0, 0, 0);
+  const found = [];
+  for (; date.getTime() / 1000 < end; date.setDate(date.getDate() + 1)) found.push(date.getTime() / 1000);
+  return found;
+}
+
+/** Hours of GPUs on which a job had memory: for each uid (null: unknown) a list with an entry for each
+ * of `days`, the user with most hours first. `past` is an answer of the history, `uids` maps jobs to
+ * uids. A job begins and ends within a point of the history: these points count in part. */
+export function gpuHours(past, uids, days) {
+  const { times, series, step_seconds: step } = past;
+  const found = new Map();
+  for (const [name, { mean }] of Object.entries(series)) {
+    const job = JOB_ON_GPU.exec(name);
+    if (!job) continue;
+    const uid = uids.get(Number(job[1])) ?? null;
+    if (!found.has(uid)) found.set(uid, days.map(() => 0));
+    const hours = found.get(uid);
+    const held = (index) => isNumber(mean[index]) && mean[index] > 0;
+    for (const [index, time] of times.entries()) {
+      if (!held(index)) continue;
+      const edges = Number(index > 0 && !held(index - 1)) + Number(index < times.length - 1 && !held(index + 1));
+      const day = days.findLastIndex((each) => each <= time);
+      hours[Math.max(0, day)] += (PART[edges] * step) / 3600;
+    }
+  }
+  const sum = (hours) => hours.reduce((a, b) => a + b, 0);
+  return [...found.entries()].sort((a, b) => sum(b[1]) - sum(a[1]));
 }

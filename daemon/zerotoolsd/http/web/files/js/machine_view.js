@@ -1,14 +1,14 @@
 // The machine: whose memory it is now, and what was measured until now.
 
 import { fill, fillOnce, h, setText } from "./dom.js";
-import { UNKNOWN, bytes, isNumber, percent, plainName, titleOf } from "./format.js";
+import { UNKNOWN, bytes, isNumber, percent, plainName } from "./format.js";
 import { MachinePast } from "./machine_past.js";
 
 const DRIVERS_OWN = 2 ** 30;
 
 /** The memory of a GPU by who holds it: jobs, other processes, nobody, free. `ours` are the bytes of
  * jobs by the history's newest point. */
-export function sharesOf(gpu, ours) {
+function sharesOf(gpu, ours) {
   const used = gpu.memory_used_bytes;
   const total = gpu.memory_total_bytes;
   if (!isNumber(used) || !isNumber(total) || total <= 0) return null;
@@ -95,13 +95,8 @@ export class MachineView {
       shares ? memoryBar(shares, `Memory of GPU ${gpu.index}`) : null,
       h("p", { class: "memory" }, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`, shares?.residue ? h("span", { class: "bad" }, ` ${bytes(shares.residue)} held by no process`) : null),
       h("p", { class: "quiet chips" }, facts.map(([name, value, meaning]) => h("span", { class: meaning ?? "" }, `${name} ${value}`.trim()))));
-    const names = mine.map((lease) => [lease.job_id, this.#jobName(lease.job_id), lease.held_by]);
+    const names = mine.map((lease) => [lease.job_id, this.#page.store.titleOf(lease.job_id), lease.held_by]);
     fillOnce(jobs, names, () => (names.length ? names.map(([id, name, held]) => [h("a", { href: `#/jobs/${id}` }, name), held ? h("span", { class: "warning" }, ` held: ${plainName(held)}`) : null, " "]) : h("span", { class: "quiet" }, "no job")));
-  }
-
-  #jobName(id) {
-    const job = this.#page.store.jobs.get(id);
-    return job ? titleOf(job) : `#${id}`;
   }
 
   #drawHost(host) {
@@ -121,7 +116,7 @@ export class MachineView {
 }
 
 /** A bar of who holds how much; its label says it in words. */
-export function memoryBar(shares, what) {
+function memoryBar(shares, what) {
   const parts = [["jobs", "jobs"], ["others", "other programs"], ["residue", "no process"], ["free", "free"]].filter(([name]) => shares[name] > 0);
   const words = parts.map(([name, text]) => `${text} ${bytes(shares[name])}`).join(", ");
   const bar = h("div", { class: "memory-bar", role: "img", "aria-label": `${what}: ${words}`, title: words }, parts.map(([name]) => {

@@ -2,7 +2,7 @@
 
 import { Alerts } from "./alerts.js";
 import { askLeave, showKeys } from "./dialogs.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, h, setCurrent, setText } from "./dom.js";
 import { plainName } from "./format.js";
 import { JobsView } from "./jobs_view.js";
 import { Away, ENDED, LIVE, Session } from "./session.js";
@@ -34,6 +34,7 @@ class Page {
     byId("help").addEventListener("click", () => showKeys());
     byId("leave").addEventListener("click", () => this.leave());
     addEventListener("keydown", (event) => this.#key(event));
+    for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#drop(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
     await this.#identify();
     this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
@@ -68,20 +69,18 @@ class Page {
     const place = `${page}/${id ?? ""}`;
     if (id !== null) rest.shift();
     this.#asked = place;
+    const View = page in LATER ? await this.#load(page) : JobsView;
+    if (this.#asked !== place || View === null || this.session.state === ENDED) return;
     if (this.#view && place === this.#place) {
       this.#view.turn?.(rest);
       return;
     }
-    const View = page in LATER ? await this.#load(page) : JobsView;
-    if (this.#asked !== place || View === null || this.session.state === ENDED) return;
     this.#view?.close();
     this.#place = place;
     this.#view = id === null ? new View(this, rest) : new View(this, id, rest);
     fill(byId("main"), this.#view.element);
     for (const link of document.querySelectorAll("nav [data-page]")) {
-      const here = link.dataset.page === (id === null ? page : "jobs");
-      if (here) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      setCurrent(link, link.dataset.page === (id === null ? page : "jobs"), "page");
     }
     if (document.activeElement !== document.body) byId("main").focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -133,6 +132,17 @@ class Page {
       h("h1", {}, this.session.me ? "This session has ended" : "This tab has no session"),
       h("p", {}, "Type this on the machine that trains, and open the link that it prints:"),
       h("pre", {}, "zerotools web")));
+  }
+
+  // A browser would leave the page to show the file. Text that is dropped into a field stays there.
+  async #drop(event) {
+    if (!event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    if (event.type !== "drop" || this.session.state !== LIVE) return;
+    const files = [...event.dataTransfer.files];
+    location.hash = "#/submit";
+    await this.show();
+    await this.#view?.take?.(files);
   }
 
   #key(event) {

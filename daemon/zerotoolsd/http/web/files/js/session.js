@@ -6,7 +6,6 @@
 // page of somebody else's that is loaded in its place does not find them.
 
 import { setNow } from "./format.js";
-import { bytesOfHex, hexOfBytes } from "./hex.js";
 import { answerTabs, forget, fromAnotherTab, keep, kept } from "./secrets.js";
 
 const AGAIN_MS = 2000;
@@ -14,11 +13,11 @@ const PATIENCE_MS = 20000;
 const STAYS_MS = 5000;
 
 export const LIVE = "live";
-export const LOST = "lost";
+const LOST = "lost";
 export const ENDED = "ended";
 
 /** A request that the daemon refused; `message` is its sentence. */
-export class Refused extends Error {
+class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail ?? problem.title ?? `HTTP status ${status}`);
     this.status = status;
@@ -60,9 +59,9 @@ export class Session extends EventTarget {
     answerTabs(async () => (this.state === LIVE && (await this.#prove()) ? this.#secrets : null));
   }
 
-  /** The JSON of an answer; `signal` gives it up. */
-  async get(path, { signal } = {}) {
-    const answer = await this.request(path, { signal });
+  /** The JSON of an answer; `signal` gives it up, and one that is `slow` may take minutes. */
+  async get(path, { signal, slow = false } = {}) {
+    const answer = await this.request(path, { signal, endless: slow });
     return answer.json();
   }
 
@@ -161,4 +160,12 @@ function anyOf(signals) {
     else each.addEventListener("abort", () => both.abort(each.reason), { once: true });
   }
   return both.signal;
+}
+
+export const hexOfBytes = (bytes) => [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/** Text that is none gives no bytes. */
+export function bytesOfHex(text) {
+  const pairs = /^(?:[0-9a-f]{2})*$/.test(text) ? (text.match(/../g) ?? []) : [];
+  return new Uint8Array(pairs.map((pair) => parseInt(pair, 16)));
 }

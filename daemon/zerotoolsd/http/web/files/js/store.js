@@ -3,10 +3,8 @@
 // Events say that a job has changed; its progress is no event, so that jobs that run are asked for
 // every few seconds. While nobody looks nothing is asked for and nothing is drawn.
 
-import { follow } from "./event_stream.js";
-import { RUNS } from "./format.js";
-import { JobLists } from "./job_lists.js";
-import { later } from "./later.js";
+import { later } from "./dom.js";
+import { OPEN, RUNS, titleOf } from "./format.js";
 import { Away, LIVE } from "./session.js";
 
 const RUNNING_MS = 3000;
@@ -44,6 +42,11 @@ export class Store extends EventTarget {
 
   get jobs() {
     return this.#lists.jobs;
+  }
+
+  /** `#7 tiny`; of a job that is not shown its number alone. */
+  titleOf(id) {
+    return titleOf(this.jobs.get(id) ?? { id });
   }
 
   get more() {
@@ -175,5 +178,117 @@ export class Store extends EventTarget {
       if (what === "events") this.#changed = new Set();
       this.dispatchEvent(new CustomEvent(what, { detail: { jobs } }));
     });
+  }
+}
+
+// Server-sent events over fetch: EventSource would send the cookie to whoever listens at the port
+// after the daemon is gone.
+
+/** The events in the text of a stream so far, and what is left of it. */
+export function parseEvents(text) {
+  const events = [];
+  const parts = text.split("\n\n");
+  const rest = parts.pop();
+  for (const part of parts) {
+    const event = { id: null, kind: "message", data: "" };
+    for (const line of part.split("\n")) {
+      if (line.startsWith("id: ")) event.id = Number(line.slice(4));
+      else if (line.startsWith("event: ")) event.kind = line.slice(7);
+      else if (line.startsWith("data: ")) event.data += line.slice(6);
+    }
+    if (event.id !== null) events.push({ ...event, data: JSON.parse(event.data) });
+  }
+  return { events, rest };
+}
+
+/** Call `take(event)` for every event behind `since`, until `signal`; raises where it breaks. */
+async function follow(session, since, take, signal) {
+  const answer = await session.request(`/v1/events/stream?since=${since}`, { signal, endless: true });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const found = parseEvents(rest + value);
+    rest = found.rest;
+    for (const event of found.events) take(event);
+  }
+}
+
+const PAGE = 100;
+const MOST = 1000;
+
+// The jobs that are shown, read with as few requests as possible: those that run again and again, all
+// of them where something has happened. A job that has not changed stays the same object.
+class JobLists {
+  jobs = new Map();
+  /** States of which there are more jobs than are shown. */
+  cut = new Set();
+  /** Whether there are more, and whether they can be asked for. */
+  more = false;
+  #session;
+  #limit = PAGE;
+  #known = new Map();
+
+  constructor(session) {
+    this.#session = session;
+  }
+
+  showMore() {
+    this.#limit = Math.min(MOST, this.#limit + 2 * PAGE);
+    this.#known.clear();
+  }
+
+  /** Read all that is shown. */
+  async readAll() {
+    const newest = await this.#list("");
+    const found = [newest];
+    const cut = new Set();
+    if (newest.next !== null) {
+      // A long queue has these on no first page.
+      for (const state of OPEN) {
+        const list = await this.#list(`&state=${state}`);
+        found.push(list);
+        if (list.next !== null) cut.add(state);
+      }
+    }
+    const jobs = new Map();
+    for (const list of found) for (const job of list.jobs) jobs.set(job.id, this.#same(job));
+    this.jobs = new Map([...jobs.entries()].sort(([a], [b]) => b - a));
+    this.cut = cut;
+    this.more = newest.next !== null && this.#limit < MOST;
+  }
+
+  /** Read those that run; says whether one of them does so no longer. */
+  async readRunning() {
+    const before = [...this.jobs.values()].filter((job) => RUNS.has(job.state));
+    const found = new Set();
+    for (const state of new Set(before.map((job) => job.state))) {
+      const { jobs } = await this.#list(`&state=${state}`);
+      for (const job of jobs) {
+        found.add(job.id);
+        if (this.jobs.has(job.id)) this.jobs.set(job.id, this.#same(job));
+      }
+    }
+    return before.some((job) => !found.has(job.id));
+  }
+
+  #same(job) {
+    const before = this.jobs.get(job.id);
+    return before && (before === job || JSON.stringify(before) === JSON.stringify(job)) ? before : job;
+  }
+
+  async #list(which) {
+    const path = `/v1/jobs?limit=${this.#limit}${which}`;
+    const known = this.#known.get(path);
+    const headers = known ? { "If-None-Match": known.tag } : {};
+    const answer = await this.#session.request(path, { headers }).catch((error) => {
+      if (error.status === 304 && known) return null;
+      throw error;
+    });
+    if (answer === null) return known.list;
+    const list = await answer.json();
+    if (answer.headers.has("ETag")) this.#known.set(path, { tag: answer.headers.get("ETag"), list });
+    return list;
   }
 }

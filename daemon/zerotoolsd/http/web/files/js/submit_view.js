@@ -1,8 +1,8 @@
 // A job from a text: what it is, whether it would be accepted and what it needs, and then it is queued.
 
+import { field, termFields, termsOf, valuesOf } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
 import { titleOf } from "./format.js";
-import { field, termFields, termsOf, valuesOf } from "./forms.js";
 import { sampleShown } from "./job_examples.js";
 
 const EXAMPLES = 3;
@@ -11,13 +11,21 @@ const MOST_BYTES = 131072;
 const OF_DEEPSPEED = ["zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"];
 
 /** Whether a text is a config of DeepSpeed, and no job file. */
-export function isDeepSpeed(text) {
+function isDeepSpeed(text) {
   try {
     const keys = JSON.parse(text);
     return OF_DEEPSPEED.some((key) => Object.hasOwn(keys, key));
   } catch {
     return false;
   }
+}
+
+// The text of a file. Raises an Error, as for a directory.
+async function textOf(file) {
+  if (file.size > MOST_BYTES) throw new Error(`${file.name} has ${file.size} bytes, and a job file may have ${MOST_BYTES}`);
+  return file.text().catch((error) => {
+    throw new Error(`${file.name} cannot be read: ${error.message}`);
+  });
 }
 
 export class SubmitView {
@@ -40,7 +48,7 @@ export class SubmitView {
 
   constructor(page) {
     this.#page = page;
-    const files = h("input", { type: "file", multiple: true, accept: ".toml,.json", "aria-label": "Choose files", onchange: (event) => this.#take(event.target.files) });
+    const files = h("input", { type: "file", multiple: true, accept: ".toml,.json", "aria-label": "Choose files", onchange: (event) => this.take(event.target.files) });
     const terms = h("details", { class: "numbers" }, h("summary", {}, "Name, priority and time"), h("div", { class: "fields" },
       field({ name: "name", label: "Name", maxlength: 200 }),
       field({ name: "priority", label: "Priority", kind: "number", min: -MOST_PRIORITY, max: MOST_PRIORITY, step: 1, hint: "the higher one starts first; 0 if empty" }),
@@ -51,7 +59,6 @@ export class SubmitView {
       this.#look();
     }, oninput: () => this.#change() }, this.#text, h("div", { class: "bar" }, files, this.#beside), terms, h("div", { class: "bar" }, this.#check, this.#queue), this.#said, this.#refused, this.#found);
     this.element = h("section", {}, h("h1", {}, "Submit a job"), this.#form);
-    for (const kind of ["dragover", "drop"]) this.element.addEventListener(kind, (event) => this.#drop(event));
     this.#recall();
   }
 
@@ -78,26 +85,26 @@ export class SubmitView {
     return this.#form.elements.text;
   }
 
-  #drop(event) {
-    event.preventDefault();
-    if (event.type === "drop") this.#take(event.dataTransfer.files);
-  }
-
-  async #take(files) {
-    for (const file of files) {
-      if (file.size > MOST_BYTES) {
-        setText(this.#refused, `${file.name} has ${file.size} bytes, and a job file may have ${MOST_BYTES}`);
-        return;
-      }
-      const text = await file.text();
-      if (isDeepSpeed(text) && this.#input.value.trim() !== "") this.#deepspeed = { name: file.name, text };
-      else if (isDeepSpeed(this.#input.value) && !isDeepSpeed(text)) {
-        this.#deepspeed = { name: this.#source ?? "deepspeed.json", text: this.#input.value };
-        this.#put(text, file.name);
-      } else this.#put(text, file.name);
+  /** Put files into the form: job files, and DeepSpeed's config. */
+  async take(files) {
+    let refused = "";
+    try {
+      for (const file of files) this.#add(await textOf(file), file.name);
+    } catch (error) {
+      refused = error.message;
     }
     this.#change();
+    setText(this.#refused, refused);
     this.#drawBeside();
+  }
+
+  #add(text, name) {
+    const before = this.#input.value;
+    if (isDeepSpeed(text) && !isDeepSpeed(before) && before.trim() !== "") this.#deepspeed = { name, text };
+    else {
+      if (isDeepSpeed(before) && !isDeepSpeed(text)) this.#deepspeed = { name: this.#source ?? "deepspeed.json", text: before };
+      this.#put(text, name);
+    }
   }
 
   #put(text, name) {

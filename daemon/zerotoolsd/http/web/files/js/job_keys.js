@@ -1,4 +1,4 @@
-// The keys of a job that its author set, and what was changed of them. No page, no requests.
+// Keys of job files: those that an author set, what was changed of them, and what differs between jobs.
 
 const HIDDEN = new Set(["env", "captured_env"]);
 const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -38,4 +38,24 @@ export function parseKeys(text) {
   }
   if (!isTable(found)) throw new Error("the keys must be one object of JSON");
   return found;
+}
+
+/** Keys that differ between any two jobs, or that are no part of the job file. */
+const LEFT_OUT = new Set(["name", "output_dir", "captured_env"]);
+
+function* leaves(tree, prefix = "") {
+  for (const [name, value] of Object.entries(tree)) {
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) yield* leaves(value, `${prefix}${name}.`);
+    else yield [`${prefix}${name}`, value];
+  }
+}
+
+/** The keys whose values are not the same in all `jobs`, of those that an author of them set: `[key,
+ * [value, ...]]`, sorted. A key that a job does not have is undefined there. */
+export function differences(jobs) {
+  const all = jobs.map(({ spec }) => new Map(leaves(Object.fromEntries(Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name))))));
+  const set = new Set(jobs.flatMap((job) => job.set_keys ?? Object.keys(job.spec)));
+  const isSet = (key) => key.split(".").some((_, at, words) => set.has(words.slice(0, at + 1).join(".")));
+  const keys = [...new Set(all.flatMap((each) => [...each.keys()]))].filter(isSet).sort();
+  return keys.map((key) => [key, all.map((each) => each.get(key))]).filter(([, values]) => new Set(values.map((value) => JSON.stringify(value))).size > 1);
 }
