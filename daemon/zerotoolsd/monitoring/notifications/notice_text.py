@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 from zerotools.core.counts import count_text
 from zerotools.jobs import states
@@ -17,6 +18,7 @@ from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConfig
+from zerotoolsd.monitoring.notifications.webhooks import place_of
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.stored_values import one_line
@@ -155,15 +157,21 @@ class JobNotices:
         return any(True for _ in self._targets(spec, notice))
 
     def _targets(self, spec: JobSpec | None, notice: str) -> Iterator[tuple[str, str]]:
-        if self._config.webhook is not None and notice in self._config.on:
-            yield WEBHOOK, self._config.webhook
-        for place in self._config.places:
-            if notice in place.on:
+        """Yield channel and target of each recipient. Each address gets the notice once, by the
+        place that has it if there is one: only a place can sign messages.
+        """
+        places = [place for place in self._config.places if notice in place.on]
+        addresses = set[object]()
+        for place in places:
+            if place.url is None or _add_address(place.url, addresses):
                 yield PLACE, place.name
+        ours = self._config.webhook if notice in self._config.on else None
+        if ours is not None and _add_address(ours, addresses):
+            yield WEBHOOK, ours
         if spec is None or notice not in spec.notify.on:
             return
-        if spec.notify.webhook not in (None, self._config.webhook):
-            yield WEBHOOK, str(spec.notify.webhook)
+        if spec.notify.webhook is not None and _add_address(spec.notify.webhook, addresses):
+            yield WEBHOOK, spec.notify.webhook
         if spec.notify.command:
             yield COMMAND, json.dumps(spec.notify.command)
 
@@ -259,6 +267,17 @@ def _step_line(step: Mapping[str, Any]) -> str:
     of_steps = f" of {steps}" if type(steps) is int else ""
     shown = f", loss {loss:.4g}" if isinstance(loss, float) else ""
     return f"step {number}{of_steps}{shown}"
+
+
+def _add_address(url: str, addresses: set[object]) -> bool:
+    """Add the address `url` to `addresses`. Return False if it is in there, maybe in other
+    words.
+    """
+    parts = urlsplit(url)
+    address = (*place_of(url), parts.path or "/", parts.query)
+    is_new = address not in addresses
+    addresses.add(address)
+    return is_new
 
 
 def _key(job_id: int, created: float, name: str, channel: str, target: str) -> str:

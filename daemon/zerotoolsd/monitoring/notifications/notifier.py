@@ -111,7 +111,8 @@ class JobNotifier:
             self.courier.cancel()
 
 
-AT_A_TIME = 8
+AT_A_TIME = 16
+"""The number of concurrent deliveries. A quarter of them are for one user."""
 FIRST_SECONDS, MOST_SECONDS = 5.0, 3600.0
 """Seconds to wait after the first failed delivery, and the longest wait.
 

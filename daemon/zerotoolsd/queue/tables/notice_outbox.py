@@ -112,16 +112,17 @@ class Outbox:
     def due(self, now: float, limit: int) -> list[Notice]:
         """Return at most `limit` notices that are due, the oldest first.
 
-        At most a quarter of them are notices of one user, and of these the first to each
-        recipient are preferred, so that one slow address delays neither other users nor the other
-        recipients. A notice is also due if it would wait for longer than any does, because the
-        clock was set back.
+        At most a quarter of them are notices of one user. Of these, the first to each recipient
+        are preferred, and recipients that have refused none of the waiting notices. So slow
+        addresses delay neither other users nor the other recipients. A notice is also due if it
+        would wait for longer than any does, because the clock was set back.
         """
         rows = self._sql(
-            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY turn, id)"
-            " AS place FROM (SELECT *, row_number() OVER (PARTITION BY uid, channel, target"
-            " ORDER BY id) AS turn FROM outbox WHERE next_at <= ? OR next_at > ?))"
-            " WHERE place <= ? ORDER BY id LIMIT ?",
+            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY refused, turn,"
+            " id) AS place FROM (SELECT *, row_number() OVER (PARTITION BY uid, channel, target"
+            " ORDER BY id) AS turn FROM (SELECT *, max(tries > 0) OVER (PARTITION BY channel,"
+            " target) AS refused FROM outbox) WHERE next_at <= ? OR next_at > ?))"
+            " WHERE place <= ? ORDER BY refused, id LIMIT ?",
             (now, now + _LONGEST_WAIT, max(1, limit // 4), limit),
         )
         return [_notice(row) for row in rows]

@@ -92,6 +92,20 @@ def test_the_administrator_is_told_of_all_jobs_and_each_address_once() -> None:
     assert len(told(a_row(webhook=URL), "failed", webhook=URL)) == 1
 
 
+@pytest.mark.parametrize("url", [URL, "https://HOOKS.slack.com:443/x"])
+def test_places_and_webhooks_of_one_address_get_a_notice_once(url: str) -> None:
+    place = NoticePlace(name="lab", url=url, on=("failed",))
+    twice = NoticePlace(name="again", url=URL)
+    config = {"places": (place, twice), "webhook": URL}
+    job = a_row(webhook=URL, on=["failed", "started", "cancelled"])
+    assert [each.target for each in told(job, "failed", **config)] == ["lab"]
+    assert [each.target for each in told(job, "succeeded", **config)] == ["again"]
+    only_mine = told(job, "cancelled", **config)
+    assert [each.channel for each in only_mine] == ["webhook"], "the places do not want it"
+    other = replace(place, url="https://hooks.slack.com/y")
+    assert len(told(job, "failed", places=(other,), webhook=URL)) == 2
+
+
 def test_a_stall_has_one_id_for_each_attempt() -> None:
     teller, job = JobNotices(NotifyConfig(), "box1"), a_row(webhook=URL)
     assert teller.wants(job, "stalled")

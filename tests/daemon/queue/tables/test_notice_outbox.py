@@ -85,6 +85,20 @@ def test_nobody_keeps_others_waiting(store: Store) -> None:
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "theirs", "elsewhere"]
 
 
+def test_recipients_that_refused_a_notice_come_last(store: Store) -> None:
+    """Two addresses hang, with many notices each; a user gets two deliveries at a time."""
+    hang = [f"https://hangs-{number}/" for number in (1, 2)]
+    put(store, [a_notice(f"{url} {number}", target=url) for number in range(5) for url in hang])
+    put(store, [a_notice("elsewhere", target="https://other/")])
+    first = store.outbox.due(1.0, 8)
+    assert [each.key for each in first] == [f"{url} 0" for url in hang]
+    for each in first:
+        store.outbox.failed(each, 50.0, "no answer")
+    assert [each.key for each in store.outbox.due(1.0, 8)] == ["elsewhere", f"{hang[0]} 1"]
+    put(store, [a_notice("theirs", uid=2)])
+    assert [each.key for each in store.outbox.due(1.0, 2)] == ["elsewhere", "theirs"]
+
+
 def test_a_clock_that_is_set_back_keeps_no_notice_waiting(store: Store) -> None:
     put(store, [a_notice("a", next_at=9e9), a_notice("b", next_at=1000.0 + 3600)])
     assert [each.key for each in store.outbox.due(1000.0, 8)] == ["a"]
