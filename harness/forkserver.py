@@ -183,7 +183,8 @@ def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
         importlib.import_module(name)
     if "deepspeed" in modules:
         remember_processor()
-    if "zerotoolsd.trainer.session" in modules and "deepspeed" not in modules:
+    has_gpu = Path("/dev/nvidiactl").exists()  # for each, a backward pass starts a thread
+    if "zerotoolsd.trainer.session" in modules and "deepspeed" not in modules and not has_gpu:
         train_tiny_model()
     gc.freeze()  # the collector skips the imported objects, so that their pages stay shared
     return Server(requests).serve()

@@ -83,10 +83,11 @@ def deepspeed_seconds(spec: JobSpec, config: dict[str, Any], steps: int) -> list
 
 def _model(spec: JobSpec) -> Any:
     torch.manual_seed(spec.seed)
-    model = AutoModelForCausalLM.from_config(read_config(spec.model))
+    with torch.device(spec.device):  # where a billion random numbers take no time
+        model = AutoModelForCausalLM.from_config(read_config(spec.model))
     if spec.train.activation_checkpointing:
         checkpoint_activations(model)
-    return model.to(spec.device).train()
+    return model.train()
 
 
 def _tokens(spec: JobSpec, model: Any, steps: int) -> torch.Tensor:

@@ -212,11 +212,14 @@ def _names() -> Any:
 
 
 CHECKS = {
-    "memory of attention": Check("the estimate within 10 %, by its kernel", 90, attention_memory),
+    "memory of attention": Check(
+        "the estimate within 10 %, by its kernel", 90, attention_memory, shared=True
+    ),
     "memory of flex attention": Check(
         "the estimate within 10 %",
         120,
         flex_memory,
         "flex_attention has no backward pass on CPUs",
+        shared=True,
     ),
 }

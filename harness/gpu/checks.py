@@ -31,12 +31,13 @@ Look = Callable[[str, Path], Found]
 
 class Check(NamedTuple):
     """One row: what passes, how many seconds it may take, and why a CPU cannot show it, if it
-    cannot."""
+    cannot. A check that is `shared` gives the same when others run beside it."""
 
     expected: str
     seconds: float
     look: Look
     not_on_cpu: str | None = None
+    shared: bool = False
 
 
 def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +48,8 @@ def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str
     if device == "cuda":
         del tree["ranks"]
         tree |= {"device": "cuda", "gpus": 1}
+    elif Path("/dev/nvidiactl").exists():
+        tree["env"] = {"CUDA_VISIBLE_DEVICES": "", **tree.get("env", {})}
     return tree
 
 

@@ -22,6 +22,7 @@ from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
+from zerotools.sensors.gpu_memory_use import USUAL_PART
 
 CONFIG = """
 [gpus]
@@ -207,10 +208,14 @@ def killed(device: str, directory: Path) -> Found:
 
 
 def stranger(device: str, directory: Path) -> Found:
-    """Hold memory of the GPU outside of the daemon: a job waits with a message, then runs."""
+    """Hold memory of the GPU outside of the daemon, more than jobs put up with: a job waits with a
+    message, then runs."""
+    import torch
+
+    held = int(USUAL_PART * torch.cuda.mem_get_info()[1]) + GIB
     with _daemon(directory) as client:
-        with _stranger(GIB):
-            _until(lambda: _sees(client, GIB), "the daemon sees the memory")
+        with _stranger(held):
+            _until(lambda: _sees(client, held), "the daemon sees the memory")
             job = _submit(client, _script(device, directory, "pass"))
             said = str(_until(lambda: _waits(client, job), "the job says why it waits"))
         view = _ended(client, job)
@@ -289,7 +294,7 @@ NO_MEMORY = "a CPU has no memory that a driver gives out"
 CHECKS = {
     "warm start": Check("a warm job after a cold one, with a lease by UUID", 120, warm_start),
     "a killed job": Check("its memory is back, its lease is over", 60, killed, NO_MEMORY),
-    "a stranger with 1 GiB": Check("the job waits for it, and says so", 90, stranger, NO_MEMORY),
+    "a stranger on the GPU": Check("the job waits for it, and says so", 90, stranger, NO_MEMORY),
     "out of memory": Check(
         "it is the cause", 60, _of_cause(FILLS, "gpu_memory", "memory"), NO_MEMORY
     ),

@@ -115,9 +115,9 @@ def compiled(device: str, directory: Path) -> Found:
 
 NO_NVCC = "on a CPU nothing of DeepSpeed is built by nvcc"
 CHECKS = {
-    "DeepSpeed": Check("losses of engine torch", 240, deepspeed(compiles=True)),
+    "DeepSpeed": Check("losses of engine torch", 240, deepspeed(compiles=True), shared=True),
     "DeepSpeed without nvcc": Check(
-        "the same, by torch's Adam", 120, deepspeed(compiles=False), NO_NVCC
+        "the same, by torch's Adam", 120, deepspeed(compiles=False), NO_NVCC, shared=True
     ),
-    "torch.compile": Check("losses without it, 1e-4", 180, compiled),
+    "torch.compile": Check("losses without it, 1e-4", 180, compiled, shared=True),
 }

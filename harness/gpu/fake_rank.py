@@ -85,6 +85,24 @@ def first_part(output: Any, input: Any, *arguments: Any, **options: Any) -> None
     output.copy_(input.view(-1)[: output.numel()].view_as(output))
 
 
+def given() -> int:
+    """Return the bytes of the GPU that the driver has given to this process; if it does not say so,
+    as in a container, those that all processes use."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    own = sum(each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid())
+    free, total = torch.cuda.mem_get_info()
+    return int(own or total - free)
+
+
+def constant(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    """Fill a tensor in place of drawing random numbers."""
+    return tensor.fill_(0.02)
+
+
 def _of_all_ranks(run_dir: Path) -> JobSpec:
     """Return the job in `run_dir`, which is written for one rank, for `RANKS`."""
     path = run_dir / "spec.json"
@@ -100,12 +118,15 @@ def main() -> None:
     run_dir: Path = parser.parse_args().run_dir
     os.environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(RANKS))
     spec, rank = _of_all_ranks(run_dir), rank_from()
-    device, free = torch.device(spec.device, *([0] if spec.device == "cuda" else [])), 0
+    device, before = torch.device(spec.device, *([0] if spec.device == "cuda" else [])), 0
     if spec.device == "cuda":
         torch.cuda.set_device(device)
-        free = torch.cuda.mem_get_info(device)[0]
+        torch.cuda.synchronize()  # makes the context
+        before = given()
     dist.init_process_group("fake", rank=rank.index, world_size=rank.world_size, store=FakeStore())
     dist.reduce_scatter_tensor = first_part
+    # A billion random numbers take a minute, and no value is looked at.
+    torch.Tensor.normal_ = constant
     group = FakeGroup(rank, device, dist.group.WORLD)
     vars(checkpointing)["control_group"] = lambda: group.control  # gloo would wait for the others
     steps = Steps(rank, Notifier(None, 0), steps=spec.train.steps)
@@ -116,7 +137,7 @@ def main() -> None:
     found: dict[str, Any] = {"steps": steps.taken, "reserved": 0, "given": 0}
     if spec.device == "cuda":
         found["reserved"] = torch.cuda.max_memory_reserved(device)
-        found["given"] = free - torch.cuda.mem_get_info(device)[0]
+        found["given"] = given() - before
     live = engine.live.memory.ledger.live
     found["ledger"] = [[tier, use, size] for (tier, use), size in live.items() if size]
     print(json.dumps(found), flush=True)

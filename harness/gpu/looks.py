@@ -92,12 +92,14 @@ def marked(device: str, directory: Path) -> Found:
 
 
 CHECKS: Mapping[str, Check] = {
-    "versions": Check("a torch that jobs take, for this device", 120, versions),
+    "versions": Check("a torch that jobs take, for this device", 120, versions, shared=True),
     **machine.CHECKS,
-    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, machine.NO_GPU),
-    "groups of one rank": Check("all elements are summed", 120, groups),
-    "attention": Check("repeated heads as shared ones, 1e-5", 120, attention),
-    "attention kernels": Check("those that has_flash names", 60, kernels, "they are of GPUs"),
+    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, machine.NO_GPU, shared=True),
+    "groups of one rank": Check("all elements are summed", 120, groups, shared=True),
+    "attention": Check("repeated heads as shared ones, 1e-5", 120, attention, shared=True),
+    "attention kernels": Check(
+        "those that has_flash names", 60, kernels, "they are of GPUs", shared=True
+    ),
     **{name: training.CHECKS[name] for name in training.FIRST},
     **predicted.CHECKS,
     **attention_memory.CHECKS,

@@ -1,4 +1,5 @@
-"""Runs the checks one after another within a budget of seconds."""
+"""Runs the checks within a budget of seconds: those that may share the device side by side, then
+the others one after another."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.gpu.checks import Check, Found
@@ -20,63 +24,84 @@ from harness.started import Started
 LEAST_SECONDS = 5.0
 """A check is not begun where less is left of the budget."""
 STATES = {None: "skip", True: "ok", False: "FAIL"}
+CORES_PER_LANE = 4
 
 
 def run_all(
     device: str, budget: float, out: Path, checks: Mapping[str, Check] = CHECKS
 ) -> Iterator[Row]:
-    """Yield a row for each check, in order. `out` gets the output of all."""
-    began = time.monotonic()
+    """Yield a row for each check: first the shared ones, then the others, each in order. `out` gets
+    the output of all."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / LOG).open("ab") as log:
-        for name, check in checks.items():
-            left = budget - (time.monotonic() - began)
-            if device == "cpu" and check.not_on_cpu is not None:
-                yield Row(name, check.expected, check.not_on_cpu, "skip", 0.0)
-            elif left < LEAST_SECONDS:
-                yield Row(name, check.expected, "the budget is used up", "skip", 0.0)
-            else:
-                log.write(f"\n== {name}\n".encode())
-                log.flush()
-                yield _row_of(name, check, device, left, out / LOG)
+    lanes = max(1, (os.cpu_count() or 1) // CORES_PER_LANE)
+    runner = _Runner(device, out, time.monotonic() + budget, lanes)
+    with ThreadPoolExecutor(lanes) as pool:
+        yield from pool.map(runner.row_of, *_named(checks, is_shared=True))
+    yield from map(runner.row_of, *_named(checks, is_shared=False))
 
 
-def _row_of(name: str, check: Check, device: str, left: float, log: Path) -> Row:
-    """Run a check; whatever keeps it from running is a row, too."""
-    began = time.monotonic()
-    try:
-        return _run(name, check, device, left, log)
-    except Exception as error:
-        took = time.monotonic() - began
-        return Row(name, check.expected, f"{type(error).__name__}: {error}", "FAIL", took)
+def _named(checks: Mapping[str, Check], *, is_shared: bool) -> tuple[list[str], list[Check]]:
+    found = {name: check for name, check in checks.items() if check.shared is is_shared}
+    return list(found), list(found.values())
 
 
-def _run(name: str, check: Check, device: str, left: float, log: Path) -> Row:
-    began, place = time.monotonic(), log.stat().st_size
-    seconds = min(left, check.seconds)
-    # Of an interpreter in which the tree is not installed, too.
-    path = os.pathsep.join([str(ROOT), str(ROOT / "daemon"), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
-    with tempfile.TemporaryDirectory() as directory, log.open("ab") as output:
-        command = [sys.executable, "-m", "harness.gpu.looks", name, device, directory]
-        process = Started(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
+@dataclass
+class _Runner:
+    """Runs checks on `device` until `end`, of which `lanes` run at a time."""
+
+    device: str
+    out: Path
+    end: float
+    lanes: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def row_of(self, name: str, check: Check) -> Row:
+        """Run a check; whatever keeps it from running is a row, too."""
+        if self.device == "cpu" and check.not_on_cpu is not None:
+            return Row(name, check.expected, check.not_on_cpu, "skip", 0.0)
+        if self.end - time.monotonic() < LEAST_SECONDS:
+            return Row(name, check.expected, "the budget is used up", "skip", 0.0)
+        began = time.monotonic()
+        log = self.out / f"{name.replace(' ', '-')}.running"  # stays where a check ends the machine
+        log.write_text(f"\n== {name}\n", "utf-8")
         try:
-            # Its own deadlines grow with the load of the machine, and the budget does not.
-            status: int | None = subprocess.Popen.wait(process, seconds)
-        except subprocess.TimeoutExpired:
-            status = None
-        process.end()
-    took = time.monotonic() - began
-    lines = lines_of(log, place)
-    if status is None and left < check.seconds:
-        why = f"the budget was used up after {seconds:.0f} s of its {check.seconds:.0f}"
-        return Row(name, check.expected, why, "skip", took)
-    if status is None:
-        return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
-    if status:
-        return Row(name, check.expected, error_of(lines) or f"status {status}", "FAIL", took)
-    found = answer_of(lines)
-    return Row(name, check.expected, found.words, STATES[found.ok], took, found.memory)
+            return self._run(name, check, log)
+        except Exception as error:
+            took = time.monotonic() - began
+            return Row(name, check.expected, f"{type(error).__name__}: {error}", "FAIL", took)
+        finally:
+            with self._lock, (self.out / LOG).open("ab") as whole:
+                whole.write(log.read_bytes())
+            log.unlink()
+
+    def _run(self, name: str, check: Check, log: Path) -> Row:
+        began, place = time.monotonic(), log.stat().st_size
+        usual = check.seconds * (self.lanes if check.shared else 1)
+        left = self.end - began
+        seconds = min(left, usual)
+        # Of an interpreter in which the tree is not installed, too.
+        path = os.pathsep.join([str(ROOT), str(ROOT / "daemon"), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
+        with tempfile.TemporaryDirectory() as directory, log.open("ab") as output:
+            command = [sys.executable, "-m", "harness.gpu.looks", name, self.device, directory]
+            process = Started(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                # Its own deadlines grow with the load of the machine, and the budget does not.
+                status: int | None = subprocess.Popen.wait(process, seconds)
+            except subprocess.TimeoutExpired:
+                status = None
+            process.end()
+        took = time.monotonic() - began
+        lines = lines_of(log, place)
+        if status is None and left < usual:
+            why = f"the budget was used up after {seconds:.0f} s of its {check.seconds:.0f}"
+            return Row(name, check.expected, why, "skip", took)
+        if status is None:
+            return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
+        if status:
+            return Row(name, check.expected, error_of(lines) or f"status {status}", "FAIL", took)
+        found = answer_of(lines)
+        return Row(name, check.expected, found.words, STATES[found.ok], took, found.memory)
 
 
 def answer_of(lines: Sequence[str]) -> Found:

@@ -41,6 +41,18 @@ def test_a_check_that_does_not_end_is_ended(tmp_path: Path) -> None:
     assert (row.state, row.found) == ("FAIL", "no end after 0 s")
 
 
+def test_checks_that_may_share_the_device_come_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_rows.os, "cpu_count", lambda: 2 * gpu_rows.CORES_PER_LANE)
+    at_once = CHECKS["versions"]._replace(seconds=0)
+    checks = {"a": at_once._replace(shared=False), "b": at_once, "c": at_once}
+    rows = list(run_all("cpu", 500.0, tmp_path, checks))
+    assert [row.name for row in rows] == ["b", "c", "a"]
+    assert [path.name for path in tmp_path.iterdir()] == [LOG]
+    assert sorted((tmp_path / LOG).read_text().split()) == ["==", "==", "==", "a", "b", "c"]
+
+
 def test_a_check_that_the_budget_ends_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
