@@ -172,8 +172,8 @@ def test_jobs_are_compared_and_curves_are_changed(browser: Any, daemon: Daemon) 
         visit.page.wait_for_function(
             "() => /^tokens[1-9]/.test(document.querySelector('.u-legend').textContent)"
         )
-        visit.page.get_by_label("Log axis").check()
-        visit.page.get_by_label("Time since the start").check()
+        visit.page.get_by_label("Log scale").check()
+        visit.page.get_by_label("Relative time").check()
         visit.page.get_by_label("Smoothing").fill("0.9")
         visit.page.get_by_label("Steps", exact=True).check()
         visit.page.get_by_role("button", name="Take out #2 run-2").click()

@@ -152,7 +152,7 @@ def test_ages_are_by_the_clock_of_the_daemon(browser: Any, daemon: Daemon) -> No
     with visiting(browser, daemon, before=slow) as visit:
         visit.show("#/jobs/1")
         visit.wait_for_text(".facts", "just now")
-        assert visit.text(".facts").partition("Ran\n")[2].split("\n")[0].endswith(" s")
+        assert visit.text(".facts").partition("Duration\n")[2].split("\n")[0].endswith(" s")
 
 
 def test_an_alert_is_heard_once(browser: Any, daemon: Daemon) -> None:

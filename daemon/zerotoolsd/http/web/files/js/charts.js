@@ -95,11 +95,12 @@ function shaped(chart, options, width) {
   return {
     width,
     height: options.height,
+    padding: [null, TICK_PIXELS / 3, null, null],
     cursor: { y: false, drag: { x: true, y: false }, points: { size: 7 } },
     legend: { show: true, live: true, markers: markersOf(chart) },
     scales: {
       x: { time },
-      y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : {},
+      y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : options.y.words === bytes ? { range: (plot, least, most) => [0, 1.1 * most || 1] } : {},
     },
     axes: [
       { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}), ...(options.x.incrs ? { incrs: options.x.incrs } : {}) },

@@ -61,7 +61,7 @@ export const askLeave = () => ask("Log out?", "This browser needs a new link aft
 export function showKeys() {
   if (document.querySelector("dialog")) return;
   const rows = KEYS.map(([key, words]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, key)), h("td", {}, words)));
-  showDialog("Keys", null, { method: "dialog" }, h("table", { class: "keys" }, h("tbody", {}, rows)), h("menu", {}, button("close", "Close", "primary")));
+  showDialog("Shortcuts", null, { method: "dialog" }, h("table", { class: "keys" }, h("tbody", {}, rows)), h("menu", {}, button("close", "Close", "primary")));
 }
 
 /** A field with its label: `kind` is a type of input, or

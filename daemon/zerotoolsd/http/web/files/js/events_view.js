@@ -29,14 +29,14 @@ export class EventsView {
       return;
     }
     if (!this.#rows.firstElementChild?.dataset.key) fill(this.#rows);
-    keyed(this.#rows, events, (event) => event.seq, rowOf, () => {});
+    keyed(this.#rows, events, (event) => event.seq, (event) => rowOf(event, this.#page.store), () => {});
   }
 }
 
-function rowOf(event) {
+function rowOf(event, store) {
   return h("tr", {},
     h("td", { "data-label": "Time" }, clock(event.time)),
-    h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, `#${event.job_id}`), event.attempt === null ? "" : ` attempt ${event.attempt}`),
+    h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, store.titleOf(event.job_id)), event.attempt === null ? "" : h("small", { class: "quiet" }, ` attempt ${event.attempt}`)),
     h("td", { "data-label": "What" }, plainName(event.kind).replaceAll("_", " ")),
     h("td", { "data-label": "State" }, event.to_state === null ? "" : stateWords(event.to_state)[0]),
     h("td", { "data-label": "Why", class: "why" }, plainName(event.why ?? "")));

@@ -21,6 +21,8 @@ const SMALL = [
   ["gpu_bytes", "Memory of rank 0 on its GPU", bytes],
   ["host_bytes", "Memory of rank 0 on the host", bytes],
 ];
+/** Those that are smoothed, as the loss is. */
+const SMOOTHED = new Set(["reward_margin", "reward_accuracy", "grad_norm", "tokens_per_second"]);
 const EVALS = [["perplexity", "Perplexity"], ["rouge1", "ROUGE-1"], ["rougeL", "ROUGE-L"], ["bleu", "BLEU"], ["eval_reward_margin", "Margin of rewards, evaluated"], ["eval_reward_accuracy", "Accuracy of rewards, evaluated"]];
 
 export class CurvesPart {
@@ -76,8 +78,8 @@ export class CurvesPart {
         setText(shown, event.target.value);
         this.#want({ smooth: Number(event.target.value) });
       } }), shown),
-      h("label", { class: "choice" }, h("input", { type: "checkbox", checked: log, onchange: (event) => this.#want({ log: event.target.checked }) }), h("span", {}, "Log axis")),
-      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("tokens", "Tokens"), axis("time", "Time"), axis("hours", "Time since the start")));
+      h("label", { class: "choice" }, h("input", { type: "checkbox", checked: log, onchange: (event) => this.#want({ log: event.target.checked }) }), h("span", {}, "Log scale")),
+      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("tokens", "Tokens"), axis("hours", "Relative time"), axis("time", "Wall time")));
   }
 
   #want(change) {
@@ -240,7 +242,7 @@ export class CurvesPart {
     if (run.checkpoints.length && alone && this.#wants.x === "step") words.push("Short lines at the bottom: checkpoints.");
     if (run.not_finite.length) words.push(`The loss was not a number at ${run.not_finite.length === 1 ? `step ${count(run.not_finite[0])}` : `${run.not_finite.length} steps, first at ${count(Math.min(...run.not_finite))}`}.`);
     if (run.sampled) words.push("Of the steps, those with the least and the greatest loss of their neighbours are drawn.");
-    if (this.#wants.log && points && !log) words.push("A log axis needs values above 0.");
+    if (this.#wants.log && points && !log) words.push("A log scale needs values above 0.");
     setText(this.#said, words.join(" "));
     this.#said.classList.toggle("bad", run.not_finite.length > 0);
   }
@@ -261,9 +263,13 @@ export class CurvesPart {
     ];
     for (const [name, title, words, where, time] of wanted) {
       const key = `${where} ${name}`;
-      const lines = all
-        .filter(([, run]) => Object.hasOwn(run[where], name))
-        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(id, run, run[where], time), y: run[where][name], colour: colour(index), dots: where !== "steps" }));
+      const lines = all.filter(([, run]) => Object.hasOwn(run[where], name)).flatMap(([id, run], index) => {
+        const x = this.#xs(id, run, run[where], time);
+        const line = { name: all.length > 1 ? `#${id}` : title, x, y: run[where][name], colour: colour(index), dots: where !== "steps" };
+        if (!SMOOTHED.has(name) || this.#wants.smooth <= 0) return [line];
+        const smooth = { ...line, y: smoothed(line.y, this.#wants.smooth) };
+        return all.length > 1 ? [smooth] : [{ ...line, name: "each step", faint: true }, smooth];
+      });
       let chart = this.#small.get(key);
       if (!lines.length) {
         chart?.element.parentElement?.remove();

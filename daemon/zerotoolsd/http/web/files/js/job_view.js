@@ -164,7 +164,7 @@ export class JobView {
       ["Phase", phaseWords(job, time)],
       ["Ranks", job.world_size ? `${job.world_size} on ${job.device === "cpu" ? "the CPU" : "GPUs"}${job.stage === null ? "" : `, ZeRO-${job.stage}`}` : null],
       ["Submitted", `${ago(job.created)}, ${moment(job.created)}`],
-      ["Ran", job.started ? between(job.started, job.ended ?? time) : null],
+      ["Duration", job.started ? between(job.started, job.ended ?? time) : null],
       ["Peak on a GPU", isNumber(job.attempt?.peak_gpu_bytes) ? bytes(job.attempt.peak_gpu_bytes) : null],
       ["Peak on the host", isNumber(job.attempt?.peak_host_bytes) ? bytes(job.attempt.peak_host_bytes) : null],
       ["Output", job.output_dir ? plainName(job.output_dir) : null],
@@ -207,16 +207,16 @@ function phaseWords(job, time) {
 
 function attemptsTable(job) {
   if (!job.attempts.length) return h("p", { class: "empty" }, "It has not started yet.");
-  const heads = ["#", "Began", "Took", "Steps", "Ranks", "Resumed from", "How it ended"];
+  const heads = ["#", "Started", "Duration", "Steps", "Ranks", "Resumed from", "Result"];
   const cell = (label, value) => h("td", { "data-label": label, class: value === UNKNOWN ? "none" : null }, value);
   const rows = job.attempts.map((attempt) => h("tr", {},
     h("th", { scope: "row" }, String(attempt.number)),
-    cell("Began", clock(attempt.started)),
-    cell("Took", attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
+    cell("Started", clock(attempt.started)),
+    cell("Duration", attempt.started ? between(attempt.started, attempt.ended ?? now()) : UNKNOWN),
     cell("Steps", count(attempt.steps_done)),
     cell("Ranks", attempt.world_size === null ? UNKNOWN : String(attempt.world_size)),
     cell("Resumed from", attempt.resumed_from === null ? UNKNOWN : h("code", {}, plainName(attempt.resumed_from))),
-    cell("How it ended", plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
+    cell("Result", plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "still running")))));
   return table("plain-table", "Attempts", heads, rows);
 }
 

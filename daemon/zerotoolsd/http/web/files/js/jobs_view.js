@@ -3,7 +3,7 @@
 import { fillOnce, h, keyed, later, setText, svg, table } from "./dom.js";
 import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 
-const FILTERS = [["open", "Open"], ["over", "Over"], ["all", "All"]];
+const FILTERS = [["open", "Active"], ["over", "Ended"], ["all", "All"]];
 const MOST_COMPARED = 8;
 const WAITS = new Set(OPEN.filter((state) => !RUNS.has(state)));
 

@@ -3,7 +3,7 @@
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
 import { byOwner, stacked } from "./curve_data.js";
 import { fill, fillOnce, h, later, setText, wideTable } from "./dom.js";
-import { UNKNOWN, bytes, isNumber, measure, now, percent, plainName } from "./format.js";
+import { UNKNOWN, bytes, isNumber, now, percent, plainName } from "./format.js";
 import { HeatMap } from "./heat_map.js";
 import { passes } from "./session.js";
 
@@ -14,7 +14,7 @@ const LEAST_AGAIN_MS = 5000;
 const MOST_PEAKS = 1000;
 const UTILISATION = /^gpu\.(.+)\.utilization_percent$/;
 const JOB_ON_HOST = /^job\.(\d+)\.host_memory_bytes$/;
-const LINES = [["utilization_percent", "Utilisation", percent, 100], ["temperature_celsius", "Temperature", (value) => `${measure(value)} °C`, 100], ["power_watts", "Power", (value) => `${Math.round(value)} W`, null]];
+const LINES = [["utilization_percent", "Utilisation", percent, 100], ["temperature_celsius", "Temperature", (value) => `${Math.round(value)} °C`, 100], ["power_watts", "Power", (value) => `${Math.round(value)} W`, null]];
 const HOST_LINES = [["host.cpu_percent", "CPU", percent, 100], ["host.memory_stalled_percent", "Stalled for memory", percent, 100]];
 
 export class MachinePast {
@@ -38,7 +38,7 @@ export class MachinePast {
     this.#page = page;
     this.#told = told;
     this.element = h("div", {},
-      h("div", { class: "bar" }, h("h2", {}, "Until now"), this.#choices("span", "How far back", SPANS, "seconds"), this.#choices("shown", "Colours show", SHOWN, "shown")),
+      h("div", { class: "bar" }, h("h2", {}, "History"), this.#choices("span", "How far back", SPANS, "seconds"), this.#choices("shown", "Colours show", SHOWN, "shown")),
       this.#map.element, this.#said, this.#curves, this.#use);
     this.#map.element.hidden = true;
     this.#read();
@@ -247,7 +247,7 @@ export class MachinePast {
     const users = gpuHours(this.#past, this.#uids, days);
     const words = (value) => (value === 0 ? UNKNOWN : value < 10 ? value.toFixed(1) : String(Math.round(value)));
     const rows = users.map(([uid, hours]) => [this.#userName(uid), ...hours.map(words), words(hours.reduce((a, b) => a + b, 0))]);
-    const heads = ["User", ...days.map((day) => new Date(day * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" })), "In all"];
+    const heads = ["User", ...days.map((day) => new Date(day * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" })), "Total"];
     fillOnce(this.#use, [rows, heads], () => [
       h("h2", {}, "Who used the GPUs"),
       h("p", { class: "quiet" }, `GPU-hours in which a job had memory there, in the last ${SPANS.find(([seconds]) => seconds === this.#wants.seconds)[1]}. This machine has ${gpus.length}, which is ${words((gpus.length * this.#wants.seconds) / 3600)} GPU-hours.`),

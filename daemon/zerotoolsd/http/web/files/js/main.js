@@ -35,7 +35,6 @@ class Page {
     byId("leave").addEventListener("click", () => this.leave());
     addEventListener("keydown", (event) => this.#key(event));
     for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#drop(event));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
     await this.#identify();
     this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
@@ -160,8 +159,7 @@ class Page {
 
 function turnTheme() {
   const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
   try {
     localStorage.setItem("zerotools-theme", root.dataset.theme);
   } catch {

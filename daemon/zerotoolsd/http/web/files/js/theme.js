@@ -1,13 +1,19 @@
-// Runs before the first paint, so that a page in the dark does not flash.
+// Runs before the first paint, so that a page in the dark does not flash. Other scripts hear of another
+// theme by the event `themechange`.
 "use strict";
 {
-  let chosen = null;
-  try {
-    chosen = localStorage.getItem("zerotools-theme");
-  } catch {
-    chosen = null; // storage is switched off: the system's choice counts
-  }
-  if (chosen === "dark" || chosen === "light") {
-    document.documentElement.dataset.theme = chosen;
-  }
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const show = () => {
+    let chosen = null;
+    try {
+      chosen = localStorage.getItem("zerotools-theme");
+    } catch {
+      chosen = null; // storage is switched off: the system's choice counts
+    }
+    const theme = chosen === "dark" || chosen === "light" ? chosen : system.matches ? "dark" : "light";
+    document.documentElement.dataset.theme = theme;
+    dispatchEvent(new Event("themechange"));
+  };
+  show();
+  system.addEventListener("change", show);
 }
