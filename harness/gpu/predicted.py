@@ -96,9 +96,9 @@ def _on_gpu(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int
     row = estimate_job(workload_of(spec), machine, (), ()).asked
     assert row is not None
     terms = row.memory.device
-    whole = row.peak_bytes - terms["NCCL"]  # which a fake group does not load
-    # The driver's count began when the context was there.
-    tensors = whole - terms["CUDA context"]
+    # A fake group loads no NCCL, and the driver's count began when the context was there. What
+    # cuDNN and loaded kernels hold is not known on its own: it must be within `SHARE`.
+    tensors = row.peak_bytes - terms["NCCL"] - terms["CUDA context"]
     return {
         "reserved": (tensors, found["reserved"]),
         "given out by the driver": (tensors, found["given"]),

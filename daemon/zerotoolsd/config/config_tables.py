@@ -254,9 +254,9 @@ class GpusConfig:
     """`[gpus]`: how jobs share the GPUs, and this daemon with others."""
 
     context_memory: int | str = key(
-        "Memory of a GPU that is set aside for the CUDA context of each job that declares "
-        '`memory.per_gpu`: bytes, or text such as `"512MiB"`.',
-        default="512MiB",
+        "Memory of a GPU that is set aside for the CUDA context and the libraries of each job that "
+        'declares `memory.per_gpu`: bytes, or text such as `"512MiB"`.',
+        default="1400MiB",
     )
     end_over_declared: bool = key(
         "Cancel jobs that use more memory of a GPU than they declared; false: say so in `queue` "

@@ -20,23 +20,24 @@ def loaded(program: str, used: int, probe: Any = None) -> Found:
 
 
 def test_contexts_are_counted_without_what_torch_has_reserved() -> None:
-    found = loaded(PINS, 528)
+    found = loaded(PINS, 688)
     assert found.ok
-    assert "a context holds 520 MiB of 520 predicted" in found.words
-    assert not loaded(PINS, 800).ok
+    assert "a context holds 680 MiB of 680 predicted" in found.words
+    assert not loaded(PINS, 528).ok
+    assert not loaded(PINS, 840).ok
 
 
 def test_a_process_that_cannot_pin_and_one_without_a_context_are_failures() -> None:
     with pytest.raises(AssertionError, match="a process ended"):
-        loaded("print(0); input()", 520)
+        loaded("print(0); input()", 680)
     with pytest.raises(AssertionError, match="a process ended"):
-        loaded("raise SystemExit(1)", 520)
+        loaded("raise SystemExit(1)", 680)
 
 
 def test_a_driver_that_fails_or_is_slow_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = SimpleNamespace(error="GPU is lost", gpus=())
     probe = SimpleNamespace(read=lambda: lost)
-    found = loaded(PINS, 528, probe)
+    found = loaded(PINS, 688, probe)
     assert not found.ok
     assert found.words.endswith("GPU is lost")
     clock = iter(range(0, 100, 3))

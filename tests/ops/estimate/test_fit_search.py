@@ -114,7 +114,7 @@ def test_fewer_gpus_where_the_host_is_too_small_for_more_processes() -> None:
         MemoryLayout(stage=3, world_size=8),
         MicroBatch(1, 64),
     )
-    way = found(small, 24, 3).found[0]
+    way = found(small, 24, 5).found[0]
     assert way.changes == (FitChange.FEWER_GPUS,)
     assert way.row.layout.world_size == 4
     assert way.words == "4 GPUs"
@@ -151,10 +151,10 @@ def test_ranks_compute_together_where_nothing_else_helps() -> None:
 def test_adapters_are_offered_only_beside_weights() -> None:
     for freedom in (Freedom(), Freedom(packed=True)):
         assert all(FitChange.LORA not in way.changes for way in found(CARDS, 24, 30, freedom).found)
-    packed = {way.changes for way in found(CARDS, 10, 8, ADAPTERS).found}
+    packed = {way.changes for way in found(CARDS, 10.5, 10, ADAPTERS).found}
     assert any(FitChange.PACKED in changes for changes in packed)
     trained = replace(CARDS, model=with_adapters(THIRTEEN, 8))
-    assert all(FitChange.LORA not in way.changes for way in found(trained, 8, 8, ADAPTERS).found)
+    assert all(FitChange.LORA not in way.changes for way in found(trained, 8.5, 10, ADAPTERS).found)
 
 
 def test_where_nothing_fits_the_nearest_is_named() -> None:

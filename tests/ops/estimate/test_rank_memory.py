@@ -18,7 +18,15 @@ from zerotools.core.training_memory import (
 )
 from zerotools.ops.estimate.activation_memory import Activations
 from zerotools.ops.estimate.architecture import architecture_of
-from zerotools.ops.estimate.rank_memory import CPU_PROCESS_BYTES, NOT_MEASURED, Buckets, rank_memory
+from zerotools.ops.estimate.rank_memory import (
+    CPU_PROCESS_BYTES,
+    CUDA_CONTEXT,
+    NCCL_BUFFERS,
+    NOT_MEASURED,
+    PROCESS_BYTES,
+    Buckets,
+    rank_memory,
+)
 from zerotools.ops.estimate.state_memory import (
     Parameter,
     bytes_at,
@@ -61,11 +69,23 @@ def test_sums_of_micro_batches_are_there_all_the_time() -> None:
 
 
 def test_only_a_gpu_has_a_context() -> None:
-    assert not set(NOT_MEASURED) & set(rank_memory(PARAMETERS, LAYOUT, FEW, on_gpu=False).device)
-    found = rank_memory(PARAMETERS, LAYOUT, FEW, on_gpu=True)
-    assert all(found.device[term] > 0 for term in NOT_MEASURED)
-    alone = rank_memory(PARAMETERS, replace(LAYOUT, world_size=1), FEW, on_gpu=True)
-    assert alone.device["NCCL"] == 0
+    terms = {"CUDA context": CUDA_CONTEXT, "NCCL": NCCL_BUFFERS}
+    assert not {*terms, *NOT_MEASURED} & set(
+        rank_memory(PARAMETERS, LAYOUT, FEW, on_gpu=False).device
+    )
+    for world_size in (1, 2):  # one rank opens a communicator, too
+        layout = replace(LAYOUT, world_size=world_size)
+        found = rank_memory(PARAMETERS, layout, FEW, on_gpu=True)
+        assert found.device.items() >= terms.items()
+        assert all(found.device[term] > 0 for term in NOT_MEASURED)
+        assert found.host["process"] == PROCESS_BYTES
+
+
+def test_without_tensors_a_rank_takes_what_one_held_on_an_h200() -> None:
+    device, host = 1360 << 20, (1170 << 20, 1262 << 20)
+    assert abs(CUDA_CONTEXT + NCCL_BUFFERS - device) < 0.01 * device
+    assert host[0] <= PROCESS_BYTES <= host[1]
+    assert NOT_MEASURED == ("allocator",)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

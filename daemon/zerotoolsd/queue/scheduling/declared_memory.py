@@ -21,7 +21,7 @@ GIB = 2**30
 class DeclaredMemory:
     """The memory that is available to jobs, in addition to the leases. All sizes are in bytes.
 
-    `context` is the memory of a GPU that a process uses before it computes anything. `own`
+    `context` is the memory of a GPU that a process uses without its tensors. `own`
     maps the UUID of a GPU to the memory that jobs of this daemon use according to the
     driver; for other GPUs, the declarations of the jobs count as their use. `host_total` is
     the host memory that all jobs together may declare (None: no limit), and `host_used` is

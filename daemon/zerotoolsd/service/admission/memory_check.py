@@ -51,13 +51,13 @@ class MachineMemory:
 class EstimatedSetting:
     """The estimated memory, in bytes, of a job with given settings.
 
-    `gpu` is the most on one GPU, and `gpu_tensors` the same without the parts that the estimate
-    does not measure. `host` is the host memory of all ranks together, without the memory of their
+    `gpu` is the most on one GPU, and `gpu_measured` the same without the terms in
+    `NOT_MEASURED`. `host` is the host memory of all ranks together, without the memory of their
     programs; or of the tokenisation before the training, if that needs more.
     """
 
     gpu: int
-    gpu_tensors: int
+    gpu_measured: int
     host: int
 
 
@@ -168,9 +168,9 @@ def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory)
     what = "" if foreseen.knows_activations else " for its state alone"
     needs = None
     on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and memory.gpu is not None
-    if on_gpu and SURE * asked.gpu_tensors > (memory.gpu or 0):
+    if on_gpu and SURE * asked.gpu_measured > (memory.gpu or 0):
         needs = (
-            f"{_size(asked.gpu_tensors)} of each GPU{what}, and the GPUs for it have "
+            f"{_size(asked.gpu_measured)} of each GPU{what}, and the GPUs for it have "
             f"{_size(memory.gpu or 0)}"
         )
         declared = "memory.per_gpu"
@@ -196,7 +196,7 @@ def expected_text(foreseen: JobMemoryEstimate | None) -> str | None:
         return None
     asked = foreseen.asked
     return json.dumps(
-        {"gpu": asked.gpu_tensors, "host": asked.host, "less_host": foreseen.less_host}
+        {"gpu": asked.gpu_measured, "host": asked.host, "less_host": foreseen.less_host}
     )
 
 

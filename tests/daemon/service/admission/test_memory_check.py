@@ -147,7 +147,7 @@ def test_a_gpu_that_does_not_say_refuses_nothing() -> None:
 
 
 def test_an_estimate_that_is_a_little_too_high_refuses_nothing() -> None:
-    need = foreseen(job()).asked.gpu_tensors
+    need = foreseen(job()).asked.gpu_measured
     assert refused(job(), gpu_gib=int(0.8 * need / GIB)) is None
     memory = MachineMemory(int(0.8 * need), 512 * GIB)
     assert "that is more than there is: zero.stage = 1 would fit" in noted(job(), memory)
@@ -193,6 +193,6 @@ def test_the_scheduler_is_told_what_is_asked_and_what_would_take_less_of_the_hos
     spec = job(zero={"stage": 1}, offload={"optimizer": "cpu"})
     tree = json.loads(str(expected_text(foreseen(spec))))
     assert tree["host"] == foreseen(spec).asked.host
-    assert tree["gpu"] == foreseen(spec).asked.gpu_tensors
+    assert tree["gpu"] == foreseen(spec).asked.gpu_measured
     assert 'offload.optimizer = "none"' in tree["less_host"]
     assert expected_text(None) is None
