@@ -97,7 +97,7 @@ def _on_gpu(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int
     assert row is not None
     terms = row.memory.device
     # A fake group loads no NCCL, and the driver's count began when the context was there. What
-    # cuDNN and loaded kernels hold is not known on its own: it must be within `SHARE`.
+    # cuBLAS, cuDNN and loaded kernels hold is not known on its own: it must be within `SHARE`.
     tensors = row.peak_bytes - terms["NCCL"] - terms["CUDA context"]
     return {
         "reserved": (tensors, found["reserved"]),
