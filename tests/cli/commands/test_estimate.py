@@ -199,10 +199,10 @@ def test_the_verdict_is_the_first_line(estimate: Command, model: Path) -> None:
     assert estimate("70B", *small).out.startswith("no: nothing fits: the nearest is stage ")
     job = model.parent / "job.toml"
     job.write_text(JOB)
-    done = estimate(str(job), "--gpu-memory", "1864MiB", "--host-memory", "64GiB")
+    done = estimate(str(job), "--gpu-memory", "1400MiB", "--host-memory", "64GiB")
     assert done.status == 0
     assert done.out.startswith("yes: the job fits as it is written\n")
-    tight = estimate(str(job), "--gpu-memory", "1540MiB", "--host-memory", "64GiB")
+    tight = estimate(str(job), "--gpu-memory", "1361MiB", "--host-memory", "64GiB")
     assert tight.status == 7
     assert tight.out.startswith("no: the job does not fit as it is written; it fits with ")
 
