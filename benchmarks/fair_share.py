@@ -25,6 +25,7 @@ from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.fair_share import DecayedUse, ranks_of
 from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
@@ -157,14 +158,14 @@ class Simulation:
             for uuid in uuids
         ]
         began = time.thread_time()
-        decisions = tick(
-            self.line,
+        given = PassInput(
             now=self.now,
             snapshot=Snapshot(self.now, self._host, self._gpus, gpus_age_seconds=0.0),
             leases=leases,
             cpu_ranks_used=0,
             limits=LimitsConfig(cpu_ranks=0),
         )
+        decisions = tick(self.line, given)
         self.passes.append(time.thread_time() - began)
         for start in decisions.starts:
             self.line.remove(start.job_id)

@@ -25,7 +25,7 @@ from zerotoolsd.queue.clocks import read_clocks
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
-from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.placement import QueuePlacement, QueueUsers
 from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
@@ -123,7 +123,7 @@ def _queue(
             _use(Path(work), users)
             shares = UsageReport(store, SharesConfig())
             limits = LimitsConfig(cpu_ranks=2)
-            yield store, QueuePlacement(store, guard, limits, ranks=shares.ranks)
+            yield store, QueuePlacement(store, guard, limits, users=QueueUsers(ranks=shares.ranks))
         finally:
             store.close()
 

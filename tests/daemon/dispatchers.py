@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
@@ -21,7 +22,8 @@ from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
-from zerotoolsd.attempts.run_directory import RankCommand
+from zerotoolsd.attempts.run_directory import LaunchSettings, RankCommand
+from zerotoolsd.attempts.start_attempt import HostReaders
 from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.dispatcher import Dispatcher
@@ -80,6 +82,17 @@ def one_node(*, cores: bool = False) -> NumaTopology:
     return NumaTopology()
 
 
+class Parts(TypedDict, total=False):
+    """What a test may put in the place of the daemon's own."""
+
+    touch: Touch
+    command: RankCommand
+    way: LaunchBackend
+    users: ServedUsers
+    mounted: ReadMounts
+    topology: ReadTopology
+
+
 @asynccontextmanager
 async def running(
     state: Path,
@@ -87,14 +100,9 @@ async def running(
     config: Config | None = None,
     *,
     leave: bool = False,
-    touch: Touch = lambda job_id, doing: None,
     rehearse: Rehearsal = run_rank_checks,
-    command: RankCommand = command,
     rebuild: bool = False,
-    way: LaunchBackend = CHILDREN,
-    users: ServedUsers = OWN_ONLY,
-    mounted: ReadMounts = read_mounts,
-    topology: ReadTopology = one_node,
+    **parts: Unpack[Parts],
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -106,15 +114,19 @@ async def running(
     engine = Dispatcher(
         state_dir=state,
         store=store,
-        config=config or CONFIG,
         machine=machine,
         ask=ask_thread,
-        command=command,
-        touch=touch,
-        way=way,
-        users=users,
-        mounted=mounted,
-        topology=topology,
+        launch=LaunchSettings(
+            config=config or CONFIG,
+            command=parts.get("command", command),
+            umask=0o022,
+            backend=parts.get("way", CHILDREN),
+        ),
+        touch=parts.get("touch", lambda job_id, doing: None),
+        users=parts.get("users", OWN_ONLY),
+        host=HostReaders(
+            mounts=parts.get("mounted", read_mounts), topology=parts.get("topology", one_node)
+        ),
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))

@@ -152,7 +152,7 @@ def _consolidate(root: Path) -> None:
 def _convert(to: str, root: Path) -> None:
     """As it does before it writes."""
     with suppress(ZerotoolsError):
-        done = convert.prepare_convert(_place(root), root.with_name("out"), to, {}, force=True)
+        done = convert.prepare_convert(_place(root), root.with_name("out"), to, {"force": True})
         if isinstance(done, conversion.Conversion):
             conversion.prove_coverage(done)
 

@@ -93,7 +93,7 @@ def convert(
     path: Path, out: Path, hop: Hop, table: FormatTable = FORMATS, *, verify: bool = False
 ) -> tuple[Held, set[str]]:
     """Convert and read back; also the words that were said to be dropped, each said once."""
-    conversion = prepare_convert(path, out, hop.to, hop.options, force=True, table=table)
+    conversion = prepare_convert(path, out, hop.to, {**hop.options, "force": True}, table=table)
     assert isinstance(conversion, Conversion)
     perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=verify)
     words = [dropped.what for dropped in conversion.target.dropped]

@@ -32,7 +32,13 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.execute import ReadBack, WriteReport, execute
+from zerotools.ops.execution.execute import (
+    Publication,
+    ReadBack,
+    Transfer,
+    WriteReport,
+    execute,
+)
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.proof import compare_bytes, prove_source
@@ -256,7 +262,13 @@ def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> Non
             return ReadBack(found)
 
         copies = plan(source, output.checkpoint)
-        report = execute(copies, source.root, output, cast=cast, read_back=read_back)
+        report = execute(
+            copies,
+            source.root,
+            output,
+            transfer=Transfer(cast=cast),
+            publication=Publication(read_back=read_back),
+        )
         assert report.bytes_verified == 2 * values.size
         written.append(load(output.checkpoint, key).tobytes())
     assert written == [values.astype(np.float16).tobytes()] * 2

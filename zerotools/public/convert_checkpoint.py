@@ -6,6 +6,7 @@ from typing import Annotated, Required, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.naming_styles import STYLES
+from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
@@ -294,7 +295,7 @@ def convert(
         name: value for name, value in asked.items() if value is not None and value is not False
     }
     mapping = map_request(given)
-    reading = {name: given[name] for name in ("tag", "layout", "section", "config_dir")}
+    reading = {name: given[name] for name in ("tag", "layout", "section")}
     prepared: Conversion | Unchanged
     if given["to"] == JOB:
         if mapping is not None:
@@ -302,16 +303,18 @@ def convert(
                 "--map-to and --to job exclude each other: a job needs the layout of its model; "
                 "run convert with --map-to first, then convert the result with --to job"
             )
-        prepared = prepare_job(path_of(path), output_of(out), asked, **reading)
+        prepared = prepare_job(
+            path_of(path), output_of(out), asked, config_dir=given["config_dir"], **reading
+        )
     else:
         prepared = converting.prepare_convert(
             path_of(path),
             output_of(out),
             given["to"],
-            asked,
-            force=given["force"],
+            {**asked, converting.FORCE: given["force"]},
+            reading=ReadOptions(**reading),
+            config_dir=given["config_dir"],
             mapping=mapping,
-            **reading,
         )
     return carry_out(prepared, given, "convert", progress, _refuse_overflow)
 

@@ -14,6 +14,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.memory_estimates.training_estimate import (
     Estimate,
+    TrainingSettings,
     estimate_job,
     estimate_model,
     model_table_of,
@@ -314,13 +315,15 @@ def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> E
     return estimate_model(
         read_shape(model),
         machine,
-        batch=given["batch"],
-        sequence=given["sequence_length"],
-        precision=given["precision"] or "bf16",
-        optimizer=given["optimizer"] or "adamw",
-        engine=given["engine"] or "torch",
-        accumulation=given["accumulation"] or 1,
-        checkpointing=given["activation_checkpointing"],
+        TrainingSettings(
+            batch=given["batch"] or 1,
+            sequence=given["sequence_length"],
+            precision=given["precision"] or "bf16",
+            optimizer=given["optimizer"] or "adamw",
+            engine=given["engine"] or "torch",
+            accumulation=given["accumulation"] or 1,
+            checkpointing=given["activation_checkpointing"],
+        ),
         stages=shown_stages(given),
         offloads=given["offload"] or OFFLOADS,
         model_table=model_table_of(str(Path(model))),

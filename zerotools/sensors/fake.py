@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Gpu, GpuProcess
-from zerotools.sensors.xids import GpuXid
 
 
 class FakeProbe:
@@ -39,19 +40,11 @@ def fake_gpu(
     total_gib: float = 80,
     used_gib: float = 0.5,
     processes: Sequence[GpuProcess] = (),
-    error: str | None = None,
-    unmeasured: str | None = None,
-    mig_instances: Sequence[str] | None = None,
-    compute_capability: tuple[int, int] | None = (9, 0),
-    xids: Sequence[GpuXid] = (),
-    throttle_reasons: Sequence[str] = (),
-    ecc_uncorrected_errors: int = 0,
-    cpu_affinity: str | None = None,
-    numa_node: int | None = None,
+    **others: Any,
 ) -> Gpu:
-    """Return a healthy GPU, with the UUID `GPU-fake-<index>`."""
+    """Return a healthy GPU, with the UUID `GPU-fake-<index>`. `others` are fields of `Gpu`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
-    return Gpu(
+    healthy = Gpu(
         index=index,
         uuid=f"GPU-fake-{index}",
         name="Fake H100",
@@ -66,15 +59,13 @@ def fake_gpu(
         sm_clock_mhz=1755,
         sm_clock_max_mhz=1980,
         memory_clock_mhz=2619,
-        throttle_reasons=tuple(throttle_reasons),
+        throttle_reasons=(),
         ecc_corrected_errors=0,
-        ecc_uncorrected_errors=ecc_uncorrected_errors,
-        cpu_affinity=cpu_affinity,
-        numa_node=numa_node,
-        compute_capability=compute_capability,
+        ecc_uncorrected_errors=0,
+        compute_capability=(9, 0),
         processes=tuple(processes),
-        error=error,
-        unmeasured=unmeasured,
-        mig_instances=None if mig_instances is None else tuple(mig_instances),
-        xids=tuple(xids),
     )
+    made: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in others.items()
+    }
+    return replace(healthy, **made)

@@ -29,13 +29,14 @@ from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import choose_way
-from zerotoolsd.attempts.run_directory import RankCommand, trainer_command
+from zerotoolsd.attempts.run_directory import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.http.api.listen import open_socket, open_tcp, refuse_taken
+from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.queue.schema import set_aside
@@ -135,13 +136,11 @@ async def _serve(
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,
-            config=config,
             machine=machine,
             ask=lookers.ask,
-            command=command,
-            umask=umask,
-            socket=path,
-            way=way,
+            launch=LaunchSettings(
+                config=config, command=command, umask=umask, socket=path, backend=way
+            ),
             users=users,
         )
         if users.alone is None:
@@ -159,15 +158,8 @@ async def _serve(
         rights = Rights(config.users.administrators, allow=config.users.allow)
         people = UserDirectory(lookers.ask)
         page = WebPage(service, config.web, state_dir, rights, people)
-        server = ApiServer(
-            service,
-            listening,
-            None if inherited else path,
-            tcp=tcp,
-            rights=rights,
-            people=people,
-            page=page,
-        )
+        api = make_app(service, None if tcp is None else tcp.tokens, rights, people, page)
+        server = ApiServer(api, listening, None if inherited else path, tcp=tcp)
         await _run(server, page, dispatcher, stop)
     finally:
         await lookers.close()

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,25 @@ UUID.
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuFaults:
+    """The rules for GPUs that fail under an attempt.
+
+    `name` maps the UUID of a GPU to the name that users see. `xids` returns the driver errors
+    (XIDs) of GPUs. A faulty GPU is fenced for `fence_seconds`.
+    """
+
+    name: Callable[[str], str] = str
+    xids: XidsOf = lambda uuids, since: {}
+    fence_seconds: float = 0.0
+
+
 class AttemptFinalizer:
     """Writes the ends of attempts into the queue.
 
-    `wake` is called after a new end, because another round of the loop is due. `gpu_name`
-    maps the UUID of a GPU to the name that users see. `xids_of` returns the driver errors
-    (XIDs) of GPUs. A faulty GPU is fenced for `fence_seconds`. `gone` is called with each
-    attempt that frees its GPUs. `freed` is called with leases without living processes, and
-    releases them now or later.
+    `wake` is called after a new end, because another round of the loop is due. `gone` is called
+    with each attempt that frees its GPUs. `freed` is called with leases without living processes,
+    and releases them now or later.
     """
 
     def __init__(
@@ -50,9 +62,7 @@ class AttemptFinalizer:
         transitions: StateChanger,
         guard: Guard,
         wake: Callable[[], None],
-        gpu_name: Callable[[str], str] = str,
-        xids_of: XidsOf = lambda uuids, since: {},
-        fence_seconds: float = 0.0,
+        faults: GpuFaults | None = None,
         tally: MetricCounters | None = None,
         gone: Callable[[AttemptRow], None] = lambda attempt: None,
         freed: Callable[[Lease], None] | None = None,
@@ -61,9 +71,7 @@ class AttemptFinalizer:
         self._store = transitions.store
         self._guard = guard
         self._wake = wake
-        self._gpu_name = gpu_name
-        self._xids_of = xids_of
-        self._fence_seconds = fence_seconds
+        self._faults = faults or GpuFaults()
         self._tally = tally or MetricCounters()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
@@ -121,9 +129,9 @@ class AttemptFinalizer:
             return  # it was ended by force
         *before, row = self._store.attempts(job.id)[: attempt.number]
         asked = attempt.token in self.expired
-        left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._gpu_name)
+        left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._faults.name)
         xids = self._reported(row)
-        record = with_xids(record, xids, self._gpu_name)
+        record = with_xids(record, xids, self._faults.name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
         record = cause_of_end.with_explained_cause(record, cause, unshown_values(job.reading.spec))
@@ -138,7 +146,7 @@ class AttemptFinalizer:
             change.attempt_ended(attempt.number, when, record, end_event.held_by(record), cause)
             change.yields.over(job.id, attempt.number, _yield_end(end, record, when))
             if retry_rules.rule_of(cause).fences:
-                for fence in fences_of(row, xids, when, self._fence_seconds):
+                for fence in fences_of(row, xids, when, self._faults.fence_seconds):
                     change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
@@ -151,7 +159,7 @@ class AttemptFinalizer:
         here = clocks.read_clocks()
         if attempt.started_clock is None or attempt.boot_id != here.boot_id:
             return {}
-        return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
+        return self._faults.xids(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
         """Kill the remaining processes of a cancelled job, and write the end of its attempt

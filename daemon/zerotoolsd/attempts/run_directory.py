@@ -26,6 +26,7 @@ from zerotools.jobs.jobfile_tables.stall import limits_of
 from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.upload_records import FETCHED
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
 from zerotoolsd.attempts.launcher_command import (
@@ -71,13 +72,14 @@ class LaunchSettings:
     """The settings of the daemon that are the same for the supervisors and ranks of all
     attempts.
 
-    `umask` and `socket` are those of the daemon itself.
+    `umask` and `socket` are those of the daemon itself. `backend` starts the supervisors.
     """
 
     config: Config
     command: RankCommand
     umask: int
     socket: Path | None = None
+    backend: LaunchBackend = CHILDREN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.mounts import MountPoint, ReadMounts, read_mounts
 from zerotools.jobs import states
+from zerotools.sensors.numa import ReadTopology, read_topology
 from zerotoolsd.attempts import crash_points, job_limits, last_report, run_directory
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
@@ -37,6 +38,14 @@ from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
 """If two start times differ by more than this many seconds, they belong to two supervisors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostReaders:
+    """The functions that read the mounted file systems and the NUMA nodes of the host."""
+
+    mounts: ReadMounts = read_mounts
+    topology: ReadTopology = read_topology
 
 
 @dataclass(frozen=True, kw_only=True)

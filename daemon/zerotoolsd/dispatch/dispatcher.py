@@ -12,28 +12,25 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from zerotools.core.counts import bytes_of
-from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
-from zerotools.sensors.numa import ReadTopology, read_topology
-from zerotoolsd.attempts import rebuild_queue, run_directory
+from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
-from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
+from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.numa_binding import RankBinder
 from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.run_directory import LaunchSettings
-from zerotoolsd.attempts.start_attempt import AttemptStarter, StartResources
+from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.stop_attempts import AttemptStopper
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
-from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
@@ -42,6 +39,7 @@ from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
 from zerotoolsd.dispatch.memory_guard import memory_guards
+from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
@@ -54,7 +52,7 @@ from zerotoolsd.queue.disk_reserve import why_little_room
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
-from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
+from zerotoolsd.queue.placement import QueuePlacement, QueueUsers, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
@@ -82,18 +80,15 @@ class Dispatcher:
         *,
         state_dir: Path,
         store: Store,
-        config: Config,
         machine: SnapshotCache,
         ask: Ask,
-        command: run_directory.RankCommand = run_directory.trainer_command,
-        umask: int = 0o022,
+        launch: LaunchSettings,
         touch: Touch = lambda job_id, doing: None,
-        socket: Path | None = None,
-        way: LaunchBackend = CHILDREN,
         users: ServedUsers = OWN_ONLY,
-        mounted: ReadMounts = read_mounts,
-        topology: ReadTopology = read_topology,
+        host: HostReaders | None = None,
     ) -> None:
+        config, backend = launch.config, launch.backend
+        host = host or HostReaders()
         self.users = users
         self.state_dir = state_dir
         self.store = store
@@ -112,18 +107,16 @@ class Dispatcher:
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self.shares = UsageReport(store, config.shares)
-        host = HostMemoryReader(in_units=way.program is not None)
-        self._host_now = HostMemoryUse(self._running, host.available)
+        memory = HostMemoryReader(in_units=backend.program is not None)
+        self._host_now = HostMemoryUse(self._running, memory.available)
         self.placement = QueuePlacement(
             store,
             self._parking,
             config.limits,
             grace_seconds=config.stop.grace_seconds,
             memory=memory_of_machine(config),
-            ranks=self.shares.ranks,
-            quotas=users.quotas,
+            users=QueueUsers(ranks=self.shares.ranks, quotas=users.quotas, name=users.whose),
             host_now=self._host_now.read,
-            user_name=users.whose,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
@@ -140,18 +133,20 @@ class Dispatcher:
             transitions=self.transitions,
             guard=self._guard,
             wake=self._wake.set,
-            gpu_name=machine.gpu_name,
-            xids_of=machine.xids_of,
-            fence_seconds=config.retry.fence_seconds,
+            faults=GpuFaults(
+                name=machine.gpu_name,
+                xids=machine.xids_of,
+                fence_seconds=config.retry.fence_seconds,
+            ),
             tally=self.tally,
             gone=self.residue.ended,
             freed=self.residue.settle,
         )
         leasing = LeasingAttempts(store)
         self.arbiter = GpuArbiter(config.gpus.locks, leasing.lives_on, leasing.begins_on)
-        self.warm = ForkServerPool(config.warm_start, way)
-        self.placer = RankBinder(lambda: machine.gpus, topology)
-        self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
+        self.warm = ForkServerPool(config.warm_start, backend)
+        self.placer = RankBinder(lambda: machine.gpus, host.topology)
+        self.spawner = SupervisorSpawner(backend, config.stop.grace_seconds)
         self._watcher = AttemptWatcher(
             on_over=self._ends.over,
             guard=self._guard,
@@ -171,12 +166,12 @@ class Dispatcher:
             watcher=self._watcher,
             pending=self._pending,
             jobs_dir=self.jobs_dir,
-            settings=LaunchSettings(config=config, command=command, umask=umask, socket=socket),
+            settings=launch,
             resources=StartResources(
                 gpu_locks=self.arbiter.told,
                 unaccounted=machine.unaccounted,
                 placer=self.placer,
-                mounts=mounted,
+                mounts=host.mounts,
             ),
             users=users,
             warm=self.warm,
@@ -207,16 +202,19 @@ class Dispatcher:
             idle=self._tell_idle,
         )
         self.pressure, self.gpu_pressure = memory_guards(
-            store=store,
             config=config,
-            parking=self._parking,
             machine=machine,
             live=self._running,
             placement=self.placement,
-            host=host,
+            host=memory,
             host_now=self._host_now,
-            stopping=self._stopping,
-            watcher=self._watcher,
+            asking=partial(
+                MemoryPreemption,
+                store,
+                self._guard,
+                self._stopping.give_way,
+                self._watcher.end_at_once,
+            ),
             wake=self._wake.set,
         )
         self.placement.closed = lambda: self.gpu_pressure.closed
@@ -224,21 +222,17 @@ class Dispatcher:
             store, config.elastic, guard=self._guard, give_way=self._stopping.give_way
         )
         self._room = PriorityPreemption(
-            store=store,
             placement=self.placement,
             shared=self._shared,
             config=config.preemption,
-            guard=self._guard,
             give_way=self._stopping.give_way,
         )
         self.placing = SchedulingLoop(
-            store=store,
             placement=self.placement,
             machine=machine,
             arbiter=self.arbiter,
             shared=self._shared,
             starter=self._starter,
-            guard=self._guard,
             growing=self.growing,
             room=self._room,
             pressed=lambda: self.pressure.why_none_starts,

@@ -18,8 +18,6 @@ from pathlib import Path
 from zerotools.core.counts import bytes_of
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
-from zerotoolsd.attempts.stop_attempts import AttemptStopper
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.host_memory_reading import (
@@ -49,11 +47,9 @@ from zerotoolsd.dispatch.memory_forecast import (
     MemorySample,
 )
 from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
-from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow, is_usable
-from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 from zerotoolsd.resources.gpu_use import MeasuredUse, measure_gpu_use
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
@@ -170,29 +166,21 @@ Live = Callable[[], Sequence[AttemptRow]]
 
 def memory_guards(
     *,
-    store: Store,
     config: Config,
-    parking: JobGuard,
     machine: SnapshotCache,
     live: Live,
     placement: QueuePlacement,
     host: HostMemoryReader,
     host_now: HostMemoryUse,
-    stopping: AttemptStopper,
-    watcher: AttemptWatcher,
+    asking: Callable[[str], MemoryPreemption],
     wake: Callable[[], None],
 ) -> tuple[HostMemoryGuard, GpuMemoryGuard]:
     """Create the object that watches the host memory and the object that watches the memory of
     GPUs.
 
-    `live` returns the running attempts.
+    `live` returns the running attempts. `asking` makes the object that asks jobs to save and end,
+    for one of the purposes in PURPOSES.
     """
-
-    def asking(purpose: str) -> MemoryPreemption:
-        return MemoryPreemption(
-            store, parking.guard, stopping.give_way, watcher.end_at_once, purpose
-        )
-
     return HostMemoryGuard(
         config.pressure,
         asking(RELIEVE),
@@ -203,12 +191,14 @@ def memory_guards(
         read=host.read,
     ), GpuMemoryGuard(
         config.pressure,
-        store,
         machine,
         asking(RELIEVE_GPU),
         live,
-        GpuPromises(bytes_of(config.gpus.context_memory), placement.expected_of_gpu),
-        config.limits.foreign_on,
+        GpuPromises(
+            bytes_of(config.gpus.context_memory),
+            placement.expected_of_gpu,
+            config.limits.foreign_on,
+        ),
         wake=wake,
     )
 
@@ -229,11 +219,13 @@ class GpuPromises:
     """The memory on GPUs that is promised to jobs.
 
     A job that declares its memory is promised `context` bytes more than that. A job that has
-    a GPU for itself is promised `expected` bytes (0: unknown).
+    a GPU for itself is promised `expected` bytes (0: unknown). Programs of others count if they
+    hold at least `foreign` bytes of a GPU.
     """
 
     context: int
     expected: Callable[[int], int] = lambda job_id: 0
+    foreign: Callable[[Gpu], int] = lambda gpu: 0
 
     def of(self, lease: Lease, held: int) -> int:
         """Return the memory in bytes that is promised to the job with the lease `lease`.
@@ -256,26 +248,24 @@ class _Watched:
 class GpuMemoryGuard:
     """The loop that watches the memory of GPUs that jobs share with others.
 
-    `live` returns the running attempts. Programs of others count if they hold at least
-    `foreign` bytes of a GPU. If the samples are too old, no job is asked to save and end.
+    `live` returns the running attempts. If the samples are too old, no job is asked to save and
+    end.
     """
 
     def __init__(
         self,
         config: PressureConfig,
-        store: Store,
         machine: SnapshotCache,
         asking: MemoryPreemption,
         live: Callable[[], Sequence[AttemptRow]],
         promised: GpuPromises,
-        foreign: Callable[[Gpu], int],
         wake: Callable[[], None],
         measured: Callable[[Sequence[Gpu], Sequence[AttemptRow]], MeasuredUse] = measure_gpu_use,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._store, self._machine = config, store, machine
-        self._asking, self._live, self._promised = asking, live, promised
-        self._foreign, self._wake, self._measured, self._clock = foreign, wake, measured, clock
+        self._config, self._machine, self._asking = config, machine, asking
+        self._live, self._promised = live, promised
+        self._wake, self._measured, self._clock = wake, measured, clock
         self._watched: dict[str, _Watched] = {}
         self._seen: Snapshot | None = None
 
@@ -319,7 +309,7 @@ class GpuMemoryGuard:
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease
-            for lease in self._store.leases()
+            for lease in self._asking.store.leases()
             if lease.held_by is None and (all_of_them or lease.bytes is not None)
         ]
 
@@ -401,7 +391,7 @@ class GpuMemoryGuard:
         if not sample.known:
             return False
         listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)
-        return listed - sum(sample.held.values()) > self._foreign(gpu)
+        return listed - sum(sample.held.values()) > self._promised.foreign(gpu)
 
     def _jobs(self, curve: GpuCurve, there: Sequence[AttemptRow]) -> list[GpuJob]:
         newest = curve.newest

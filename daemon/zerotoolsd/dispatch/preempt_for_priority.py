@@ -17,7 +17,6 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.config_tables import PreemptionConfig
 from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
 from zerotoolsd.queue import fault_isolation
@@ -33,7 +32,7 @@ from zerotoolsd.queue.scheduling.requests import (
     priority_of,
     request_at,
 )
-from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.scheduling.scheduler import tick
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
 from zerotoolsd.resources.gpu_use import SharedGpus
 
@@ -53,21 +52,17 @@ class PriorityPreemption:
     def __init__(
         self,
         *,
-        store: Store,
         placement: QueuePlacement,
         shared: SharedGpus,
         config: PreemptionConfig,
-        guard: Guard,
         give_way: GiveWay,
     ) -> None:
-        self._store = store
         self._placement = placement
         self._shared = shared
         self._enabled = config.enabled
         self._rules = PreemptionRules(
             after_seconds=config.after_seconds, own_only=config.among == "own"
         )
-        self._guard = guard
         self._give_way = give_way
 
     def go(
@@ -89,7 +84,7 @@ class PriorityPreemption:
         machine = self._placement.machine_now(snapshot, passed_over, elsewhere, own)
         line = self._placement.line
         for each in choose_victims(line, machine, running, self._rules, self._saves):
-            with self._guard(each.job_id, fault_isolation.STOPPING) as reach:
+            with self._placement.guard(each.job_id, fault_isolation.STOPPING) as reach:
                 reach()
                 self._ask_one(each)
         return next_look(running, self._rules)
@@ -97,17 +92,22 @@ class PriorityPreemption:
     def _can_help(self) -> bool:
         """Return whether any waiting job has a higher priority than any running job."""
         highest = self._placement.line.highest_priority
-        running = self._store.jobs([states.RUNNING])
+        running = self._placement.store.jobs([states.RUNNING])
         return highest is not None and any(job.priority < highest for job in running)
 
     def _saves(self, job_id: int) -> bool:
-        with self._guard(job_id, fault_isolation.STOPPING) as reach:
+        with self._placement.guard(job_id, fault_isolation.STOPPING) as reach:
             reach()
-            return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
+            return (
+                why_not_saved(
+                    self._placement.store.job(job_id), self._placement.store.attempts(job_id)
+                )
+                is None
+            )
         return False
 
     def _ask_one(self, each: PreemptionRequest) -> None:
-        job = self._store.job(each.job_id)
+        job = self._placement.store.job(each.job_id)
         why = f"stops for job {each.for_job} of priority {each.priority}"
         try:
             self._give_way(job, YieldAsk(purpose=PREEMPT, for_job=each.for_job), why)
@@ -116,18 +116,18 @@ class PriorityPreemption:
 
     def note_first_steps(self) -> None:
         """Record the time of the first step of each job that got the resources of other jobs."""
-        for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
+        for row in self._placement.store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
-            with self._guard(
+            with self._placement.guard(
                 asked_for, fault_isolation.COUNTING
             ) as reach:  # reads that job's files
                 reach()
                 when = self._first_step(asked_for, row.asked)
                 if when is not None:
-                    self._store.yields.note_first_step(row, when)
+                    self._placement.store.yields.note_first_step(row, when)
 
     def _first_step(self, job_id: int, asked: float) -> float | None:
-        attempts = self._store.attempts(job_id)
+        attempts = self._placement.store.attempts(job_id)
         if not attempts or (attempts[-1].started or 0.0) < asked:
             return None
         first = last_report.first_step_time(Path(attempts[-1].run_dir))
@@ -238,7 +238,7 @@ class _Place:
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
         """Return whether the current job could start if the jobs `gone` freed their resources."""
         assert self._now is not None
-        decisions = self._machine.without(gone).decide(self._before)
+        decisions = tick(self._before, self._machine.without(gone))
         return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:

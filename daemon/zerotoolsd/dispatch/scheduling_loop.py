@@ -8,14 +8,12 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts import end_event
-from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.start_attempt import AttemptStarter
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, GrowthRequests
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.gpu_arbiter import GpuArbiter
 from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
@@ -39,13 +37,11 @@ class SchedulingLoop:
     def __init__(
         self,
         *,
-        store: Store,
         placement: QueuePlacement,
         machine: SnapshotCache,
         arbiter: GpuArbiter,
         shared: SharedGpus,
         starter: AttemptStarter,
-        guard: Guard,
         growing: ElasticGrowth,
         room: PriorityPreemption,
         pressed: Callable[[], str | None] = lambda: None,
@@ -56,17 +52,15 @@ class SchedulingLoop:
         jobs may start.
         """
         self._pressed = pressed
-        self._store = store
         self._placement = placement
         self._machine = machine
         self._arbiter = arbiter
         self._shared = shared
         self._starter = starter
-        self._guard = guard
         self._growing = growing
         self._room = room
         self._beside = LeftoverProcesses()
-        self.drained = store.drains.get()
+        self.drained = placement.store.drains.get()
         self.waits: Mapping[int, str] = {}
 
     async def go(self) -> float:
@@ -75,7 +69,7 @@ class SchedulingLoop:
         """
         wishes = GrowthRequests() if self.drained is not None else self._growing.wishes()
         wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
-        leased = {lease.gpu_uuid for lease in self._store.leases()}
+        leased = {lease.gpu_uuid for lease in self._placement.store.leases()}
         self._arbiter.keep(leased)
         if not wants_gpus and not self._arbiter.lacks(leased):
             return self._place(None, {}, wishes)
@@ -84,7 +78,7 @@ class SchedulingLoop:
             snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
         async with self._arbiter.round(snapshot, leased) as elsewhere:
             pause = self._place(snapshot, elsewhere, wishes)
-            self._arbiter.keep({lease.gpu_uuid for lease in self._store.leases()})
+            self._arbiter.keep({lease.gpu_uuid for lease in self._placement.store.leases()})
         return pause
 
     def _place(
@@ -107,12 +101,12 @@ class SchedulingLoop:
         starts = [start for start in decisions.starts if start.job_id not in wishes.ids]
         self._growing.give([start for start in decisions.starts if start.job_id in wishes.ids])
         for start in starts:
-            job = self._store.job(start.job_id)
+            job = self._placement.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
             if job.state == states.QUEUED and self.drained is None:
-                with self._guard(job.id, fault_isolation.STARTING) as reach:
+                with self._placement.guard(job.id, fault_isolation.STARTING) as reach:
                     reach()
-                    if self._beside.keeps(job.id, self._store.attempts(job.id)):
+                    if self._beside.keeps(job.id, self._placement.store.attempts(job.id)):
                         kept = self._beside.waits()
                     else:
                         self._starter.launch(

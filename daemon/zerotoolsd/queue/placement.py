@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -36,7 +36,7 @@ from zerotoolsd.queue.scheduling.declared_memory import (
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
-from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions
+from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions, tick
 from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable_gpus, with_fences
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse
 from zerotoolsd.queue.store import Store
@@ -134,6 +134,19 @@ takes a second.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueueUsers:
+    """The users of the queue.
+
+    `ranks` returns their order, `quotas` has the limits of each, and `name` returns the name of a
+    user, for messages if several users have jobs.
+    """
+
+    ranks: RankUsers = lambda uids, now: {}
+    quotas: LimitsOfUsers | None = None
+    name: Callable[[int], str | None] = lambda uid: None
+
+
 class QueuePlacement:
     """Keeps the pending jobs in order, and asks the scheduler which of them start.
 
@@ -147,26 +160,22 @@ class QueuePlacement:
         limits: LimitsConfig,
         grace_seconds: float = 0.0,
         memory: DeclaredMemory = NOTHING_DECLARED,
-        ranks: RankUsers = lambda uids, now: {},
-        quotas: LimitsOfUsers | None = None,
+        users: QueueUsers | None = None,
         host_now: Callable[[], HostMemoryNow | None] = lambda: None,
-        user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
         """Keep the objects that this object uses.
 
-        `memory` is the machine's memory that jobs can declare. `ranks` returns the order of
-        users, `quotas` the limits of each user, `host_now` the current host memory, and
-        `user_name` the name of a user, for messages if several users have jobs.
+        `memory` is the machine's memory that jobs can declare. `host_now` returns the current
+        host memory.
         """
-        self._user_name = user_name
+        self._users = users or QueueUsers()
         self.closed: Callable[[], Mapping[str, str]] = dict
         """Returns the UUIDs of the GPUs on which no job is started now, with the reasons."""
         self._host_now = host_now
-        self._quotas = quotas
-        self._ranks = ranks
         self._memory = memory
         self._expected = ExpectedOfJobs(store.attempts, memory.context)
-        self._store = store
+        self.store = store
+        self.guard = parking.guard
         self._grace = grace_seconds
         self._parking = parking
         self._limits = limits
@@ -212,20 +221,20 @@ class QueuePlacement:
         return True
 
     def _note_changes(self) -> None:
-        newest = self._store.last_change
-        changed = None if self._seen is None else self._store.changed_since(self._seen)
+        newest = self.store.last_change
+        changed = None if self._seen is None else self.store.changed_since(self._seen)
         if changed is None:
-            changed = [*self.line, *self._store.ids(states.QUEUED)]
+            changed = [*self.line, *self.store.ids(states.QUEUED)]
             self._expected.forget_all()
         self._expected.forget(changed)
         self._unread |= dict.fromkeys(changed)
         self._seen = newest
 
     def _look_up(self, job_id: int) -> None:
-        if self._store.state(job_id) != states.QUEUED:  # or it was removed
+        if self.store.state(job_id) != states.QUEUED:  # or it was removed
             self.line.remove(job_id)
             return
-        job = self._store.job(job_id)
+        job = self.store.job(job_id)
         known, request = self._requests.get(job_id, (None, None))
         is_other = known is None or known.spec_text != job.spec_text  # it was edited since
         if is_other or request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
@@ -237,7 +246,7 @@ class QueuePlacement:
             self.line.add(request)
 
     def _request_of(self, job: JobRow) -> Request | None:
-        with self._parking.guard(job.id, parking.NEEDING) as reach:
+        with self.guard(job.id, parking.NEEDING) as reach:
             reach()
             return request_of(job, self._grace, self._expected.of(job))
         return None
@@ -268,15 +277,15 @@ class QueuePlacement:
     def _decide(self, machine: PassInput) -> TickDecisions:
         while True:
             try:
-                found = machine.decide(
-                    self.line, lambda job_id: self._parking.touch(job_id, parking.PLACING)
+                found = tick(
+                    self.line, machine, lambda job: self._parking.touch(job, parking.PLACING)
                 )
                 self._host_first = found.host_first
                 return found
             except RequestError as odd:
                 why = f"{parking.PLACING} failed"
                 machine = replace(machine, passed_over={**machine.passed_over, odd.job_id: why})
-                with self._parking.guard(odd.job_id, parking.PLACING):
+                with self.guard(odd.job_id, parking.PLACING):
                     raise odd.__cause__ or odd from None
 
     def machine_now(
@@ -290,10 +299,10 @@ class QueuePlacement:
         """Return the input of a scheduler pass: the current state of the machine. The order of
         users is updated, too.
         """
-        leases, now = self._store.leases(), time.time()
+        leases, now = self.store.leases(), time.time()
         if snapshot is not None:
-            snapshot = with_fences(snapshot, self._store.fences(), clocks.read_clocks())
-        self.line.ranks = self._ranks(self.line.uids | {wish.uid for wish in wishes}, now)
+            snapshot = with_fences(snapshot, self.store.fences(), clocks.read_clocks())
+        self.line.ranks = self._users.ranks(self.line.uids | {wish.uid for wish in wishes}, now)
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
         there = self._host_now() if self.line.wants_host else None
@@ -318,7 +327,7 @@ class QueuePlacement:
     def _named(self, job_id: int) -> str:
         """Return a job as text with the name of its user, such as `job 1 (anna)`."""
         try:
-            name = self._user_name(self._store.job(job_id).uid)
+            name = self._users.name(self.store.job(job_id).uid)
         except KeyError:  # it was removed
             name = None
         return by_number(job_id) if name is None else f"{by_number(job_id)} ({name})"
@@ -336,7 +345,7 @@ class QueuePlacement:
         for job, ranks, host in self._running():
             if job.state not in (states.RUNNING, states.STOPPING, *states.GIVING_WAY):
                 continue
-            attempt, spec = self._store.attempts(job.id)[-1], job.reading.spec
+            attempt, spec = self.store.attempts(job.id)[-1], job.reading.spec
             found.append(
                 RunningJob(
                     job_id=job.id,
@@ -356,9 +365,9 @@ class QueuePlacement:
         """Return the memory, in bytes, that the job is expected to need on each GPU at least; 0
         if unknown.
         """
-        with self._parking.guard(job_id, parking.COUNTING) as reach:
+        with self.guard(job_id, parking.COUNTING) as reach:
             reach()
-            return self._expected.of(self._store.job(job_id)).gpu_bytes
+            return self._expected.of(self.store.job(job_id)).gpu_bytes
         return 0
 
     def expected_of_running(self) -> dict[int, int]:
@@ -373,9 +382,9 @@ class QueuePlacement:
         """
         found = {}
         for job_id in job_ids:
-            with self._parking.guard(job_id, parking.COUNTING) as reach:
+            with self.guard(job_id, parking.COUNTING) as reach:
                 reach()
-                spec, attempts = self._store.job(job_id).reading.spec, self._store.attempts(job_id)
+                spec, attempts = self.store.job(job_id).reading.spec, self.store.attempts(job_id)
                 left = time_limit.seconds_left(spec, attempts, clocks.read_clocks())
                 if left is not None:
                     found[job_id] = now + left + self._grace
@@ -385,8 +394,8 @@ class QueuePlacement:
         """Return the running jobs: for each the row, the number of CPU ranks, and the host
         memory in bytes.
         """
-        held = self._store.jobs_with_open_attempts(states.HELD)
-        jobs = (*self._store.jobs(states.ACTIVE), *held)
+        held = self.store.jobs_with_open_attempts(states.HELD)
+        jobs = (*self.store.jobs(states.ACTIVE), *held)
         return [(job, *self._used_by(job)) for job in jobs]
 
     def _users_now(
@@ -400,7 +409,8 @@ class QueuePlacement:
         The jobs in `again` run and ask for more resources. They are left out, so that they
         are not counted twice.
         """
-        if self._quotas is None or not self._quotas.bound_running:
+        quotas = self._users.quotas
+        if quotas is None or not quotas.bound_running:
             return ANYBODY
         gpus = Counter(lease.job_id for lease in leases)
         used: dict[int, UserUse] = {}
@@ -408,7 +418,7 @@ class QueuePlacement:
             before = used.get(job.uid, UserUse())
             after = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
             used[job.uid] = replace(after, running=after.running - (job.id in again))
-        return UserUsage(limits_of=self._quotas.of, used=used)
+        return UserUsage(limits_of=quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
         """Return the number of CPU ranks that `job` uses; 0 if it uses GPUs."""
@@ -417,11 +427,11 @@ class QueuePlacement:
     def _size_now(self, job: JobRow, spec: JobSpec) -> int:
         if spec.size_range is None:
             return spec.world_size
-        attempts = self._store.attempts(job.id)
+        attempts = self.store.attempts(job.id)
         return (attempts[-1].world_size if attempts else None) or spec.world_size
 
     def _used_by(self, job: JobRow) -> tuple[int, int]:
-        with self._parking.guard(job.id, parking.COUNTING) as reach:
+        with self.guard(job.id, parking.COUNTING) as reach:
             reach()
             spec = job.reading.spec
             if spec is not None:

@@ -57,24 +57,33 @@ class Holder:
     user: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """The reasons why a job waits.
+
+    `place` is its position in the queue, and `holders` have the resources that it needs. `room` are
+    the requests to yield that `room_of` returns.
+    """
+
+    place: QueuePlace | None = None
+    holders: Sequence[Holder] = ()
+    room: Sequence[YieldRow] = ()
+
+
 def explain_job(
     job: JobRow,
     attempts: Sequence[AttemptRow],
     view: JobView,
     events: Iterable[Event],
     *,
+    waiting: Waiting,
     notices: Iterable[Notice] = (),
-    room: Iterable[YieldRow] = (),
     size: str | None = None,
-    place: QueuePlace | None,
-    holders: Iterable[Holder],
 ) -> dict[str, Any]:
     """Return the explanation as JSON values.
 
-    `view` is the job as its owner may see it. `place` is the position of a waiting job, and
-    `holders` have the resources that it needs. `notices` have not been delivered yet. `room` are
-    the requests to yield that `room_of` returns. `size` is a sentence on whether a running elastic
-    job would take more GPUs.
+    `view` is the job as its owner may see it. `notices` have not been delivered yet. `size` is a
+    sentence on whether a running elastic job would take more GPUs.
     """
     return {
         "id": job.id,
@@ -85,12 +94,12 @@ def explain_job(
         "why": view.reason,
         "phase": view.phase,
         "size": size,
-        "place": None if place is None else asdict(place),
-        "holders": [asdict(holder) for holder in holders],
+        "place": None if waiting.place is None else asdict(waiting.place),
+        "holders": [asdict(holder) for holder in waiting.holders],
         "retries": _retries(job, attempts),
         "end": _last_end(attempts, view.attempts),
         "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
-        "room": [asdict(each) for each in room],
+        "room": [asdict(each) for each in waiting.room],
         "notifications": [
             {
                 "notice": each.notice,

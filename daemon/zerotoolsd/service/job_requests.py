@@ -38,7 +38,7 @@ from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.dry_run import run_rank_checks
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.explanation import explain_job, holders_for, place_of, room_of
+from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, room_of
 from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.change_jobs import (
     STATES_OF,
@@ -439,12 +439,14 @@ class JobRequests:
             await self._views.of(job),
             self._store.events_of(job.id, EXPLAINING_EVENTS),
             notices=self._store.outbox.of_job(job.id),
-            room=room_of(self._store, job),
             size=engine.growing.why(job),
-            place=place_of(engine.placement, job.id),
-            holders=holders_for(
-                *(self._store, engine.placement, engine.machine.gpu_name, job.id),
-                engine.users.whose,
+            waiting=Waiting(
+                place=place_of(engine.placement, job.id),
+                holders=holders_for(
+                    *(self._store, engine.placement, engine.machine.gpu_name, job.id),
+                    engine.users.whose,
+                ),
+                room=room_of(self._store, job),
             ),
         )
 

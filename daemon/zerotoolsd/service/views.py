@@ -51,25 +51,31 @@ _BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY
 _AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelatedJobs:
+    """The jobs `after` which a job starts, and the newest job that evaluates it."""
+
+    after: Sequence[DependencyRow] = ()
+    evaluated_by: Mapping[str, Any] | None = None
+
+
 def job_view(
     job: JobRow,
     attempts: Sequence[AttemptRow],
     waits: str | None,
     *,
     quiet_seconds: float,
-    after: Sequence[DependencyRow] = (),
+    related: RelatedJobs | None = None,
     shown: ShownSpec | None = None,
     usual: Mapping[str, float] | None = None,
-    evaluated_by: Mapping[str, Any] | None = None,
     since: float | None = None,
 ) -> JobView:
     """Return the view of one job.
 
     `waits` is the scheduler's sentence on why the job waits, if there is one. A phase is shown as
-    quiet after `quiet_seconds` without progress. `after` are the jobs that this job starts after.
-    `shown` is its job file for clients, if it was made before. `usual` has the usual duration of
-    each phase on this machine in seconds, as `StartHistory` returns it. `evaluated_by` is the
-    newest job that evaluates it. `since` is since when the job is in its stored state.
+    quiet after `quiet_seconds` without progress. `shown` is its job file for clients, if it was
+    made before. `usual` has the usual duration of each phase on this machine in seconds, as
+    `StartHistory` returns it. `since` is since when the job is in its stored state.
 
     If another version of zerotools queued the job, only the readable part is shown.
     """
@@ -80,6 +86,7 @@ def job_view(
         problem = str(error)
     if shown is None:
         shown = _shown(job)
+    related = related or RelatedJobs()
     secrets, unshown = shown.secrets, shown.unshown
     reason = waits or job.standing.reason or problem
     found = last_report.latest_checkpoint(job, attempts)
@@ -111,13 +118,14 @@ def job_view(
         begin=job.begin,
         array=None if job.array is None else asdict(job.array),
         after=tuple(
-            {"job": each.on_id, "condition": each.condition, "state": each.state} for each in after
+            {"job": each.on_id, "condition": each.condition, "state": each.state}
+            for each in related.after
         ),
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
         uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], unshown)},
         progress=_with_last_loss(progress),
         evaluation=evaluation,
-        evaluated_by=evaluated_by,
+        evaluated_by=related.evaluated_by,
         phase=_masked_phase(phase, secrets),
         usual_start_seconds=usual.get(TO_FIRST_STEP) if starts else None,
         spec=shown.tree,

@@ -247,12 +247,10 @@ async def gpu_guarded(
         gpu = SharedGpu(engine.gpu_pressure)
         gpu.guard = engine.gpu_pressure = GpuMemoryGuard(
             PressureConfig(most=most),
-            engine.store,
             engine.machine,
             engine.gpu_pressure._asking,
             engine._running,
-            GpuPromises(GIB // 2, lambda job_id: expected),
-            lambda _: GIB // 2,
+            GpuPromises(GIB // 2, lambda job_id: expected, lambda gpu: GIB // 2),
             wake=engine._wake.set,
             measured=gpu.measure,
             clock=lambda: gpu.clock,

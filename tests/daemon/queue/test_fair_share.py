@@ -9,6 +9,7 @@ import pytest
 from tests.daemon.queue.scheduling.deciding import LIMITS, started, wants
 from tests.daemon.queue.scheduling.deciding import gpus as machine
 from zerotoolsd.queue.fair_share import DecayedUse, ShareWeights, fair_share_factor, ranks_of
+from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
@@ -76,8 +77,10 @@ def of(uid: int, job_id: int, gpus: int = 1, priority: int = 0) -> Request:
 def decide(requests: list[Request], count: int, ranks: dict[int, int]) -> TickDecisions:
     line = PendingQueue(requests)
     line.ranks = ranks
-    values = {"leases": (), "cpu_ranks_used": 0, "limits": LIMITS}
-    return tick(line, now=100.0, snapshot=machine(count), **values)  # type: ignore[arg-type]
+    given = PassInput(
+        now=100.0, snapshot=machine(count), leases=(), cpu_ranks_used=0, limits=LIMITS
+    )
+    return tick(line, given)
 
 
 def test_the_priority_counts_first_then_the_share_then_the_age() -> None:

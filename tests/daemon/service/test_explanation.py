@@ -16,7 +16,10 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.service.explanation import explain_job
+from zerotoolsd.service.explanation import (
+    Waiting,
+    explain_job,
+)
 from zerotoolsd.service.views import attempt_view
 
 JOB = JobRow(
@@ -36,9 +39,7 @@ JOB = JobRow(
 
 def explained(*attempts: AttemptRow) -> dict[str, Any]:
     views = tuple(attempt_view(attempt) for attempt in attempts)
-    return explain_job(
-        JOB, attempts, a_view(1, a_job(), attempts=views), [], place=None, holders=[]
-    )
+    return explain_job(JOB, attempts, a_view(1, a_job(), attempts=views), [], waiting=Waiting())
 
 
 def test_the_last_end_and_what_is_left_of_its_retries() -> None:

@@ -159,7 +159,7 @@ def test_verify_reads_the_output_by_the_reader_of_the_table(
     table = table_of(form)
     out = tmp_path / "out"
     source = example(tmp_path / "a")
-    conversion = prepare_convert(source, out, "toy", {"world_size": 2}, force=True, table=table)
+    conversion = prepare_convert(source, out, "toy", {"world_size": 2, "force": True}, table=table)
     assert isinstance(conversion, Conversion)
     if type(form) is ToyFormat:
         perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)

@@ -19,6 +19,7 @@ from zerotools.jobs.memory_estimates.complete_job_file import whole_job
 from zerotools.jobs.memory_estimates.job_workload import with_ranks, workload_of
 from zerotools.jobs.memory_estimates.training_estimate import (
     Estimate,
+    TrainingSettings,
     attention_assumption,
     estimate_job,
     estimate_model,
@@ -119,9 +120,7 @@ def test_the_job_file_of_the_choice_has_its_layout(gpu_gib: int) -> None:
     found = estimate_model(
         of_count("7B"),
         Machine(8, gpu_gib * GIB, 2000 * GIB),
-        sequence=2048,
-        accumulation=4,
-        checkpointing=True,
+        TrainingSettings(sequence=2048, accumulation=4, checkpointing=True),
         model_table={"path": "/model"},
     )
     row = found.choice.row
@@ -145,7 +144,9 @@ def test_what_a_layout_offloads() -> None:
 
 
 def chosen_configs(gpu_gib: int) -> tuple[int, dict[str, Any]]:
-    found = estimate_model(of_count("7B"), Machine(8, gpu_gib * GIB, 2000 * GIB), sequence=2048)
+    found = estimate_model(
+        of_count("7B"), Machine(8, gpu_gib * GIB, 2000 * GIB), TrainingSettings(sequence=2048)
+    )
     way = found.search.best
     assert way is not None
     return way.row.stage, found.configs(way)

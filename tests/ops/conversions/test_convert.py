@@ -17,6 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
+from zerotools.formats.format import ReadOptions
 from zerotools.ops.conversions.conversion import (
     Conversion,
     Unchanged,
@@ -97,7 +98,11 @@ def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
 def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="does not take --tag"):
         prepare_convert(
-            model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x"
+            model(tmp_path / "in", {"a": noise(2)}),
+            tmp_path / "out",
+            "torch",
+            {},
+            reading=ReadOptions(tag="x"),
         )
 
 
@@ -127,7 +132,7 @@ def test_the_same_format_is_a_reshard_and_keeps_everything(tmp_path: Path) -> No
     assert conversion.target.dropped == ()
     assert "use zerotools reshard" in conversion.notes[0]
     assert isinstance(prepare_convert(JOB, tmp_path / "x", "dcp", {}), Unchanged)
-    rewritten = prepare_convert(JOB, tmp_path / "x", "dcp", {}, force=True)
+    rewritten = prepare_convert(JOB, tmp_path / "x", "dcp", {"force": True})
     assert isinstance(rewritten, Conversion)
     styled = prepare_convert(JOB, tmp_path / "x", "dcp", {"style": "accelerate"})
     assert isinstance(styled, Conversion)

@@ -245,11 +245,10 @@ SHAPES = {family: tiny(family) for family in FAMILIES}
 )
 @given(
     family=st.sampled_from(sorted(FAMILIES)),
-    optimizer=st.sampled_from(OPTIMIZERS),
-    engine=st.sampled_from(["torch", "torch", "deepspeed"]),
-    gpus=st.integers(1, 9),
-    gpu_mib=st.integers(521, 900),
-    host_mib=st.integers(690, 8000),
+    trained_by=st.tuples(
+        st.sampled_from(OPTIMIZERS), st.sampled_from(["torch", "torch", "deepspeed"])
+    ),
+    machine=st.tuples(st.integers(1, 9), st.integers(521, 900), st.integers(690, 8000)),
     batch=st.integers(1, 12),
     more=st.integers(1, 200),
     less_offload=st.sets(st.sampled_from(OFFLOADS)),
@@ -257,17 +256,18 @@ SHAPES = {family: tiny(family) for family in FAMILIES}
 )
 def test_more_memory_cards_or_offload_never_turn_yes_into_no(
     family: str,
-    optimizer: str,
-    engine: str,
-    gpus: int,
-    gpu_mib: int,
-    host_mib: int,
+    trained_by: tuple[str, str],
+    machine: tuple[int, int, int],
     batch: int,
     more: int,
     less_offload: set[str],
     what: str,
 ) -> None:
-    """Nor does a smaller batch; and more memory is never answered with a dearer way."""
+    """Nor does a smaller batch; and more memory is never answered with a dearer way.
+
+    `machine` is the number of GPUs, and the MiB of each and of the host.
+    """
+    (optimizer, engine), (gpus, gpu_mib, host_mib) = trained_by, machine
     micro = MicroBatch(batch, 64)
     layout = MemoryLayout(stage=3, world_size=gpus, optimizer=optimizer, engine=engine)
     offloads = tuple(each for each in OFFLOADS if each not in less_offload or each == NONE)

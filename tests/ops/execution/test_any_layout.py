@@ -16,7 +16,7 @@ from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.ops.execution.execute import execute
+from zerotools.ops.execution.execute import Transfer, execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
@@ -41,7 +41,9 @@ def test_the_same_bytes_arrive(data: st.DataObject) -> None:
         source = store(root / "in", {key: (values, dtype, data.draw(layouts(shape)))})
         wanted = data.draw(layouts(shape, contiguous=True))
         output = target(root / "out", {key: (shape, dtype, wanted)})
-        report = execute(plan(source, output.checkpoint), source.root, output, budget=SMALL)
+        report = execute(
+            plan(source, output.checkpoint), source.root, output, transfer=Transfer(budget=SMALL)
+        )
         arrived = load(output.checkpoint, key)
     assert arrived.tobytes() == values.tobytes()
     assert report.bytes_written == values.nbytes
@@ -59,6 +61,8 @@ def test_a_cast_rounds_as_numpy_does(data: st.DataObject) -> None:
         source = store(root / "in", {key: (np.asarray(values), dtypes.FLOAT32, drawn)})
         wanted = data.draw(layouts(shape, contiguous=True))
         output = target(root / "out", {key: (shape, dtypes.BFLOAT16, wanted)})
-        execute(plan(source, output.checkpoint), source.root, output, budget=SMALL)
+        execute(
+            plan(source, output.checkpoint), source.root, output, transfer=Transfer(budget=SMALL)
+        )
         arrived = load(output.checkpoint, key)
     assert arrived.tobytes() == np.asarray(values).astype(ml_dtypes.bfloat16).tobytes()

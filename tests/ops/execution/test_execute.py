@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
 from zerotools.io.numeric.dtype_casts import NO_LOSSES, Array
-from zerotools.ops.execution.execute import execute
+from zerotools.ops.execution.execute import Publication, Transfer, execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
@@ -42,7 +42,7 @@ def test_a_tensor_larger_than_the_budget(tmp_path: Path) -> None:
     output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
     budget = MemoryBudget(max_memory=3 * MIN_TILE_BYTES, workers=1)
     assert values.nbytes > 20 * budget.tile_bytes
-    execute(plan(source, output.checkpoint), source.root, output, budget=budget)
+    execute(plan(source, output.checkpoint), source.root, output, transfer=Transfer(budget=budget))
     assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
 
 
@@ -84,7 +84,7 @@ def test_checksums_literals_and_carried_bytes(tmp_path: Path) -> None:
         },
     )
     budget = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
-    execute(plan(source, output.checkpoint), source.root, output, budget=budget)
+    execute(plan(source, output.checkpoint), source.root, output, transfer=Transfer(budget=budget))
     data = (out / "f").read_bytes()
     assert data[:8] == b"headhead"
     assert data[8 : 8 + values.nbytes] == values.tobytes()
@@ -134,7 +134,12 @@ def test_a_check_can_veto_the_output(tmp_path: Path) -> None:
         raise BadRequest("no")
 
     with pytest.raises(BadRequest, match="no"):
-        execute(plan(source, output.checkpoint), source.root, output, check=refuse)
+        execute(
+            plan(source, output.checkpoint),
+            source.root,
+            output,
+            publication=Publication(check=refuse),
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -28,7 +28,7 @@ from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.execute import execute
+from zerotools.ops.execution.execute import Transfer, execute
 from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
@@ -103,7 +103,9 @@ def test_what_arrives_is_what_is_computed_of_the_whole(data: st.DataObject) -> N
         wanted = data.draw(layouts(cast.shape, contiguous=True))
         output = target(root / "out", {KEY: (cast.shape, cast.dtype, wanted)})
         assert prove_plan(source, output.checkpoint) >= 1
-        execute(plan(source, output.checkpoint), source.root, output, budget=SMALL)
+        execute(
+            plan(source, output.checkpoint), source.root, output, transfer=Transfer(budget=SMALL)
+        )
         arrived = load(output.checkpoint, KEY)
     expected = values_of(cast.scheme, Box.whole(cast.shape), inputs, cast.dtype)
     assert np.asarray(arrived).tobytes() == np.ascontiguousarray(expected).tobytes()

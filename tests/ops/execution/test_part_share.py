@@ -16,6 +16,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target, ZeroBytes
+from zerotools.ops.execution.execute import Transfer
 from zerotools.ops.execution.execute_part import execute_part
 from zerotools.ops.execution.part_share import (
     ALIGNMENT,
@@ -118,7 +119,9 @@ def test_parts_together_write_the_same_bytes(data: st.DataObject) -> None:
         written = 0
         for index in order:
             planned = plan_part(output, OutputPart(index, of), alignment=16)
-            report = execute_part(planned, source, output, {"all": "1"}, budget=SMALL)
+            report = execute_part(
+                planned, source, output, {"all": "1"}, transfer=Transfer(budget=SMALL)
+            )
             written += report.bytes_written
             assert output.checkpoint.root.exists() == (not report.missing)
         assert not report.missing

@@ -36,7 +36,7 @@ class Written:
 
     @classmethod
     def of(cls, path: Path, out: Path, asked: Mapping[str, Any]) -> Written:
-        conversion = prepare_convert(path, out, "torch", asked, force=True)
+        conversion = prepare_convert(path, out, "torch", {**asked, "force": True})
         assert isinstance(conversion, Conversion)
         perform_conversion(conversion, budget=MemoryBudget(workers=1), overwrite=False)
         tree = TorchFile.open(out, "checkpoint.pt").tree

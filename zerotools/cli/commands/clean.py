@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from zerotools.cli.options.click_options import (
     SELECTION,
     Duration,
     GroupedCommand,
+    given_as,
     json_option,
     option,
     socket_option,
@@ -30,6 +32,17 @@ LONGEST_NAME = 40
 MAX_KEPT = 10
 OVER = tuple(state for state in STATES if state in TERMINAL)
 Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    """The finished jobs that are removed, and what goes with them."""
+
+    older_than: int | None
+    keep: int
+    states: tuple[str, ...]
+    outputs: bool
+    logs_only: bool
 
 
 @click.command("clean", cls=GroupedCommand)
@@ -74,13 +87,10 @@ Answer = dict[str, Any]
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @socket_option
 @json_option
+@given_as("selection", _Selection)
 def command(
     references: tuple[str, ...],
-    older_than: int | None,
-    keep: int,
-    states: tuple[str, ...],
-    outputs: bool,
-    logs_only: bool,
+    selection: _Selection,
     dry_run: bool,
     yes: bool,
     socket: Path | None,
@@ -92,6 +102,7 @@ def command(
     with its own in the state directory of the daemon stays, until --outputs JOB. A path that an
     unfinished job names, such as in resume_from, is never removed.
     """
+    outputs, logs_only = selection.outputs, selection.logs_only
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest(
@@ -101,9 +112,9 @@ def command(
     job_ids = finished_job_numbers(client, references)
     request = {
         "jobs": job_ids or None,
-        "states": list(states) or None,
-        "older_than_seconds": older_than,
-        "keep": keep,
+        "states": list(selection.states) or None,
+        "older_than_seconds": selection.older_than,
+        "keep": selection.keep,
         "outputs": outputs,
         "logs_only": logs_only,
     }

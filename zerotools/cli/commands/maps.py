@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from zerotools import formats
-from zerotools.cli.options.click_options import CheckpointPath, json_option, options_of
+from zerotools.cli.options.click_options import CheckpointPath, given_as, json_option, options_of
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.core.training_state import TrainingState
+from zerotools.formats.format import ReadOptions
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.stores.addresses import path_of
@@ -38,6 +40,14 @@ _PATH = CheckpointPath()
 _MOST_NAMED = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LayoutChoice:
+    """The layout to show (None: all), and the sizes of the model as `NAME=VALUE`."""
+
+    layout_name: str | None
+    map_arg: tuple[str, ...]
+
+
 @click.command("maps")
 @click.argument("action", type=click.Choice(["list", "show", "check"]))
 @click.argument("map_name", metavar="[MAP]", required=False)
@@ -54,16 +64,16 @@ _MOST_NAMED = 10
 @options_of(SectionOption)
 @options_of(MapArgOption)
 @json_option
+@given_as("reading", ReadOptions)
+@given_as("chosen", _LayoutChoice)
 def command(
     action: str,
     map_name: str | None,
     checkpoint: Path | None,
     config: Path | None,
-    layout_name: str | None,
+    chosen: _LayoutChoice,
     toml: bool,
-    tag: str | None,
-    section: str | None,
-    map_arg: tuple[str, ...],
+    reading: ReadOptions,
     as_json: bool,
 ) -> int | None:
     """List the layout maps, show one, or check one.
@@ -89,10 +99,10 @@ def command(
     read, training = None, TrainingState()
     if action == "check" and checkpoint is not None:
         with recording_sources():
-            read = formats.read_any(checkpoint, tag=tag, section=section)
+            read = formats.read_any(checkpoint, tag=reading.tag, section=reading.section)
             training = formats.training_of(read)
     sizes = _config(config, read)
-    given = map_arguments(map_arg)
+    given, layout_name = map_arguments(chosen.map_arg), chosen.layout_name
     family = named_map(map_name, sizes)
     if layout_name is not None:
         check_layout(family, layout_name, hub=HUB)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from zerotools.cli.options.click_options import (
     OUTPUT,
     WHEN,
     GroupedCommand,
+    given_as,
     json_option,
     option,
     socket_option,
@@ -63,6 +64,47 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.jobs.submit_timeout import reads_data
 from zerotools.jobs.sweeps import members_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The job files; with `convert`, the words of a conversion of `parts` processes."""
+
+    job_files: tuple[str, ...]
+    convert: bool
+    parts: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JobChanges:
+    """The values of options that replace or extend keys of the job files."""
+
+    name: str | None
+    node_rank: int | None
+    env_options: tuple[str, ...]
+    notify: str | None
+
+    def applied(self, jobs: list[Submission], machine: RemoteMachine | None) -> list[Submission]:
+        """Return the jobs with these changes."""
+        if self.name is not None:
+            jobs = [replace(each, spec=replace(each.spec, name=self.name)) for each in jobs]
+        jobs = with_environment_options(jobs, self.env_options, machine)
+        if self.node_rank is not None:
+            jobs = [replace(each, spec=on_node_rank(each, self.node_rank)) for each in jobs]
+        if self.notify is not None:
+            jobs = [replace(each, spec=with_webhook(each.spec, self.notify)) for each in jobs]
+        return jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mode:
+    """What happens to the jobs: they are checked, queued under a key, or also followed."""
+
+    idempotency_key: str | None
+    dry_run: bool
+    show: int | None
+    follow: bool
+    as_json: bool
 
 
 @click.command("submit", cls=GroupedCommand)
@@ -141,24 +183,18 @@ from zerotools.jobs.sweeps import members_of
 )
 @socket_option
 @json_option
+@given_as("work", _Work)
+@given_as("changes", _JobChanges)
+@given_as("mode", _Mode)
 def command(
-    job_files: tuple[str, ...],
-    follow: bool,
-    convert: bool,
-    parts: int | None,
-    node_rank: int | None,
-    name: str | None,
-    idempotency_key: str | None,
+    work: _Work,
+    changes: _JobChanges,
     waiting: WaitingOptions,
     array: ArrayOptions,
     slurm: SlurmOptions,
-    env_options: tuple[str, ...],
-    notify: str | None,
     configs: Configs,
-    dry_run: bool,
-    show: int | None,
+    mode: _Mode,
     socket: Path | None,
-    as_json: bool,
 ) -> int:
     """Queue one or more training jobs.
 
@@ -181,27 +217,34 @@ def command(
 
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
+    job_files, parts = work.job_files, work.parts
+    follow, dry_run, show, as_json = mode.follow, mode.dry_run, mode.show, mode.as_json
+    idempotency_key = mode.idempotency_key
     single = {
         "--follow": follow,
-        "--name": name,
+        "--name": changes.name,
         "--idempotency-key": idempotency_key,
         "--sweep or --array": array.asked,
     }
-    if not convert and len(job_files) > 1 and (option := next(filter(single.get, single), None)):
+    if (
+        not work.convert
+        and len(job_files) > 1
+        and (option := next(filter(single.get, single), None))
+    ):
         raise BadRequest(f"{option} is for one job file, but {len(job_files)} are given")
     if array.asked and follow:
         raise BadRequest("--follow follows one job; wait for all of an array: zerotools wait @JOB")
     sweep = array.sweep()
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
-    if show is not None and (not dry_run or array.asked or convert):
+    if show is not None and (not dry_run or array.asked or work.convert):
         raise BadRequest("--show is for the --dry-run of job files; add that, or leave --show out")
     if waiting.hold and follow:
         raise BadRequest("--follow would wait for a held job; leave one out")
     machine = machine_behind(socket)
-    if parts is not None and not convert:
+    if parts is not None and not work.convert:
         raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
-    if convert:
+    if work.convert:
         _refuse_of_training(configs, array, machine)
         jobs = [
             conversion_submission(
@@ -216,13 +259,7 @@ def command(
         jobs = [
             Submission(_source(path), _job(path, configs, machine, slurm)) for path in job_files
         ]
-    if name is not None:
-        jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
-    jobs = with_environment_options(jobs, env_options, machine)
-    if node_rank is not None:
-        jobs = [replace(each, spec=on_node_rank(each, node_rank)) for each in jobs]
-    if notify is not None:
-        jobs = [replace(each, spec=with_webhook(each.spec, notify)) for each in jobs]
+    jobs = changes.applied(jobs, machine)
     if machine is None:
         asked = _members(jobs[0], sweep, array.count) if array.asked else jobs
         _check_stores(asked, writes=not dry_run)

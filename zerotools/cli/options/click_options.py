@@ -9,6 +9,8 @@ with click's arguments. `@options_of(ConvertKeywords)` adds all options that a f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,6 +151,22 @@ class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic 
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def given_as(name: str, kind: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that gives a command some of its options as one parameter `name`: those
+    with the names of fields of the dataclass `kind`, as a `kind`.
+    """
+
+    def gather(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_one(*arguments: Any, **given: Any) -> Any:
+            own = {each.name: given.pop(each.name) for each in fields(kind) if each.name in given}
+            return command(*arguments, **{name: kind(**own)}, **given)
+
+        return with_one
+
+    return gather
 
 
 def html_option(function: _Decorated) -> _Decorated:

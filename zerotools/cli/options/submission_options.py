@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.click_options import CLUSTER, JOB, WHEN, option
+from zerotools.cli.options.click_options import CLUSTER, JOB, WHEN, given_as, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM
@@ -191,11 +191,10 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Number of jobs of each; ZEROTOOLS_ARRAY_INDEX gives their ranks the index of the "
         "job.",
     )
+    @given_as("array", ArrayOptions)
     @functools.wraps(command)
-    def with_options(
-        *arguments: Any, sweeps: tuple[str, ...], count: int | None, **others: Any
-    ) -> Any:
-        return command(*arguments, array=ArrayOptions(sweeps=sweeps, count=count), **others)
+    def with_options(*arguments: Any, **others: Any) -> Any:
+        return command(*arguments, **others)
 
     return with_options
 
@@ -262,17 +261,10 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help="Start after this job has succeeded, or with :any has ended; may be repeated.",
     )
+    @given_as("waiting", WaitingOptions)
     @functools.wraps(command)
-    def with_options(
-        *arguments: Any,
-        priority: int | None,
-        hold: bool,
-        begin: str | None,
-        after: tuple[str, ...],
-        **others: Any,
-    ) -> Any:
-        waiting = WaitingOptions(priority=priority, hold=hold, begin=begin, after=after)
-        return command(*arguments, waiting=waiting, **others)
+    def with_options(*arguments: Any, **others: Any) -> Any:
+        return command(*arguments, **others)
 
     return with_options
 

@@ -6,39 +6,18 @@ from __future__ import annotations
 
 from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 
-def key(
-    doc: str,
-    *,
-    default: Any = ...,
-    factory: Any = ...,
-    stored_default: Any = ...,
-    allowed: tuple[Any, ...] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    shown: str | None = None,
-    path: bool = False,
-    url: bool = False,
-    words: tuple[str, ...] = (),
-    engine: str | None = None,
-    deepspeed: str | None = None,
-    accelerate: str | None = None,
-    imported: bool = True,
-) -> Any:
-    """Return a dataclass field that declares a key of the job file.
+class KeyRules(TypedDict, total=False):
+    """The rules of a key; a rule that is not given does not apply.
 
-    Args:
-        doc: The description, one or two sentences of Markdown for the reference.
-        default: The value if the file does not have the key. Without `default` and `factory`, the
-            key is required.
-        factory: A function that returns the default.
+    Attributes:
         stored_default: The value for jobs that were stored before the key existed: the behaviour of
-            zerotools at that time. By default `default`.
+            zerotools at that time. By default the key's default.
         allowed: If set, the key has no other values.
-        minimum, maximum: Inclusive bounds.
+        minimum: An inclusive lower bound.
+        maximum: An inclusive upper bound.
         above: An exclusive lower bound.
         shown: The text of the default in the reference, for a key with `factory`.
         path: True if strings are paths, which are made absolute, except those in `words`.
@@ -50,22 +29,53 @@ def key(
         imported: False if neither DeepSpeed's nor accelerate's config has a key with this meaning.
             For a table: if neither has any key of the table.
     """
-    rules = {
-        "doc": doc,
-        "stored_default": stored_default,
-        "allowed": allowed,
-        "minimum": minimum,
-        "maximum": maximum,
-        "above": above,
-        "shown": shown,
-        "path": path,
-        "url": url,
-        "words": words,
-        "engine": engine,
-        "deepspeed": deepspeed,
-        "accelerate": accelerate,
-        "imported": imported,
-    }
+
+    stored_default: Any
+    allowed: tuple[Any, ...] | None
+    minimum: float | None
+    maximum: float | None
+    above: float | None
+    shown: str | None
+    path: bool
+    url: bool
+    words: tuple[str, ...]
+    engine: str | None
+    deepspeed: str | None
+    accelerate: str | None
+    imported: bool
+
+
+_NO_RULES: KeyRules = {
+    "stored_default": ...,
+    "allowed": None,
+    "minimum": None,
+    "maximum": None,
+    "above": None,
+    "shown": None,
+    "path": False,
+    "url": False,
+    "words": (),
+    "engine": None,
+    "deepspeed": None,
+    "accelerate": None,
+    "imported": True,
+}
+
+
+def key(doc: str, *, default: Any = ..., factory: Any = ..., **given: Unpack[KeyRules]) -> Any:
+    """Return a dataclass field that declares a key of the job file.
+
+    Args:
+        doc: The description, one or two sentences of Markdown for the reference.
+        default: The value if the file does not have the key. Without `default` and `factory`, the
+            key is required.
+        factory: A function that returns the default.
+        given: The rules of the key.
+    """
+    unknown = given.keys() - _NO_RULES.keys()
+    if unknown:
+        raise TypeError(f"a key has no rule {', '.join(sorted(unknown))}")
+    rules = {"doc": doc, **_NO_RULES, **given}
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)
     if default is not ...:

@@ -272,36 +272,46 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The settings of a training that has no job file.
+
+    Each rank processes `batch` sequences of `sequence` tokens (None: the model's usual length) at a
+    time.
+    """
+
+    batch: int = 1
+    sequence: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    engine: str = "torch"
+    accumulation: int = 1
+    checkpointing: bool = False
+
+
 def estimate_model(
     model: ModelShape,
     machine: Machine,
+    settings: TrainingSettings,
     *,
-    batch: int | None = None,
-    sequence: int | None = None,
-    precision: str = "bf16",
-    optimizer: str = "adamw",
-    engine: str = "torch",
-    accumulation: int = 1,
-    checkpointing: bool = False,
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
     model_table: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """Estimate the memory of training a model, for every ZeRO stage and offload.
-
-    Each rank processes `batch` sequences (default 1) of `sequence` tokens (default: the model's
-    usual length) at a time.
-    """
+    """Estimate the memory of training a model, for every ZeRO stage and offload."""
+    precision, sequence = settings.precision, settings.sequence
     layout = MemoryLayout(
         stage=3,
         world_size=machine.gpus,
         precision=precision,
-        optimizer=optimizer,
-        accumulate=SHARDED if accumulation > 1 else None,
-        engine=engine,
+        optimizer=settings.optimizer,
+        accumulate=SHARDED if settings.accumulation > 1 else None,
+        engine=settings.engine,
     )
     longest = sequence or model.usual_length
-    micro = MicroBatch(batch or 1, longest, precision, checkpointing, on_gpus(precision))
+    micro = MicroBatch(
+        settings.batch, longest, precision, settings.checkpointing, on_gpus(precision)
+    )
     tables = {"model": model_table} if model_table else {}
     # A model that is only a size, or a directory, may have weights to train adapters on.
     has_weights = "config" not in tables.get("model", {})

@@ -110,7 +110,7 @@ def compare_tensors(
             for each in (a, b)
         )
         workers = stack.enter_context(TileWorkers(budget))
-        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes, adapted)
+        reading = _Reading(a, b, pairs, ours, theirs, workers, on_bytes, adapted)
         alike = set[int]()
         if not measures_all:
             alike = set(same_type) - reading.different_bytes(same_type)
@@ -195,7 +195,6 @@ class _Reading:
         ours: OpenFiles,
         theirs: OpenFiles,
         workers: TileWorkers,
-        budget: MemoryBudget,
         on_bytes: Callable[[int], None],
         adapted: Mapping[Key, Adapted],
     ) -> None:
@@ -206,7 +205,6 @@ class _Reading:
         self._ours = ours
         self._theirs = theirs
         self._workers = workers
-        self._budget = budget
         self._on_bytes = on_bytes
         self._left = [bytes_of(a, b, (pair,)) for pair in pairs]
         self.messages: dict[int, str] = {}
@@ -285,7 +283,8 @@ class _Reading:
         """Yield the blocks. The positions of a tensor are computed when they are needed and not
         kept, because they take much memory for many ranks.
         """
-        sizes = _TILES * self._budget.tile_bytes, self._budget.wide_bytes
+        budget = self._workers.budget
+        sizes = _TILES * budget.tile_bytes, budget.wide_bytes
         for number in numbers:
             if number in self.messages:
                 continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,32 @@ _WEIGHTS = ("param", "param16", "buffer")
 _MAX_NAMED = 3
 
 
+@dataclass(frozen=True)
+class AdapterExport:
+    """The request to export an adapter alone.
+
+    `dtype` is its type; None: the 16-bit type of the run, or unchanged. `mapping` puts it into
+    another layout of the model. With `check_names` it must have layers that PEFT can load.
+    """
+
+    adapter: AdapterRequest
+    dtype: DType | None
+    mapping: MapRequest | None = None
+    check_names: bool = True
+
+
 def prepare_adapter(
     checkpoint: Checkpoint,
     destination: Path,
     form: Format,
-    asked: AdapterRequest,
+    export: AdapterExport,
     *,
-    dtype: DType | None,
     config_dir: Path | None,
     request: str,
     table: FormatTable,
-    mapping: MapRequest | None = None,
-    check_names: bool = True,
 ) -> Conversion:
-    """Plan the export of the requested adapter in `dtype` (None: the 16-bit type of the run, or
-    unchanged).
-
-    Its config is the one that the user named, or comes from the run. `mapping` puts the adapter
-    into another layout of the model. With `check_names` it must have layers that PEFT can load.
+    """Plan the export of the requested adapter. Its config is the one that the user named, or comes
+    from the run.
 
     Raises:
         BadRequest: the checkpoint has no adapter, its config is unknown or of another adapter, or
@@ -79,9 +87,9 @@ def prepare_adapter(
         BadFile: half of an adapter is missing.
         Unsupported: the adapter is of a kind that is not exported.
     """
-    path = checkpoint.origin.path
+    path, asked, mapping = checkpoint.origin.path, export.adapter, export.mapping
     source = format_of(checkpoint, table)
-    if source.needs_map and mapping is None and check_names:
+    if source.needs_map and mapping is None and export.check_names:
         raise BadRequest(
             f"{path} has the layers of {format_option(source)}, which PEFT does not load: add "
             "--map-to hf --config-dir MODEL_DIR, the directory with config.json of its model "
@@ -115,7 +123,7 @@ def prepare_adapter(
             tree = mapped_config(tree, found.adapter, path)
     # Who names one of several means that one alone.
     _refuse_lost(checkpoint, tensors, others if asked.name is not None else ())
-    described = _in_type(replace(chosen, model_sidecars={}), dtype)
+    described = _in_type(replace(chosen, model_sidecars={}), export.dtype)
     target = form.export_adapter(described, destination)
     return Conversion(
         chosen,

@@ -24,7 +24,10 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.maps.map_file import HUB
-from zerotools.ops.conversions.adapter_export import prepare_adapter
+from zerotools.ops.conversions.adapter_export import (
+    AdapterExport,
+    prepare_adapter,
+)
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
 from zerotools.ops.conversions.merged_model import (
     adapter_dtype,
@@ -161,13 +164,15 @@ def _prepare(
             checkpoint,
             destination,
             form,
-            _adapter_request(options),
-            dtype=adapter_dtype(checkpoint, options.dtype),
+            AdapterExport(
+                _adapter_request(options),
+                dtype=adapter_dtype(checkpoint, options.dtype),
+                mapping=options.mapping,
+                check_names=options.check_names,
+            ),
             config_dir=config_dir,
             request=request,
             table=table,
-            mapping=options.mapping,
-            check_names=options.check_names,
         )
     is_selected = name_matcher(options.include, options.exclude)
     like = read_reference(options.like).only(is_selected) if options.like is not None else None

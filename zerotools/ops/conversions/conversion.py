@@ -26,7 +26,12 @@ from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_begun, is_begun
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.execution.execute import WriteReport, execute
+from zerotools.ops.execution.execute import (
+    Publication,
+    Transfer,
+    WriteReport,
+    execute,
+)
 from zerotools.ops.execution.execute_part import (
     PartReport,
     digest_of,
@@ -131,8 +136,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk.
     """
-    path = conversion.source.origin.path
-    check_destination(path, conversion.destination, command=conversion.command, overwrite=overwrite)
+    check_destination(conversion, overwrite=overwrite)
     _check_room(conversion, there)
 
 
@@ -160,12 +164,7 @@ def perform_conversion(
     """
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)
-    check_destination(
-        source.origin.path,
-        conversion.destination,
-        command=conversion.command,
-        overwrite=overwrite,
-    )
+    check_destination(conversion, overwrite=overwrite)
     sources = Sources(conversion.stamps)
     sources.check()
     prove_coverage(conversion)
@@ -182,16 +181,15 @@ def perform_conversion(
             plan(source, target.checkpoint),
             source.root,
             target,
-            budget=budget,
-            command=conversion.command,
-            overwrite=overwrite,
-            on_bytes=on_bytes,
-            check=check,
-            read_back=proof if verify else None,
+            transfer=Transfer(budget=budget, on_bytes=on_bytes, cast=cast, sources=sources),
+            publication=Publication(
+                command=conversion.command,
+                overwrite=overwrite,
+                check=check,
+                read_back=proof if verify else None,
+            ),
             identity=identity_of(source, target, conversion.request, conversion.stamps),
             resume=resume,
-            cast=cast,
-            sources=sources,
         )
     report.manifest = put_sidecar(proof.manifest, conversion.destination)
     return report
@@ -260,13 +258,14 @@ def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> No
         raise BadFile(found.message)
 
 
-def check_destination(source: Path, destination: Path, *, command: str, overwrite: bool) -> None:
+def check_destination(conversion: Conversion, *, overwrite: bool) -> None:
     """Check that the output would not damage the source, or replace files of another command.
 
     Raises:
         BadRequest: the output is inside the source, contains it, or exists. With `overwrite`, it
-            may exist if `command` wrote it.
+            may exist if the command of the conversion wrote it.
     """
+    source, destination = conversion.source.origin.path, conversion.destination
     inside, outside = destination.resolve(), source.resolve()
     if inside == outside or outside in inside.parents:
         raise BadRequest(f"{destination} is inside the checkpoint {source}; write it elsewhere")
@@ -279,7 +278,7 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
     if os.path.lexists(destination) and not is_empty_directory:
         if not overwrite:
             raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
-        check_replaceable(destination, command)
+        check_replaceable(destination, conversion.command)
     check_sidecar(destination, overwrite=overwrite)
 
 
@@ -348,8 +347,7 @@ def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) ->
             with another number of parts.
     """
     destination, partial = conversion.destination, partial_of(conversion.destination)
-    source = conversion.source.origin.path
-    check_destination(source, destination, command=conversion.command, overwrite=overwrite)
+    check_destination(conversion, overwrite=overwrite)
     check_begun(partial, planned.part.of)
     if not is_begun(partial, planned.part.index):
         check_space(destination, planned.nbytes)
@@ -387,13 +385,13 @@ def perform_part(
         source,
         target,
         identity,
-        budget=budget,
-        command=conversion.command,
-        overwrite=overwrite,
-        on_bytes=on_bytes,
-        check=check,
-        cast=cast_for(cast_to_fp16(conversion), budget.workers),
-        sources=sources,
+        transfer=Transfer(
+            budget=budget,
+            on_bytes=on_bytes,
+            cast=cast_for(cast_to_fp16(conversion), budget.workers),
+            sources=sources,
+        ),
+        publication=Publication(command=conversion.command, overwrite=overwrite, check=check),
     )
     if not report.missing:
         put_sidecar(None, conversion.destination)

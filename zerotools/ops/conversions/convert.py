@@ -16,7 +16,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.formats.format import Format, WriteOptions, format_option, option_flag
+from zerotools.formats.format import Format, ReadOptions, WriteOptions, format_option, option_flag
 from zerotools.formats.torch_optimizers import (
     NAMED_BY_SHAPE,
     NUMBERED_STATE,
@@ -28,7 +28,10 @@ from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.io.output.carried_files import carried_file
 from zerotools.maps.map_file import HUB
-from zerotools.ops.conversions.adapter_export import prepare_adapter
+from zerotools.ops.conversions.adapter_export import (
+    AdapterExport,
+    prepare_adapter,
+)
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
 from zerotools.ops.conversions.merged_model import (
@@ -75,7 +78,7 @@ from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.runs.optimizer_names import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
-NO_CHECK = "no_check_names"
+NO_CHECK, FORCE = "no_check_names", "force"
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,8 @@ def prepare_convert(
     to: str,
     options: Mapping[str, Any],
     *,
-    tag: str | None = None,
-    layout: Path | None = None,
-    section: str | None = None,
+    reading: ReadOptions | None = None,
     config_dir: Path | None = None,
-    force: bool = False,
     mapping: MapRequest | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
@@ -127,9 +127,8 @@ def prepare_convert(
 
     `options` are the user's, by name. `config_dir` has config.json and the tokenizer, for sources
     that lack them. A checkpoint that already has that format is resharded with all its contents;
-    with `force` even if nothing changes. `section` takes one of several models. `mapping` puts the
-    tensors, also those of the optimizer, into another layout; then a checkpoint of that format is
-    written again too.
+    with the option `force` even if nothing changes. `mapping` puts the tensors, also those of the
+    optimizer, into another layout; then a checkpoint of that format is written again too.
 
     Raises:
         BadRequest: `path` does not exist; an option that the target does not take; or a value that
@@ -137,15 +136,19 @@ def prepare_convert(
         Unsupported: the target cannot hold its weights.
     """
     form = written_formats(table)[to]
+    force, options = bool(options.get(FORCE)), {n: v for n, v in options.items() if n != FORCE}
     _check_options(form, options)
+    given = reading or ReadOptions()
     with recording_sources() as sources:
-        source = formats.read_any(path, tag=tag, layout=layout, section=section, table=table)
+        source = formats.read_any(
+            path, tag=given.tag, layout=given.layout, section=given.section, table=table
+        )
         formats.require_readable(source)
-        rules = layout and read_user_file(layout)
+        rules = given.layout and read_user_file(given.layout)
         asked = mapping and mapping.text
-        text = repr((to, sorted(options.items()), tag, rules, section, config_dir, asked))
-        request = _Request(table, form, destination, options, text, mapping)
-        whole = section is None and "style" not in options
+        choice = (to, sorted(options.items()), given.tag, rules, given.section, config_dir, asked)
+        request = _Request(table, form, destination, options, repr(choice), mapping)
+        whole = given.section is None and "style" not in options
         done = _prepare(source, request, config_dir, force=force, keeps_all=whole)
     return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
 
@@ -234,13 +237,15 @@ def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> 
         source,
         request.destination,
         form,
-        request.adapter,
-        dtype=adapter_dtype(source, options.get(DTYPE, KEEP)),
+        AdapterExport(
+            request.adapter,
+            dtype=adapter_dtype(source, options.get(DTYPE, KEEP)),
+            mapping=request.mapping,
+            check_names=NO_CHECK not in options,
+        ),
         config_dir=config_dir,
         request=request.text,
         table=request.table,
-        mapping=request.mapping,
-        check_names=NO_CHECK not in options,
     )
 
 

@@ -70,29 +70,49 @@ class ReadBack:
     algorithm: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The copying of bytes from the source to the output, with the memory and threads of `budget`.
+
+    `on_bytes` is called with the size of each tile when it is written. `sources` are the files that
+    were read so far: none of them may change until the output has its name.
+    """
+
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    on_bytes: Callable[[int], None] = lambda _: None
+    cast: Cast = numpy_cast
+    sources: Sources = field(default_factory=Sources)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """The conditions under which an output gets its name.
+
+    `command` is noted in the output. With `overwrite`, it replaces an output of zerotools. `check`
+    and `read_back` are called first, and may raise to refuse the output; `read_back` gets the
+    directory with all complete files.
+    """
+
+    command: str = "convert"
+    overwrite: bool = False
+    check: Callable[[WriteReport], None] = lambda _: None
+    read_back: Callable[[Path], ReadBack] | None = None
+
+
 def execute(
     copies: Iterable[Copy | RangeCopy],
     source_root: Path,
     target: Target,
     *,
-    budget: MemoryBudget | None = None,
-    command: str = "convert",
-    overwrite: bool = False,
-    on_bytes: Callable[[int], None] = lambda _: None,
-    check: Callable[[WriteReport], None] = lambda _: None,
-    read_back: Callable[[Path], ReadBack] | None = None,
+    transfer: Transfer | None = None,
+    publication: Publication | None = None,
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
-    cast: Cast = numpy_cast,
-    sources: Sources | None = None,
 ) -> WriteReport:
     """Write `target` from `copies`; the source files are below `source_root`.
 
-    `on_bytes` is called with the size of each tile when it is written. `check` and `read_back` are
-    called before the output gets its name, and may raise to refuse it; `read_back` gets the
-    directory with all complete files. `identity` describes the inputs of the output: with `resume`,
-    files that an interrupted run of the same identity completed are kept. `sources` are the files
-    that were read so far: none of them may change until the output has its name.
+    `identity` describes the inputs of the output: with `resume`, files that an interrupted run of
+    the same identity completed are kept.
 
     The destination is complete when this returns, and unchanged when it raises.
 
@@ -101,28 +121,28 @@ def execute(
         identity. BadFile: a source file is missing, truncated, unreadable or changed; or the bytes
         that were read back differ from the written ones.
     """
-    budget, sources = budget or MemoryBudget(), sources or Sources()
+    transfer, publication = transfer or Transfer(), publication or Publication()
+    command = publication.command
     refuse_astray(target)
-    replaced = partial(check_replaceable, command=command) if overwrite else None
+    replaced = partial(check_replaceable, command=command) if publication.overwrite else None
     root = target.checkpoint.root
     with Staging(root, check_replaced=replaced, check_left=_check_alone, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)
         staging.take_over()
         try:
-            report = _write(
-                copies, source_root, target, directory, journal, budget, on_bytes, cast, sources
-            )
-            check(report)
+            report = _write(copies, source_root, target, directory, journal, transfer)
+            publication.check(report)
         finally:
             journal.close()
         if target.with_manifest:
             write_manifest(directory)
+        read_back = publication.read_back
         found = ReadBack(0) if read_back is None else read_back(directory)
         report.bytes_verified = found.nbytes
         write_marker(directory, command, found.digests, found.algorithm)
         journal.remove()
-        sources.check()
+        transfer.sources.check()
         staging.commit()
     return report
 
@@ -162,12 +182,10 @@ def _write(
     target: Target,
     directory: Path,
     journal: Journal,
-    budget: MemoryBudget,
-    on_bytes: Callable[[int], None],
-    cast: Cast,
-    sources: Sources,
+    transfer: Transfer,
 ) -> WriteReport:
     """Write every file of `target` that the journal does not record as complete."""
+    sources = transfer.sources
     complete = _complete(directory, target, journal)
     _clear(directory, {*complete, JOURNAL})
     for file, file_plan in target.files.items():
@@ -179,18 +197,18 @@ def _write(
     report = WriteReport(files=len(target.files), resumed=tuple(complete))
     for file, noted in complete.items():
         report.add_noted(noted)
-        on_bytes(needed.pop(file))
+        transfer.on_bytes(needed.pop(file))
     with (
         OpenFiles(source_root, sources=sources) as reads,
         OpenFiles(directory, os.O_RDWR) as writes,
-        TileWorkers(budget) as workers,
+        TileWorkers(transfer.budget) as workers,
     ):
-        writer = Writer(target, reads, writes, workers, journal, needed, cast)
+        writer = Writer(target, reads, writes, workers, journal, needed, transfer.cast)
         for written, lost in writer.run(copies):
             report.bytes_written += written
             for key, losses in lost:
                 report.add_losses(key, losses)
-            on_bytes(written)
+            transfer.on_bytes(written)
     return report
 
 

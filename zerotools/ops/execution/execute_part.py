@@ -26,16 +26,21 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
-from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import check_replaceable, was_made_of, write_marker
 from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
 from zerotools.io.output.staging import Staging
-from zerotools.ops.execution.execute import WriteReport, are_losses, refuse_astray, size_of
+from zerotools.ops.execution.execute import (
+    Publication,
+    Transfer,
+    WriteReport,
+    are_losses,
+    refuse_astray,
+    size_of,
+)
 from zerotools.ops.execution.part_share import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
+from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.write import (
     ChecksummedRange,
     Writer,
@@ -64,27 +69,25 @@ def execute_part(
     target: Target,
     identity: Mapping[str, str],
     *,
-    budget: MemoryBudget | None = None,
-    command: str = "convert",
-    overwrite: bool = False,
-    on_bytes: Callable[[int], None] = lambda _: None,
-    check: Callable[[WriteReport], None] = lambda _: None,
-    cast: Cast = numpy_cast,
-    sources: Sources | None = None,
+    transfer: Transfer | None = None,
+    publication: Publication | None = None,
 ) -> PartReport:
-    """Write the part of `target` that was `planned`. Other parameters are as of `execute`. If the
-    output exists already, made from the same inputs, it writes nothing.
+    """Write the part of `target` that was `planned`. Other parameters are as of `execute`, but
+    nothing is read back. If the output exists already, made from the same inputs, it writes
+    nothing.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or was begun with other inputs.
         BadFile: a source file is missing, truncated, unreadable or changed.
     """
+    transfer, publication = transfer or Transfer(), publication or Publication()
+    command, check = publication.command, publication.check
     refuse_astray(target)
     root, made_of = target.checkpoint.root, digest_of(identity)
     report = PartReport(files=len(planned.share))
     if end_complete(root, made_of):
         return report
-    replaced = partial(check_replaceable, command=command) if overwrite else None
+    replaced = partial(check_replaceable, command=command) if publication.overwrite else None
     left = partial(check_begun, parts=planned.part.of)
     with Staging(root, check_replaced=replaced, check_left=left, shared=True) as staging:
         if end_complete(root, made_of):  # it got its name while the directory was made anew
@@ -94,17 +97,9 @@ def execute_part(
         try:
             writing = _Writing(planned, source, target, staging.directory, made_of, command)
             if not was_made_of(staging.directory, made_of):
-                writing.write(
-                    report,
-                    ledger.journal(planned.part.index),
-                    budget or MemoryBudget(),
-                    on_bytes,
-                    cast,
-                    sources or Sources(),
-                )
+                writing.write(report, ledger.journal(planned.part.index), transfer)
                 check(report)
-            if sources is not None:
-                sources.check()
+            transfer.sources.check()
             with ledger.locked():
                 if staging.is_there():
                     if writing.finish(report, ledger, check):
@@ -147,15 +142,7 @@ class _Writing:
     made_of: str
     command: str
 
-    def write(
-        self,
-        report: PartReport,
-        journal: Journal,
-        budget: MemoryBudget,
-        on_bytes: Callable[[int], None],
-        cast: Cast,
-        sources: Sources,
-    ) -> None:
+    def write(self, report: PartReport, journal: Journal, transfer: Transfer) -> None:
         """Write the files of this part that are not complete yet."""
         try:
             share, needed = self.planned.share, dict(self.planned.tensor_bytes)
@@ -163,13 +150,13 @@ class _Writing:
             report.resumed = tuple(complete)
             for file, noted in complete.items():
                 report.add_noted(noted.losses)
-                on_bytes(needed.pop(file))
+                transfer.on_bytes(needed.pop(file))
             for file in needed:
                 own = clip_plan(self.target.files[file], share[file])
-                create_file(self.directory / file, own, sources, shared=True)
+                create_file(self.directory / file, own, transfer.sources, shared=True)
             for folder, _, _ in os.walk(self.directory):
                 sync_directory(Path(folder))
-            self._copy(report, journal, needed, budget, on_bytes, cast, sources)
+            self._copy(report, journal, needed, transfer)
         finally:
             journal.close()
 
@@ -178,25 +165,24 @@ class _Writing:
         report: PartReport,
         journal: Journal,
         needed: Mapping[str, int],
-        budget: MemoryBudget,
-        on_bytes: Callable[[int], None],
-        cast: Cast,
-        sources: Sources,
+        transfer: Transfer,
     ) -> None:
         wanted = replace(self.target.checkpoint, tensors=self.planned.tensors)
         with (
-            OpenFiles(self.source.root, sources=sources) as reads,
+            OpenFiles(self.source.root, sources=transfer.sources) as reads,
             OpenFiles(self.directory, os.O_RDWR) as writes,
-            TileWorkers(budget) as workers,
+            TileWorkers(transfer.budget) as workers,
         ):
             cut = cut_files(self.target, self.planned.shares)
-            writer = Writer(self.target, reads, writes, workers, journal, needed, cast, cut)
+            writer = Writer(
+                self.target, reads, writes, workers, journal, needed, transfer.cast, cut
+            )
             copies = clip_copies(plan(self.source, wanted), self.planned.share)
             for written, lost_here in writer.run(copies):
                 report.bytes_written += written
                 for key, lost in lost_here:
                     report.add_losses(key, lost)
-                on_bytes(written)
+                transfer.on_bytes(written)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """Return the journal entries of those files in `share` that are complete and still exist,

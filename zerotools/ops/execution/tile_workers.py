@@ -110,7 +110,7 @@ class TileWorkers:
     Use as a context manager."""
 
     def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
+        self.budget = budget
         self._pool = ThreadPoolExecutor(budget.workers, thread_name_prefix="tile")
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="flush")
 
@@ -136,7 +136,7 @@ class TileWorkers:
 
         `needed` has the bytes to write in each file; see `tiles_of`.
         """
-        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        size, wide = self.budget.tile_bytes, self.budget.wide_bytes
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 
     def share(
@@ -148,7 +148,7 @@ class TileWorkers:
         A thread takes the next piece when it has finished the last one. It hands over its results
         in batches, some milliseconds later.
         """
-        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        size, wide = self.budget.tile_bytes, self.budget.wide_bytes
         taking, stopped = Lock(), Event()
         results: SimpleQueue[list[Result] | None] = SimpleQueue()
 
@@ -171,7 +171,7 @@ class TileWorkers:
                 results.put(done)
                 results.put(None)  # this thread has come to its end
 
-        threads = [self._pool.submit(run) for _ in range(self._budget.workers)]
+        threads = [self._pool.submit(run) for _ in range(self.budget.workers)]
         try:
             for _ in threads:
                 while (several := results.get()) is not None:

@@ -11,18 +11,12 @@ from pathlib import Path
 from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
-from zerotoolsd.http.api.app_keys import JobPage
 from zerotoolsd.http.api.connections import (
     ConnectionAcceptor,
     UserConnections,
     raise_connection_limit,
 )
 from zerotoolsd.http.api.listen import TcpListener, open_socket
-from zerotoolsd.http.api.request_limits import RateLimit
-from zerotoolsd.http.api.routes import make_app
-from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Rights
 
 CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 5.0
@@ -32,31 +26,23 @@ log = logging.getLogger(__name__)
 
 
 class ApiServer:
-    """Serves the API at the socket `listening`.
+    """Serves the API `app` (`routes.make_app`) at the socket `listening`.
 
-    `path` is the path of that socket; None if systemd keeps it.
+    `path` is the path of that socket; None if systemd keeps it. `tcp` is another listener.
     """
 
     def __init__(
         self,
-        service: JobRequests,
+        app: web.Application,
         listening: socket.socket,
         path: Path | None,
         *,
         tcp: TcpListener | None = None,
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
-        rights: Rights | None = None,
-        people: UserDirectory | None = None,
-        page: JobPage | None = None,
-        rate: RateLimit | None = None,
     ) -> None:
         # A request is cancelled if its client is gone.
-        self._runner = web.AppRunner(
-            make_app(service, None if tcp is None else tcp.tokens, rights, people, page, rate),
-            shutdown_timeout=close_seconds,
-            handler_cancellation=True,
-        )
+        self._runner = web.AppRunner(app, shutdown_timeout=close_seconds, handler_cancellation=True)
         self._tcp = tcp
         self._tcp_door: ConnectionAcceptor | None = None
         self._first = listening

@@ -6,15 +6,13 @@ resources?
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
-from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick, touch_nothing
 from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_jobs
 
@@ -43,8 +41,16 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PassInput:
-    """The arguments of `scheduler.tick`. `memory.own` has the memory of each GPU that jobs of
-    this daemon use.
+    """The state of the machine and of its users at a scheduler pass (`scheduler.tick`). Times are
+    in seconds since the epoch.
+
+    `ends` maps the number of a job to its latest end, for jobs with leases and a time limit.
+    `passed_over` maps the number of a job that may not start now to the reason; such a job
+    reserves nothing. `elsewhere` has the owners of GPUs that belong to other daemons, and
+    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied_gpus`).
+    `memory.own` has the memory of each GPU that jobs of this daemon use. `users` has the current
+    use and the limits of each user (`user_quota`). `named` returns the text for a job in the
+    reasons of other jobs.
     """
 
     now: float
@@ -59,29 +65,6 @@ class PassInput:
     memory: DeclaredMemory = NOTHING_DECLARED
     users: UserUsage = ANYBODY
     named: NameJob = by_number
-
-    def decide(
-        self, line: PendingQueue, touch: Callable[[int], None] = touch_nothing
-    ) -> TickDecisions:
-        """Run one scheduler pass over the pending jobs `line`, and return the decisions. Raises
-        RequestError.
-        """
-        return tick(
-            line,
-            now=self.now,
-            snapshot=self.snapshot,
-            leases=self.leases,
-            cpu_ranks_used=self.cpu_ranks_used,
-            limits=self.limits,
-            ends=self.ends,
-            passed_over=self.passed_over,
-            elsewhere=self.elsewhere,
-            closed=self.closed,
-            memory=self.memory,
-            users=self.users,
-            touch=touch,
-            named=self.named,
-        )
 
     def without(self, jobs: Collection[RunningJob]) -> PassInput:
         """Return a copy of the input in which the running jobs `jobs` have freed their

@@ -36,16 +36,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from zerotools.core.counts import count_text
-from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import (
-    NOTHING_DECLARED,
-    DeclaredMemory,
-    HostMemoryPass,
-    free_shared_memory,
-)
+from zerotoolsd.queue.scheduling.declared_memory import HostMemoryPass, free_shared_memory
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView
+from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
 from zerotoolsd.queue.scheduling.requests import (
     Request,
@@ -55,13 +50,11 @@ from zerotoolsd.queue.scheduling.requests import (
     request_at,
 )
 from zerotoolsd.queue.scheduling.suitable_gpus import (
-    NameJob,
-    by_number,
     occupied_gpus,
     usable_gpus,
     why_unknown,
 )
-from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UserUsage
+from zerotoolsd.queue.scheduling.user_quota import UserQuota
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,52 +102,33 @@ def touch_nothing(job_id: int) -> None:
 
 
 def tick(
-    line: PendingQueue,
-    *,
-    now: float,
-    snapshot: Snapshot | None,
-    leases: Sequence[Lease],
-    cpu_ranks_used: int,
-    limits: LimitsConfig,
-    ends: Mapping[int, float] = MappingProxyType({}),
-    passed_over: Mapping[int, str] = MappingProxyType({}),
-    elsewhere: Mapping[str, str] = MappingProxyType({}),
-    closed: Mapping[str, str] = MappingProxyType({}),
-    memory: DeclaredMemory = NOTHING_DECLARED,
-    users: UserUsage = ANYBODY,
-    touch: Callable[[int], None] = touch_nothing,
-    named: NameJob = by_number,
+    line: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
 ) -> TickDecisions:
-    """Run one scheduler pass: decide which jobs of `line` start now. Times are in seconds since
-    the epoch.
+    """Run one scheduler pass: decide which jobs of `line` start now, on the machine `given`.
 
-    `ends` maps the number of a job to its latest end, for jobs with leases and a time limit.
-    `passed_over` maps the number of a job that may not start now to the reason; such a job
-    reserves nothing. `elsewhere` has the owners of GPUs that belong to other daemons, and
-    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied_gpus`). `users`
-    has the current use and the limits of each user (`user_quota`). `touch` is called with
-    the number of each job that is checked. `named` returns the text for a job in the reasons
-    of other jobs. Raises RequestError.
+    `touch` is called with the number of each job that is checked. Raises RequestError.
     """
     starts: list[Start] = []
-    walk = _Walk(line, False, now, passed_over, touch)
-    host, room_of_users = HostMemoryPass(memory), UserQuota(users)
-    cpus = _give_cpus(walk, cpu_ranks_used, limits, host, room_of_users, starts)
+    now, limits, leases = given.now, given.limits, given.leases
+    walk = _Walk(line, False, now, given.passed_over, touch)
+    host, room_of_users = HostMemoryPass(given.memory), UserQuota(given.users)
+    cpus = _give_cpus(walk, given.cpu_ranks_used, limits, host, room_of_users, starts)
     blind, history = None, GpuHistory()
     if line.wants_gpus:
-        blind = why_unknown(snapshot, now, limits)
-        if blind is None and snapshot is not None:
-            taken = occupied_gpus(snapshot.gpus, leases, limits, elsewhere, closed, named)
-            room = free_shared_memory(snapshot.gpus, leases, taken, memory, closed)
-            floor = GpuAllocation(snapshot.gpus, taken, now, room, memory.context, named)
+        blind = why_unknown(given.snapshot, now, limits)
+        if blind is None and given.snapshot is not None:
+            gpus, closed, named = given.snapshot.gpus, given.closed, given.named
+            taken = occupied_gpus(gpus, leases, limits, given.elsewhere, closed, named)
+            room = free_shared_memory(gpus, leases, taken, given.memory, closed)
+            floor = GpuAllocation(gpus, taken, now, room, given.memory.context, named)
             for lease in leases:
                 if lease.held_by is None:
-                    floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
-            walk = _Walk(line, True, now, passed_over, touch)
+                    floor.runs_until(lease.gpu_uuid, given.ends.get(lease.job_id))
+            walk = _Walk(line, True, now, given.passed_over, touch)
             _give_gpus(walk, floor, now, history, host, room_of_users, starts)
     started = frozenset(start.job_id for start in starts)
     known = (cpus, blind, history, host.said, room_of_users.said)
-    waits = Waits(line, started, passed_over, *known)
+    waits = Waits(line, started, given.passed_over, *known)
     first = None if host.first is None else job_of(host.first)
     return TickDecisions(
         starts=starts, waits=waits, host_first=first, waits_for_host=bool(host.said)

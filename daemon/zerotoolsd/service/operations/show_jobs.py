@@ -28,6 +28,7 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.evaluation_jobs import newest_evaluation
 from zerotoolsd.service.result_readers import thinned_sentence
 from zerotoolsd.service.views import (
+    RelatedJobs,
     ShownSpec,
     bare_view,
     empty_job_file,
@@ -117,10 +118,12 @@ class JobViews:
                 self._store.attempts(job.id),
                 self._dispatcher.why_it_waits(job),
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
-                after=self._store.dependencies.of(job.id),
+                related=RelatedJobs(
+                    after=self._store.dependencies.of(job.id),
+                    evaluated_by=None if short else newest_evaluation(self._store, job),
+                ),
                 shown=shown,
                 usual=usual,
-                evaluated_by=None if short else newest_evaluation(self._store, job),
                 since=None if job.state in TERMINAL else self._store.state_since(job),
             )
             return await self._thinned.noted(view, job, waits=not short)

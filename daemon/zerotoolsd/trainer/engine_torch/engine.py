@@ -34,7 +34,7 @@ from zerotoolsd.trainer.engine.training_loss import (
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.load_shards import load_foreign, load_shards
 from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, tensors_to_write, write_tensors
-from zerotoolsd.trainer.engine_torch.train_step import train_step
+from zerotoolsd.trainer.engine_torch.train_step import Scaling, train_step
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 
@@ -72,9 +72,11 @@ class TorchEngine:
             self.spec.train,
             self.group,
             stop_asked=stop_asked,
-            divergence=self._divergence,
-            skipped=self.skipped,
-            loss_scale=None if scale is None else scale.cur_scale,
+            scaling=Scaling(
+                divergence=self._divergence,
+                loss_scale=None if scale is None else scale.cur_scale,
+                skipped=self.skipped,
+            ),
             beta=self.spec.dpo.beta,
         )
         self.skipped = outcome.skipped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,20 @@ from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The loss scale of a step, and the rule by which the step is skipped.
+
+    `divergence` decides, the same on all ranks, what happens if the loss or gradients are not
+    finite. `skipped` is the number of steps that the run has skipped; the learning rate schedule
+    does not count them. `loss_scale` is None without fp16.
+    """
+
+    divergence: DivergencePolicy
+    loss_scale: float | None = None
+    skipped: int = 0
+
+
 def train_step(
     live: LiveState,
     share: RankBatch,
@@ -29,17 +44,13 @@ def train_step(
     group: WorldGroup,
     *,
     stop_asked: Callable[[], bool],
-    divergence: DivergencePolicy,
-    skipped: int = 0,
-    loss_scale: float | None = None,
+    scaling: Scaling,
     beta: float = 0.0,
 ) -> StepResult:
     """Do optimizer step `step`, counted from 0.
 
-    This rank computes the examples `share`. `divergence` decides, the same on all ranks, what
-    happens if the loss or gradients are not finite. `stop_asked` returns whether this rank was
-    asked to stop. `skipped` is the number of steps that the run has skipped; the learning rate
-    schedule does not count them. `beta` is the parameter of DPO.
+    This rank computes the examples `share`. `stop_asked` returns whether this rank was asked to
+    stop. `beta` is the parameter of DPO.
 
     The loss is the average over the tokens of the global batch. A micro batch is weighted by its
     number of tokens and by the number of ranks, because FSDP2 averages gradients over the ranks.
@@ -47,9 +58,10 @@ def train_step(
     of the DPO loss over the pairs.
 
     Raises:
-        Diverged: `divergence` stops the run. The weights are unchanged.
+        Diverged: the policy stops the run. The weights are unchanged.
         Unsupported: the ranks have gradients of different parameters.
     """
+    loss_scale, skipped = scaling.loss_scale, scaling.skipped
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
     pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
@@ -83,7 +95,7 @@ def train_step(
     check_parameters_marks((marks, squares), group.rank.world_size, step)
     mean = total / group.rank.world_size
     worst_norm = math.nan if overflows and not overflow else grad_norm
-    skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
+    skip = scaling.divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
     rate = learning_rate(train, step - skipped)
     if not skip:
         live.optimizer.step(

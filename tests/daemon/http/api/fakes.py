@@ -40,7 +40,12 @@ from zerotoolsd.interface.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueT
 from zerotoolsd.monitoring.metrics import MetricsMoment, metric_families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.explanation import Holder, QueuePlace, explain_job
+from zerotoolsd.service.explanation import (
+    Holder,
+    QueuePlace,
+    Waiting,
+    explain_job,
+)
 from zerotoolsd.service.result_readers import checkpoint_tree, prediction_rows
 from zerotoolsd.service.run_curves import RunCurves, read_records
 
@@ -268,7 +273,7 @@ class FakeService:
         )
         place = QueuePlace(position=1, of=2, what="GPUs", needs=2)
         holder = Holder(what="GPU 0", job_id=3, attempt=1, since=1.0, until=2.0)
-        return explain_job(row, (), view, self.feed, place=place, holders=[holder])
+        return explain_job(row, (), view, self.feed, waiting=Waiting(place=place, holders=[holder]))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
         view = await self.job(job_id)

@@ -15,6 +15,7 @@ from tests.daemon.http.api.answer_log import AnswerLog
 from tests.daemon.http.api.fake_page import FakePage
 from zerotoolsd.http.api.listen import TcpListener, open_socket
 from zerotoolsd.http.api.request_limits import RateLimit
+from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.service.job_requests import JobRequests
 
@@ -36,14 +37,12 @@ def serving(
 
     async def serve() -> None:
         server = ApiServer(
-            service,
+            make_app(service, None if tcp is None else tcp.tokens, page=FakePage(), rate=rate),
             open_socket(path),
             path,
             tcp=tcp,
             close_seconds=0.1,
             most=most,
-            page=FakePage(),
-            rate=rate,
         )
         answers.watch(server._runner.app)
         await server.start()

@@ -28,6 +28,7 @@ from zerotoolsd.http.api.connections import (
     trim_memory,
 )
 from zerotoolsd.http.api.listen import open_socket
+from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.interface.api_types import JobView
 
@@ -71,7 +72,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(path: Path, service: FakeService, most: int) -> AsyncIterator[Bench]:
-    server = ApiServer(service, open_socket(path), path, close_seconds=0.1, most=most)
+    server = ApiServer(make_app(service), open_socket(path), path, close_seconds=0.1, most=most)
     await server.start()
     one = Bench(server, path)
     try:

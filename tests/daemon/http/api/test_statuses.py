@@ -35,6 +35,7 @@ from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
 from zerotoolsd.http.api.app_keys import JobPage, NoPage
 from zerotoolsd.http.api.listen import open_socket, open_tcp
 from zerotoolsd.http.api.openapi.openapi_document import document
+from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.schema import DATABASE
@@ -115,14 +116,11 @@ class Asker:
         assert door is not None
         self._port = door.listening.getsockname()[1]
         server = ApiServer(
-            self._service,
+            make_app(self._service, door.tokens, rights, people, page or FakePage()),
             open_socket(self._path),
             self._path,
             tcp=door,
             close_seconds=0.1,
-            rights=rights,
-            people=people,
-            page=page or FakePage(),
         )
         self._answers.watch(server._runner.app)
         await server.start()

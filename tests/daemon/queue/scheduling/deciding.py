@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
+from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick, touch_nothing
 
 HOST = Host(
     memory_total_bytes=2**34,
@@ -47,10 +48,16 @@ def lease(index: int, job_id: int = 9, held_by: str | None = None) -> Lease:
 
 
 def decide(
-    requests: Sequence[Request], snapshot: Snapshot | None = None, **changes: Any
+    requests: Sequence[Request],
+    snapshot: Snapshot | None = None,
+    *,
+    touch: Callable[[int], None] = touch_nothing,
+    **changes: Any,
 ) -> TickDecisions:
     values: dict[str, Any] = {"now": 100.0, "leases": (), "cpu_ranks_used": 0, "limits": LIMITS}
-    return tick(PendingQueue(requests), snapshot=snapshot, **{**values, **changes})
+    return tick(
+        PendingQueue(requests), PassInput(snapshot=snapshot, **{**values, **changes}), touch
+    )
 
 
 def started(decisions: TickDecisions) -> dict[int, list[int]]:

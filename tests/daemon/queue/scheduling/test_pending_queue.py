@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.daemon.queue.scheduling.deciding import BF16, LIMITS, decide, gpus, lease, seen, wants
 from tests.daemon.queue.scheduling.plain_pass import plain_pass
 from zerotools.sensors.fake import fake_gpu
+from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
@@ -81,9 +82,8 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     looked_at: list[int] = []
     line = PendingQueue(data.draw(st.permutations(requests)))
     line.ranks = ranks = data.draw(st.sampled_from([{}, {1: 1, 2: 0, 3: 2}]))
-    found = tick(
-        line, passed_over=dict.fromkeys(left_out, "not now"), **values, touch=looked_at.append
-    )
+    given = PassInput(passed_over=dict.fromkeys(left_out, "not now"), **values)
+    found = tick(line, given, looked_at.append)
 
     def place(each: Request) -> tuple[int, int, int]:
         rank = 0 if each.need.gpus is None else ranks.get(each.uid, 0)
