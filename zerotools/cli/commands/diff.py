@@ -21,7 +21,6 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.checkpoint import Origin
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import count_text
 from zerotools.core.dtypes import PRECISIONS
@@ -181,18 +180,7 @@ def _equal_weights(difference: CheckpointDiff) -> str | None:
 
 
 def _origins(difference: CheckpointDiff) -> list[str]:
-    return render.fields([("A", _origin(difference.a)), ("B", _origin(difference.b))])
-
-
-def _origin(origin: Origin) -> str:
-    facts = [origin.title or origin.format]
-    if origin.stage is not None:
-        facts.append(f"stage {origin.stage}")
-    if origin.world_size is not None:
-        facts.append(count_text(origin.world_size, "rank"))
-    if origin.step is not None:
-        facts.append(f"step {origin.step}")
-    return f"{origin.path} ({', '.join(facts)})"
+    return render.fields([("A", render.origin(difference.a)), ("B", render.origin(difference.b))])
 
 
 def _counts(difference: CheckpointDiff) -> list[str]:

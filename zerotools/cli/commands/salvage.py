@@ -20,7 +20,6 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.conversion_report import hint_at_resuming
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.filled_weights import Part
@@ -84,7 +83,7 @@ def describe(found: Salvage) -> Iterator[str]:
 
 def _verdict(found: Salvage) -> str:
     origin = found.examined.checkpoint.origin
-    path = render.clean(_origin(origin))
+    path = render.clean(render.origin(origin))
     tensors = count_text(len(found.examined.checkpoint.tensors), "tensor")
     if found.examined.is_whole:
         return f"{path}: {tensors}, and nothing is lost; zerotools consolidate exports it too"
@@ -105,17 +104,6 @@ def _missing(found: Salvage) -> str:
     return f"{count_text(len(found.left_out), 'weight')} left out"
 
 
-def _origin(origin: Origin) -> str:
-    facts = [origin.title or origin.format]
-    if origin.stage is not None:
-        facts.append(f"stage {origin.stage}")
-    if origin.world_size is not None:
-        facts.append(count_text(origin.world_size, "rank"))
-    if origin.step is not None:
-        facts.append(f"step {origin.step}")
-    return f"{origin.path} ({', '.join(facts)})"
-
-
 def _lost(found: Salvage) -> Iterator[str]:
     """Yield the lines on the tensors that have lost values, grouped by kind of tensor (role),
     weights first.
@@ -134,7 +122,7 @@ def _filled(found: Salvage) -> Iterator[str]:
     for source, lines in by_source.items():
         other = found.other
         is_other = other is not None and source == other.name
-        name = _origin(other.checkpoint.origin) if other is not None and is_other else source
+        name = render.origin(other.checkpoint.origin) if other is not None and is_other else source
         yield from _listed(f"filled from {name}", lines)
 
 

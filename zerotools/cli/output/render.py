@@ -14,7 +14,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from zerotools.core.counts import count_text
+
+if TYPE_CHECKING:
+    from zerotools.core.checkpoint import Origin
 
 UNKNOWN = "-"
 _REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
@@ -90,6 +95,18 @@ def loss(value: float) -> str:
     """Return a loss with four decimals, or in scientific notation if it is a million or more."""
     most = sys.float_info.max  # a whole number in JSON may be larger
     return f"{value:.4f}" if abs(value) < 1e6 else f"{max(-most, min(value, most)):.3e}"
+
+
+def origin(read: Origin) -> str:
+    """Return the path of a checkpoint with its format, its ZeRO stage, its ranks and its step."""
+    facts = [read.title or read.format]
+    if read.stage is not None:
+        facts.append(f"stage {read.stage}")
+    if read.world_size is not None:
+        facts.append(count_text(read.world_size, "rank"))
+    if read.step is not None:
+        facts.append(f"step {read.step}")
+    return f"{read.path} ({', '.join(facts)})"
 
 
 def page_line(page: Path) -> str:

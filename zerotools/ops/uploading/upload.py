@@ -68,12 +68,7 @@ def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = Fals
         )
     refuse_astray(conversion.target)
     check_far_destination(conversion.destination, resume=resume, overwrite=overwrite)
-    check_destination(
-        conversion.source.origin.path,
-        conversion.destination,
-        command=conversion.command,
-        overwrite=overwrite,
-    )
+    check_destination(conversion, overwrite=overwrite)
 
 
 def perform_upload(

@@ -127,13 +127,6 @@ class Outbox:
         )
         return [_notice(row) for row in rows]
 
-    def next_due(self) -> float | None:
-        """Return the time at which the next notice is due, in seconds since the epoch; None if
-        no notice waits.
-        """
-        row = self._sql("SELECT min(next_at) AS soonest FROM outbox").fetchone()
-        return None if row["soonest"] is None else float(row["soonest"])
-
     def delivered(self, notice: Notice) -> None:
         """Mark a notice as delivered."""
         self._remove(notice, DELIVERED)

@@ -112,5 +112,4 @@ def test_what_becomes_of_a_notice(store: Store) -> None:
     store.outbox.failed(third, 50.0, "status 500" * 99)
     (left,) = store.outbox.of_job(1)
     assert (left.key, left.tries, left.next_at, len(left.trouble or "")) == ("c", 1, 50.0, 300)
-    assert store.outbox.next_due() == 50.0
     assert store.outbox.counts() == {"delivered": 1, "dropped": 0, "expired": 1, "waiting": 1}
