@@ -43,7 +43,6 @@ from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.service.admission.adoptable_process import look_at_process
-from zerotoolsd.service.admission.argv_limit import too_large
 from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
     directory_conflict,
@@ -61,6 +60,7 @@ from zerotoolsd.service.admission.memory_check import (
     note_of,
     why_never,
 )
+from zerotoolsd.service.admission.preflight import too_large
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is

@@ -6,15 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Stamp, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
-from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.formats.read_damaged import DamagedCheckpoint, read_damaged
+from zerotools.formats import (
+    FORMATS,
+    FormatTable,
+    detect,
+    format_of,
+    read_any,
+    require_model,
+)
 from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.files.source_stamps import note_source, recording_sources
+from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
@@ -25,6 +33,22 @@ from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.digests import digests_of
 
 OTHER_VALUES = "has other values than the manifest next to the checkpoint"
+
+
+@dataclass(frozen=True)
+class DamagedCheckpoint:
+    """A checkpoint that was read although data is lost. The lost elements are holes: they have no
+    chunk, or a chunk in a missing or truncated file.
+
+    The problems of `checkpoint` list the losses. `lost_names` maps each tensor that lost data, and
+    has a known name, to the file that held the data. `unnamed` are lost files with unknown content:
+    they may have held tensors or tied names that no other file lists. File names are relative to
+    the checkpoint's root if they are below it.
+    """
+
+    checkpoint: Checkpoint
+    lost_names: Mapping[str, str]
+    unnamed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,6 +102,53 @@ class Examined:
         return not (self.holes or remains.lost_names or remains.unnamed or lost)
 
 
+def _read_damaged(
+    read: Callable[[], Checkpoint], stand_in: Path | None, table: FormatTable
+) -> DamagedCheckpoint:
+    """Read a checkpoint that may have lost bytes with the function `read`."""
+    other = None if stand_in is None else detect(stand_in, table=table).path
+    with tolerating_damage(other) as damage:
+        checkpoint = read()
+    require_model(checkpoint)
+    lost = [
+        problem
+        for problem in checkpoint.problems
+        if problem.blocks and _is_lost(checkpoint, problem)
+    ]
+    names = {problem.tensor: problem.file or "" for problem in lost if problem.tensor is not None}
+    names |= {name: _relative(checkpoint, file) for name, file in damage.names.items()}
+    unnamed = [_relative(checkpoint, file) for file in damage.unnamed]
+    unnamed += [problem.file for problem in lost if problem.file is not None]
+    return DamagedCheckpoint(_with_faults(checkpoint, damage), names, tuple(dict.fromkeys(unnamed)))
+
+
+def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
+    """Return whether a problem means that bytes are lost; False if bytes exist but are wrong."""
+    is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
+    return problem.is_loss or is_gone
+
+
+def _with_faults(checkpoint: Checkpoint, damage: Damage) -> Checkpoint:
+    """Return the checkpoint with a problem for every damaged file.
+
+    The problem of a file that is certainly lost is marked as a loss.
+    """
+    problems = [
+        replace(problem, is_loss=_is_lost(checkpoint, problem)) for problem in checkpoint.problems
+    ]
+    told = {problem.file for problem in problems}
+    for path, message in damage.faults.items():
+        file = _relative(checkpoint, path)
+        if file not in told:
+            problems.append(Problem(message, file, is_loss=True))
+    return replace(checkpoint, problems=problems)
+
+
+def _relative(checkpoint: Checkpoint, path: Path) -> str:
+    root = checkpoint.root.absolute()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
 def read_remaining(
     path: Path,
     *,
@@ -97,9 +168,8 @@ def read_remaining(
     """
     notes = []
     with recording_sources() as sources:
-        remains = read_damaged(
-            path, tag=tag, layout=layout, section=section, stand_in=stand_in, table=table
-        )
+        read = partial(read_any, path, tag=tag, layout=layout, section=section, table=table)
+        remains = _read_damaged(read, stand_in, table)
         _refuse_mixtures(remains.checkpoint)
         files = files_of(remains.checkpoint, table)
         manifest = None

@@ -7,7 +7,11 @@ from typing import Any
 
 from harness.launching import job
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.service.admission.preflight import missing_requirements
+from zerotoolsd.attempts.job_environment import job_environment
+from zerotoolsd.service.admission.preflight import (
+    missing_requirements,
+    too_large,
+)
 
 
 def problems(path: Path, **changes: Any) -> list[str]:
@@ -39,3 +43,24 @@ def test_state_on_disk_needs_a_directory(tmp_path: Path) -> None:
     assert problems(tmp_path, **offload(tmp_path / "new" / "spill")) == []
     [sentence] = problems(tmp_path, **offload(file))
     assert sentence == f"offload.path = {file}: is not a directory"
+
+
+def too_much(*words: str, **env: str) -> list[str]:
+    """What no process can begin with."""
+    script = {"command": ["x", *words], "directory": "/"}
+    tree = {"engine": "script", "device": "cpu", "script": script, "env": env}
+    spec = job_from_dict(tree, source="-")
+    return list(too_large(spec, job_environment(spec)))
+
+
+def test_many_words_are_too_much_together_though_none_is_too_long() -> None:
+    assert too_much(*["word"] * 1000) == []
+    (why,) = too_much(*["x" * 60_000] * 110)
+    assert "take 6,6" in why
+    assert "and the kernel takes" in why
+
+
+def test_a_path_is_added_to_pythonpath_at_the_start() -> None:
+    assert too_much(PYTHONPATH="/x" * 1000) == []
+    (why,) = too_much(PYTHONPATH="/x" * 65_000)
+    assert why.startswith("PYTHONPATH has 130,011 bytes, and with the path that the daemon adds")
