@@ -11,18 +11,9 @@ _UNITS = ("B", "K", "M", "G", "T", "P")
 
 def brief(seconds: float | None) -> str:
     """Return a duration in at most six columns: `14s`, `3m20s`, `2h05m`, `4d03h`; `-` for None."""
-    if seconds is None:
-        return render.UNKNOWN
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    days = whole // 86400
+    days = 0 if seconds is None else round(seconds) // 86400
     if days < 100:
-        return f"{days}d{whole % 86400 // 3600:02d}h"
+        return render.duration(seconds).replace(" min", "m").replace(" ", "")
     return f"{days}d" if days < 1000 else ">999d"
 
 
