@@ -45,8 +45,8 @@ JOB_FILE_HEAD = """\
 <!-- Written by scripts/make_reference.py from zerotools/jobs/jobfile_tables; do not edit. -->
 
 A job is one TOML file (JSON is accepted too). Relative paths are relative to the file. A key that
-is not listed here is an error, and so is a value outside its bounds: `zerotools submit` names the
-key, the value and what is allowed, before anything is queued.
+is not listed here is an error, and so is a value outside its bounds. A size is a number of bytes,
+or text such as `"64GiB"`. A time is a number of seconds, or text such as `"2h"`.
 
 ```toml
 device = "cpu"
@@ -122,49 +122,34 @@ zerotools.db.last-change   the number of its last change: an older queue is refu
 restored.json              after a restore, until the next start
 daemon.lock                held by the daemon that runs; its pid is inside
 jobs/ID/attempt-N/         one start of a job:
-  attempt.json, spec.json  what was asked
-  run.json                 who runs it
+  attempt.json, spec.json  the request
+  run.json                 the processes that run it
   rank-K.log               output of rank K
   progress.jsonl           what the ranks reported, one JSON object per line
-  exit.json                how it ended; .exit.json.room keeps its place on the disk until then
-  ended.json               how it ended, while an export still runs
+  exit.json                how it ended; ended.json while an export still runs
 jobs/ID/held.log           why the job was held, if it was, with the traceback
 data-cache/                tokenised data, for restarts and for other jobs
 jobs/ID/output/            checkpoints of a job without `output_dir`
 cleaning/ID                a job that is being removed
 ```
 
-An unreadable queue stops the daemon: it never replaces the queue with an empty one. The daemon
-copies a queue of an older version before it opens it, and every job in it continues under the rules
-of its submit. The daemon refuses a queue of a newer version and does not change it.
-
-An attempt has two processes in addition to its ranks: the supervisor, which starts them, and its
-parent, the keeper, which waits. If one of them is killed, the other writes `exit.json`. `run.json`
-names both.
+An unreadable queue stops the daemon. The daemon copies an older queue before it opens it, and
+refuses one of a newer version: [Back up the queue](../how-to/back-up-the-queue.md).
 
 If the machine has no space, inodes, descriptors, memory or processes left, or its disk reports
 errors, jobs wait and none fails. `zerotools queue` and `zerotools show` report
-`the machine is not ready`, with the reason. The daemon retries the start with pauses of up to a
-minute. This costs a job none of its `max_restarts`.
+`the machine is not ready`, with the reason. This costs a job none of its `max_restarts`.
 
-After an unexpected error with a job, or if this version cannot read a job of another version, the
-job is **held** with the reason, and the others continue. `zerotools release` continues it,
-`zerotools cancel` ends it.
+After an unexpected error with a job, the job is **held** with the reason, and the others continue.
+`zerotools release` continues it, `zerotools cancel` ends it.
 
 The daemon removes none of these files unless `[retention]` is set: see
 [Clean up](../how-to/clean-up.md).
 
-## systemd
-
-The units of `--print-unit system` and `system-socket` serve a whole machine, those of `user` and
-`user-socket` one user. They start the program that printed them. Both leave jobs running when the
-daemon is stopped, restarted or upgraded, and restart a daemon that does not answer. Each attempt of
-a job runs in a separate transient unit:
-[Install the daemon as a service](../how-to/install-as-a-service.md).
-
 ## The configuration file
 
-TOML, given with `--config`. A key that is not listed here is an error.
+TOML, given with `--config`. A key that is not listed here is an error. A size is a number of bytes,
+or text such as `"64GiB"`. A time is a number of seconds, or text such as `"2h"`.
 """
 
 
@@ -204,8 +189,10 @@ def _table(title: str, spec: type) -> Iterator[str]:
         hint = hints[field.name]
         if is_dataclass(hint):
             continue
-        meaning = f"{field.metadata['doc']}{_bounds(field.metadata)}"
-        yield f"| `{field.name}` | {_type(hint)} | {_default(field)} | {meaning} |"
+        kind, meaning = _quantity(_type(hint), field.metadata["doc"])
+        kind += _range(field.metadata)
+        meaning += _values(field.metadata["allowed"], meaning)
+        yield f"| `{field.name}` | {kind} | {_default(field)} | {meaning} |"
 
 
 def _type(hint: Any) -> str:
@@ -238,18 +225,35 @@ def _default(field: Field[Any]) -> str:
     return "required"
 
 
-def _bounds(rules: Mapping[str, Any]) -> str:
-    parts = []
-    if rules["allowed"]:
-        shown = (f'`"{v}"`' if isinstance(v, str) else f"`{v}`" for v in rules["allowed"])
-        parts.append(f"One of {', '.join(shown)}.")
-    if rules["minimum"] is not None:
-        parts.append(f"At least {rules['minimum']}.")
-    if rules["maximum"] is not None:
-        parts.append(f"At most {rules['maximum']}.")
-    if rules["above"] is not None:
-        parts.append(f"Greater than {rules['above']}.")
-    return "".join(f" {part}" for part in parts)
+def _quantity(kind: str, meaning: str) -> tuple[str, str]:
+    """Name a type "size" or "time" if the meaning explains it, and take the explanation out."""
+    if kind != "integer or string":
+        return kind, meaning
+    for name, unit in (("size", "bytes"), ("time", "seconds")):
+        explained = (
+            rf":? {unit},(?: or)? text(?: such as `\"\w+\"`(?: or `\"\w+\"`)?)?(, or `\"never\"`)?"
+        )
+        meaning, number = re.subn(explained, r"\1", meaning, flags=re.IGNORECASE)
+        if number:
+            return name, meaning
+    return kind, meaning
+
+
+def _values(allowed: tuple[Any, ...], meaning: str) -> str:
+    """The allowed values, unless the meaning has each of them."""
+    if all(re.search(rf'`"?{re.escape(str(value))}"?`', meaning) for value in allowed or ()):
+        return ""
+    shown = (f'`"{v}"`' if isinstance(v, str) else f"`{v}`" for v in allowed)
+    return f" One of {', '.join(shown)}."
+
+
+def _range(rules: Mapping[str, Any]) -> str:
+    least, most, above = rules["minimum"], rules["maximum"], rules["above"]
+    if most is not None and most < 2**62:
+        return f", {least} to {most}"
+    if least is not None:
+        return f" ≥ {least}"
+    return "" if above is None else f" > {above}"
 
 
 def command_line() -> str:

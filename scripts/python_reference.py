@@ -90,7 +90,9 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
   [the command line](command-line.md) and `help(zerotools.consolidate)` show. Only `--from` has
   another name, `weights_from`. Options for the printed output (`--json`, `inspect --tensors`, `diff --top`,
   `verify --strict`, `estimate --print`, `--write` and `--way`) have no keyword.
-- A keyword without a default below is None or False by default; one without values is True or False.
+- A keyword without a default below is None or False by default. One without a type is True or False, or one
+  of the words of the option.
+- `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
 - A path is text or a `Path`, of this machine or [in an object store](../how-to/object-stores.md):
   `s3://bucket/key`. A size is a number of bytes or text such as `"5GB"`, a time a number of
   seconds or text such as `"30d"`. A keyword for several texts also takes a single one.
@@ -99,18 +101,13 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 - `dry_run=True` returns the plan as a value of the same class, and writes no file.
 - A returned value is frozen, and `to_json()` converts it to plain values. `notes` and `warnings`
   have the sentences that the command prints on stderr.
-- After an interrupt (`KeyboardInterrupt`), `resume=True` continues an unfinished output, as for
-  the command.
 
 ## Errors
 
 `zerotools.BadRequest` (the request is wrong), `BadFile` (a file is damaged, incomplete or not a
 checkpoint) and `Unsupported` are subclasses of `ZerotoolsError`; `gather` and `thin` raise other
-subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. Many messages name
-options in the form of the command line: `--max-memory` is `max_memory`. An unknown keyword is a
-`TypeError`. A value of another type is a `BadRequest`: `yes="no"` is neither `True` nor `False`.
-Numbers of numpy and of torch are taken as numbers. A path is text or an `os.PathLike`, and `~` in
-it is not expanded. Results can be pickled, so that another process may return them.
+subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. An unknown keyword is a
+`TypeError`, and a value of another type a `BadRequest`. Results can be pickled.
 
 ## Read tensors
 
@@ -128,15 +125,12 @@ it is not expanded. Results can be pickled, so that another process may return t
 | `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their type; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
 
 Write a type as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy type. An unknown name is a
-`KeyError`. As in the commands, files of two different saves are refused, and so is one file of a
-model that has several.
+`KeyError`.
 
 Casts give the same bits as torch's (except for NaN): they round to nearest even, float64 becomes
 float16 through float32, and in float8_e4m3fn larger values become 448. A finite value that is too
-large for the requested type is a `BadRequest` that names the tensor and the value, as on the
-command line. Sparse, nested, quantized and meta tensors, numpy arrays, pickled modules, and views
-with the negative or conjugate bit set raise `Unsupported`, which names them: they are never left
-out silently.
+large for the requested type is a `BadRequest`. Sparse, nested, quantized and meta tensors, numpy
+arrays, pickled modules, and views with the negative or conjugate bit set raise `Unsupported`.
 """
 
 FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
@@ -156,9 +150,8 @@ FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
 }
 """The functions, each with its options and the values that are described after it."""
 
+OF_A_RUN = "`path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken."
 VALUES = {
-    OptionKind.FLAG: "True or False",
-    OptionKind.SWITCH: "True or False",
     OptionKind.TEXT: "text",
     OptionKind.INTEGER: "integer",
     OptionKind.NUMBER: "number",
@@ -185,59 +178,36 @@ def python_page() -> str:
 
 def _function(name: str, declaration: type) -> Iterator[str]:
     function = getattr(zerotools, name)
-    text = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")[0]
+    text = re.split(r"\n\n(?:Options|Raises):\n", inspect.getdoc(function) or "")[0]
     own = inspect.signature(function).parameters.values()
     declared = declared_options(declaration)
     first = [each.name for each in own if each.default is each.empty and each.name not in declared]
     required = [f"{each.keyword}=..." for each in declared.values() if each.is_required]
     yield f"\n## zerotools.{name}({', '.join([*first, *required, '...'])})\n"
-    yield _marked_down(text)
-    yield f"\nThe command is [`zerotools {name}`](command-line.md#zerotools-{name}).\n"
-    yield f"Keywords: {', '.join(map(_keyword, declared.values()))}."
+    yield text.replace(OF_A_RUN, "").rstrip()
+    command = f"[`zerotools {name}`](command-line.md#zerotools-{name})"
+    yield f"\nKeywords of {command}: {', '.join(map(_keyword, declared.values()))}."
 
 
 def _keyword(each: DeclaredOption) -> str:
-    """The keyword with its default, unless that is None or False, and with its values, unless
-    these are True and False."""
-    is_flag = each.kind in (OptionKind.FLAG, OptionKind.SWITCH)
+    """The keyword with its default, unless that is None or False, and with its type, unless it is
+    True or False or one of the words that the command takes."""
     default = "" if each.default in (None, False) else f"={each.default!r}".replace("'", '"')
-    notes = [*([] if is_flag else [_value(each)]), *(["required"] if each.is_required else [])]
+    kind = VALUES.get(each.kind) if not each.choices else None
+    notes = [*([kind] if kind else []), *(["required"] if each.is_required else [])]
     return f"`{each.keyword}{default}`" + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _marked_down(text: str) -> str:
-    """A docstring, with the errors as a list."""
-    head, raises, errors = text.partition("\nRaises:\n")
-    if not raises:
-        return head
-    joined = re.sub(r"\n {8,}", " ", errors)
-    rows = re.findall(r"^ {4}(\w+): (.*)$", joined, re.MULTILINE)
-    return f"{head}\n" + "\n".join(f"- Raises `{kind}`: {why}" for kind, why in rows)
-
-
-def _value(each: DeclaredOption) -> str:
-    if each.choices:
-        allowed = ", ".join(f"`{choice!r}`".replace("'", '"') for choice in each.choices)
-        return f"{allowed}; one or several" if each.kind is OptionKind.WORDS else allowed
-    return VALUES[each.kind]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _result(result: type) -> Iterator[str]:
     yield f"\n### {result.__name__}\n"
     yield inspect.getdoc(result) or ""
-    yield "\n| | |"
-    yield "|---|---|"
-    for each in fields(result):  # type: ignore[arg-type]  # every result is a dataclass
-        yield f"| `{each.name}` | {_cell(_type(each.type))} |"
+    named = fields(result)  # type: ignore[arg-type]  # every result is a dataclass
+    yield "\n" + ", ".join(f"`{each.name}: {_type(each.type)}`" for each in named) + ".\n"
     for name, found in vars(result).items():
         if isinstance(found, property) and not name.startswith("_"):
             said = (inspect.getdoc(found) or "").partition("\n\n")[0].replace("\n", " ")
-            yield f"| `{name}` | {_cell(said)} |"
+            yield f"- `{name}`: {said}"
 
 
 def _type(hint: Any) -> str:
-    return f"`{hint if isinstance(hint, str) else getattr(hint, '__name__', hint)}`"
+    return str(hint if isinstance(hint, str) else getattr(hint, "__name__", hint))

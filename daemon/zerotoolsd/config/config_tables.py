@@ -60,8 +60,8 @@ class HistoryConfig:
         minimum=0.1,
     )
     most_bytes: int | str = key(
-        "Largest size of the file: the oldest samples are removed. Bytes, or text such as "
-        '`"64MiB"`, at least 1 MiB.',
+        "Largest size of the file, at least 1 MiB: bytes, or text such as "
+        '`"64MiB"`. The oldest samples are removed.',
         default="64MiB",
     )
 
