@@ -131,7 +131,7 @@ class Mailbox:
         return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
 
     def _counted(self, event: str, count: int) -> int:
-        """Return the number of datagrams after the `count`th of `event`; -1 before that."""
+        """Return the number of datagrams after the `count`th one of `event`; -1 if fewer came."""
         places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
         return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
 

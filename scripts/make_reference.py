@@ -138,7 +138,7 @@ refuses one of a newer version: [Back up the queue](../how-to/back-up-the-queue.
 
 If the machine has no space, inodes, descriptors, memory or processes left, or its disk reports
 errors, jobs wait and none fails. `zerotools queue` and `zerotools show` report
-`the machine is not ready`, with the reason. This costs a job none of its `max_restarts`.
+`the machine is not ready`, with the reason. This does not count for `max_restarts`.
 
 After an unexpected error with a job, the job is **held** with the reason, and the others continue.
 `zerotools release` continues it, `zerotools cancel` ends it.

@@ -117,7 +117,7 @@ def config_of(device: str) -> dict[str, Any]:
 
 
 def predicted(case: Case, device: str) -> int:
-    """Return the bytes that the estimate has for a case."""
+    """Return the bytes of activations that the estimate predicts for a case."""
     from zerotools.ops.estimate.architecture import architecture_of
 
     model = architecture_of(config_of(device), "config")

@@ -65,8 +65,8 @@ def answers(device: str, directory: Path) -> Found:
 def slowest_of(
     count: int, read: Callable[[], str | None], until: Callable[[], bool] = lambda: True
 ) -> tuple[float, str | None]:
-    """Return the seconds of the slowest reading of at least `count`, and until `until` is true, and
-    the first error."""
+    """Read at least `count` times, and until `until` is true. Return the seconds of the slowest
+    reading, and the last error."""
     slowest, error, done = 0.0, None, 0
     while done < count or not until():
         began = time.monotonic()
@@ -76,8 +76,8 @@ def slowest_of(
 
 
 def loaded_answers(device: str, directory: Path) -> Found:
-    """Measure the same while four processes pin 64 GiB, and while they hold it; the size of their
-    contexts, too."""
+    """Measure the answers of NVML while four processes pin 64 GiB and hold it, and the size of
+    their contexts."""
     from zerotools.sensors.nvml import NvmlProbe
 
     free = psutil.virtual_memory().available // GIB

@@ -49,8 +49,8 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class SlurmCluster:
-    """A cluster of `nodes` nodes, named n1 and so on. Use it as a context: at its end all processes
-    are killed."""
+    """A cluster of `nodes` nodes: n1, n2, ... Use it as a context: all processes are killed at its
+    end."""
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.directory, self.nodes = directory, nodes

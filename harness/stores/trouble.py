@@ -86,8 +86,8 @@ class EndHere:
     """Like `Call`, but the client gets no answer, and without `after` the store never gets the
     request.
 
-    It is for a `function` that kills the client: with `after` false its request was lost on the
-    way, with true the store has carried it out.
+    Use it with a `function` that kills the client. With `after`, the store has carried out the
+    request; without it, the request is lost on the way.
     """
 
     function: Callable[[], object]

@@ -32,8 +32,8 @@ class LossSize:
     `vocabulary` outputs of the model's output layer.
 
     `cut` is the value of `train.chunked_loss`. "auto" computes the loss in parts if there are more
-    logits than one part may have. "on" always does. A part then has at least `at_least` rows, or as
-    many as keep its logits within the memory of the hidden states of all rows.
+    logits than one part may have. "on" always does: a part has at least `at_least` rows, or more
+    if their logits need no more memory than the hidden states of all rows.
     """
 
     rows: int

@@ -99,7 +99,9 @@ class NumaTopology:
             )
             allowed = numbers_in(tree["allowed_cpus"]), numbers_in(tree["allowed_nodes"])
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"it is not a topology: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"it does not describe memory nodes: {type(error).__name__}: {error}"
+            ) from error
         return cls(nodes, *allowed)
 
 

@@ -109,8 +109,8 @@ class AttemptFinalizer:
 
     @property
     def wants_look(self) -> bool:
-        """Return whether an end waits until the GPUs are read again, because they may show a
-        fault.
+        """Return whether the GPUs must be read again before an end is recorded, because they may
+        show a fault.
         """
         return bool(self._unlooked)
 

@@ -1,7 +1,7 @@
 """Adds to the queue, at every start, attempts that only their run directories record.
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
-shows that the queue is too old: its log was lost, a backup was restored, or it was made anew. Then
+shows that the queue is too old: its log was lost, a backup was restored, or it is a new queue. Then
 the attempts since are added from the directories, which have the records of their ends. Every
 unfinished job without a running attempt is held, because it may have been cancelled, or run and
 removed, after this queue was current. A job that ended is never run again.
@@ -70,8 +70,8 @@ class _Found:
 
 
 def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Add to `store` the data of run directories that it lacks. Return the numbers of the jobs
-    that were changed.
+    """Add data that only the run directories have to `store`. Return the numbers of the changed
+    jobs.
     """
     restored = _restored(state_dir)
     jobs_dir = state_dir / "jobs"

@@ -120,9 +120,9 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 
 
 def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that exports the model to be evaluated, before the ranks start.
+    """Return the command that exports the evaluated model before the ranks start.
 
-    The interpreter of the daemon runs it. It is empty if the job is not an evaluation.
+    The daemon's interpreter runs the command. The result is empty if the job is not an evaluation.
     """
     if spec.script.evaluates is None:
         return ()
@@ -136,9 +136,9 @@ def thinning_command(
     """Return the command that makes older checkpoints smaller (thins them) after each new
     checkpoint.
 
-    The interpreter of the daemon runs it. It is empty if the job does not want this.
-    `socket` is the socket of the daemon: the command asks there which checkpoints other jobs
-    need.
+    The daemon's interpreter runs the command. The result is empty if the job has no
+    `checkpoint.thin_after`. `socket` is the socket of the daemon, which knows the checkpoints
+    that other jobs need.
     """
     keep = spec.checkpoint.thin_after
     if keep is None or socket is None or spec.rendezvous.node_rank:

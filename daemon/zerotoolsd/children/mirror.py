@@ -37,7 +37,7 @@ def upload_missing(settings: dict[str, Any]) -> int:
     """Upload the missing checkpoints; return the exit status.
 
     Raises:
-        ZerotoolsError: no more checkpoints can be sent.
+        ZerotoolsError: the store refuses further uploads.
     """
     from zerotools.core.counts import count_text
     from zerotools.ops.execution.tile_workers import MemoryBudget

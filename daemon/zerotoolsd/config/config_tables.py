@@ -303,7 +303,7 @@ class SharesConfig:
         'Used GPU time counts half after this time: seconds, or text such as `"7d"`.', default="7d"
     )
     weights: Mapping[str, float] = key(
-        'The weight of the share of a user (`"alice" = 2.0`, or the uid `"1000"`), of each member '
+        'The shares of users as weights: of a user (`"alice" = 2.0`, or uid `"1000"`), each member '
         'of a group (`"@lab" = 1.5`), or of all others (`"*" = 1.0`, which is the default). The '
         "entry of a user counts before those of groups.",
         factory=dict,

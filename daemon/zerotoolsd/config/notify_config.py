@@ -179,7 +179,7 @@ def _wrong_place(place: NoticePlace) -> Iterator[str]:
         if not place.to:
             yield 'name its url, or addresses of e-mail: to = ["me@example.org"]'
         if place.url is not None:
-            yield "url: e-mail has none; remove it"
+            yield "url: e-mail uses no url; remove it"
     elif place.url is None:
         yield "url: is missing"
     elif (why := wrong_url(place.url)) is not None:
@@ -192,6 +192,6 @@ def _wrong_place(place: NoticePlace) -> Iterator[str]:
         if not _ADDRESS.fullmatch(each) or not each.isascii() or not each.isprintable():
             yield f"{format_value(each)} is not an address of e-mail such as me@example.org"
     if place.secret is not None and place.kind not in _SIGNED:
-        yield f"secret: {place.kind} has none; remove it"
+        yield f"secret: {place.kind} uses no secret; remove it"
     elif place.secret is not None and not (place.secret.isascii() and place.secret.isprintable()):
         yield "secret: must be printable ASCII characters"

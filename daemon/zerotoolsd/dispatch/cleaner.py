@@ -142,7 +142,7 @@ class Cleaner:
                 continue
             why = f"it is {states.in_words(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
-                why = "its state, its age or the number to keep excludes it"
+                why = "the options for state, age or number to keep exclude it"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
         return found
 
@@ -330,9 +330,9 @@ class Cleaner:
         try:
             await self.retain(retention)
         except (OSError, sqlite3.OperationalError, Unavailable) as error:
-            log.error("jobs past the retention settings are kept for now: %s", error)
+            log.error("jobs that [retention] should remove stay for now: %s", error)
         except Exception:  # nothing else waits for this, and the jobs must continue
-            log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
+            log.exception("a defect in zerotoolsd: [retention] cannot be applied now")
 
     async def retain(self, retention: RetentionConfig) -> None:
         """Remove the jobs and events that are older than the retention settings allow."""

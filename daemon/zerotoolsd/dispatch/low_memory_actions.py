@@ -203,7 +203,7 @@ def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
     newest = list(samples)[-RECLAIMS:]
     lately = [*newest, *(each for each in samples if each.clock > since)]
     if len(newest) == RECLAIMS and all(each.reclaimed for each in lately):
-        return "the kernel keeps reclaiming memory at its limit"
+        return "the kernel reclaims memory all the time"
     return None
 
 

@@ -221,15 +221,15 @@ class _Place:
 
     def comes_to(self, request: Request) -> bool:
         """Make the job of `request` the current job. Return whether jobs with its need and user
-        are known to have no chance.
+        are known not to be helped by a preemption.
         """
         self._now = request
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Record that no running jobs can be ended for the current job. Return the number of
-        pairs of need and user without a chance.
+        """Record that no preemption helps the current job. Return the number of pairs of need and
+        user for which this is known.
         """
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))

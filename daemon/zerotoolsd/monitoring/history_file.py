@@ -75,7 +75,7 @@ class AttemptPeak:
     def with_more(self, other: AttemptPeak) -> AttemptPeak:
         """Return an `AttemptPeak` with the larger value of each field of `self` and `other`.
 
-        A value that only one of them knows is taken over.
+        If only one of them has a value, the result has this value.
         """
         merged = {
             each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))

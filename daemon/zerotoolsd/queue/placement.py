@@ -263,7 +263,7 @@ class QueuePlacement:
         job.
 
         `passed_over`, `elsewhere` and `own` are as for `machine_now`. `wishes` are requests
-        of running jobs for more resources. Granted ones are among the starts in the result.
+        of running jobs for more resources; the starts in the result include granted ones.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:

@@ -117,8 +117,8 @@ class Checkpointing:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """If an error leaves the context, wait for the current save, and then raise the error
-        again.
+        """Return a context that waits for the current save if an error ends it. The error is then
+        raised again.
         """
         try:
             yield

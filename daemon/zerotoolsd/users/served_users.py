@@ -47,10 +47,10 @@ class ServedUsers:
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
-        """Return the user as whom a job of user `uid` runs; None: as the daemon's user.
+        """Return the user that runs a job of user `uid`; None: the daemon's user.
 
-        Raises NotServed and UnknownAccount if no job of this uid may run, NameLookupTimeout if that
-        is unknown now.
+        Raises NotServed and UnknownAccount if no job of this uid may run, NameLookupTimeout if the
+        name service does not answer.
         """
         if uid == self.own or self.own != 0:
             return None  # a daemon of a user runs all that it has taken as that user
@@ -81,7 +81,7 @@ def why_alone(
 ) -> str | None:
     """Return the reason why this daemon cannot run jobs of other users; None if it can."""
     if (os.geteuid() if euid is None else euid) != 0:
-        return "only a daemon of root runs jobs of others"
+        return "only a daemon that runs as root can run jobs of other users"
     lacking = _lacking(status)
     if lacking:
         return f"the daemon lacks {' and '.join(f'CAP_{name}' for name in lacking)}"

@@ -79,7 +79,7 @@ def test_a_job_that_is_tried_again() -> None:
 def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     free = {**TREE["retries"], "counts": False, "after": "a restart of the machine"}
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
-    assert said.endswith("; a restart after a restart of the machine uses none")
+    assert said.endswith("; a restart after a restart of the machine does not count")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
     assert "; none follows after ranks without progress (1 so far)" in none
 
@@ -99,7 +99,7 @@ def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
     holder = {"what": "GPU", "job_id": 3, "attempt": 1, "since": 1.0, "until": None}
     assert "its end is not known" in lines_of(holders=[{**holder, "process": None}])["GPU"]
     said = lines_of(holders=[{**holder, "process": "pid 4 (cat)"}])["GPU"]
-    assert said == "job 3, attempt 1: pid 4 (cat) still runs after its end"
+    assert said == "job 3, attempt 1: pid 4 (cat) still runs after the attempt ended"
 
 
 def test_gpus_that_one_job_has_are_one_line_with_the_name_of_its_user() -> None:

@@ -72,7 +72,7 @@ NAMED = '[[notify.places]]\nname = "a"\n'
         (NAMED, 'notify.places: "a": name its url, or addresses of e-mail'),
         (f'{NAMED}url = "ftp://hunter2"', "url: must begin with https:// and a host"),
         (f'{NAMED}url = "https://me:hunter2@host/"', "url: must not have a user or a password"),
-        (f'{NAMED}url = "{HIDDEN}"\nsecret = "s"', "secret: slack has none; remove it"),
+        (f'{NAMED}url = "{HIDDEN}"\nsecret = "s"', "secret: slack uses no secret; remove it"),
         (f'{NAMED}url = "{HIDDEN}"\nto = ["me@x.org"]', "keys of e-mail, and this is slack"),
         (f'{NAMED}url = "https://ntfy.sh/"', "url: must end with the topic"),
         (f'{NAMED}to = ["-oQ/tmp@x.org"]', '"-oQ/tmp@x.org" is not an address of e-mail'),

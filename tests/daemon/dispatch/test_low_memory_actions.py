@@ -84,7 +84,7 @@ def test_taking_memory_back_at_the_limit_all_the_time_says_that_it_is_used_up() 
     assert rung is EscalationStep.SAVE
     assert why == (
         "2.0 of the 64.0 GiB of memory of the daemon's control group are left, and the kernel "
-        "keeps reclaiming memory at its limit"
+        "reclaims memory all the time"
     )
     files = at_limit(20.0, reclaimed=True)  # in memory, which can be taken back
     assert wanted_rung(files)[0] is EscalationStep.CALM

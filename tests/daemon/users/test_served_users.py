@@ -63,7 +63,7 @@ def test_it_takes_root_its_capabilities_and_an_open_installation(tmp_path: Path)
     assert "does not let it change to other users" in str(
         why_alone(0, tmp_path / "a", there, filtered)
     )
-    assert "only a daemon of root" in str(why_alone(1000, tmp_path / "a", there))
+    assert "only a daemon that runs as root" in str(why_alone(1000, tmp_path / "a", there))
     lacking = status(tmp_path / "b", whole & ~(1 << NEEDED["SETUID"]))
     assert why_alone(0, lacking, there) == "the daemon lacks CAP_SETUID"
     closed = tmp_path / "closed"

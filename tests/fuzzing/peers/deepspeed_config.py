@@ -34,7 +34,7 @@ ONLY_THEIRS = (
     "works in DeepSpeed's data loader",
     # "auto" where nothing resolves it.
     "zerotools submit resolves it; give a value",
-    "nothing resolves this one",
+    "zerotools has no value for this key",
 )
 """Parts of what ours says where only the peer accepts a configuration."""
 

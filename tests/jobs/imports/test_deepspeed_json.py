@@ -208,11 +208,13 @@ class TestAuto:
 
     def test_what_nobody_resolves_is_refused(self) -> None:
         text = '{"zero_optimization": {"stage": 3, "leaf_module": "auto"}}'
-        assert 'leaf_module = "auto": nothing resolves this one' in said(ds_text(text, A_JOB))
+        assert 'leaf_module = "auto": zerotools has no value for this key' in said(
+            ds_text(text, A_JOB)
+        )
         text = '{"fp16": {"enabled": true, "loss_scale": "auto"}}'
         assert said(ds_text(text, a_job(JOB + "batch_size = 16\n"))) == (
-            'ds.json:1 fp16.loss_scale = "auto": nothing resolves this one; write 0, DeepSpeed\'s '
-            "default, or remove it"
+            'ds.json:1 fp16.loss_scale = "auto": zerotools has no value for this key; write 0, '
+            "DeepSpeed's default, or remove it"
         )
 
 

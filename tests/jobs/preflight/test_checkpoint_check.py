@@ -98,7 +98,7 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
     [sentence] = not_resumable(packed, single, PATH)
     assert "lora.double_quant = true: the adapters of" in sentence
     assert (
-        "were trained with false, which gives frozen weights of other values; use that"
+        "were trained with false, and the frozen weights would differ; use that value"
     ) in sentence
     [sentence] = not_resumable(packed, a_record(), PATH)
     assert "was trained without adapters" in sentence

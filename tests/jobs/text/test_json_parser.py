@@ -84,7 +84,7 @@ def _ends_an_object(line: str) -> bool:
         ('{"a" 1}', "1:5", "a colon is missing", "write :"),
         ('{"a": ,}', "1:7", "a value is missing", "write one"),
         ('{"a": 1,, "b": 2}', "1:9", "two commas", "remove one"),
-        ('{"a": 1}}', "1:9", "closes nothing", "remove"),
+        ('{"a": 1}}', "1:9", "has no matching {", "remove"),
         ('{"a": 1} {}', "1:10", "has ended before", "remove"),
         ('{"a": [1}', "1:9", "} closes the [ of line 1", "write ]"),
         ('{"a": "C:\\tmp\\x"}', "1:14", "begins no escape", "write \\\\"),

@@ -158,7 +158,7 @@ def test_weights_that_are_packed_are_counted_whole(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(model_shape, "_built", lambda *_: ("A", (Parameter((7,)),)))
     tree = {"model_type": "llama", "quantization_config": {"load_in_4bit": True}}
     (note,) = of_config(tree, "config").notes
-    assert "unpacked, unlike in its quantization_config" in note
+    assert "as if they were not quantised" in note
     assert "exact" not in note
 
 

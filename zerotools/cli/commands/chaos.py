@@ -123,7 +123,7 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
         [
             ("jobs", f"{sum(report.states.values())}: {ends}"),
             ("restarts", f"{report.restarts} of jobs, {report.daemon_starts - 1} of the daemon"),
-            ("resumed", f"{report.resumed} jobs that the daemon held" if report.resumed else ""),
+            ("resumed", f"{report.resumed} jobs after a hold" if report.resumed else ""),
             ("steps run", str(tally.steps_run)),
             ("steps kept", f"{tally.steps_kept}{kept}"),
             ("effective training time", f"{tally.effective:.1%}" if tally.seconds else "-"),

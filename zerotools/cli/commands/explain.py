@@ -107,7 +107,7 @@ def _holder(holder: Mapping[str, Any], now: float) -> str:
     if holder["attempt"]:
         who += f", attempt {holder['attempt']}"
     if holder["process"]:
-        return f"{who}: {render.clean(str(holder['process']))} still runs after its end"
+        return f"{who}: {render.clean(str(holder['process']))} still runs after the attempt ended"
     since = "" if holder["since"] is None else f", since {render.moment(holder['since'])}"
     if holder["until"] is None:
         return f"{who}{since}; it has no time limit, so its end is not known"
@@ -148,14 +148,14 @@ def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]
         return
     used = f"{retries['used']} of {retries['max']} used since its last progress"
     if not retries["counts"]:
-        used += f"; a restart after {retries['after']} uses none"
+        used += f"; a restart after {retries['after']} does not count"
     if retries["cause_max"] is not None:
         most = retries["cause_max"]
         limit = "none follows" if most == 0 else f"at most {most} follow"
         used += f"; {limit} after {retries['after']} ({retries['cause_ends']} so far)"
     yield "restarts", used
     if retries["rule"] == "always":
-        yield "rule", 'retry = "always": every crash is followed by a restart until none are left'
+        yield "rule", 'retry = "always": a restart follows every crash, up to max_restarts'
     if retries["next_try"] is not None:
         left = render.duration(max(0.0, retries["next_try"] - now))
         yield "next try", f"{render.moment(retries['next_try'])} (in {left})"

@@ -61,8 +61,8 @@ def has_braille(stream: TextIO) -> bool:
 
 @dataclass(frozen=True)
 class CurveKind:
-    """A kind of curve: its name, its values, the form of a value, and the least lower edge of its
-    chart.
+    """A kind of curve: its name, its values, the form of a value, and the smallest value that its
+    chart begins with.
 
     A curve is flat if its values differ by at most `flat_share` of the largest one. It is then
     shown as one number.

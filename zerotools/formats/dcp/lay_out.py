@@ -115,8 +115,8 @@ def check_world_size(world_size: int) -> None:
 
 def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
     return (
-        f"the random number state of {count_text(job.world_size, 'rank')} is not carried over: the "
-        f"run seeds the {world_size} new ones from its seed and step",
+        f"the random number state of {count_text(job.world_size, 'rank')} is not carried over to "
+        f"{count_text(world_size, 'rank')}: random numbers are seeded again from seed and step",
     )
 
 

@@ -201,7 +201,7 @@ class _Reader:
         )
         chunks = state.get("chunks")
         if not isinstance(chunks, list):
-            raise self._bad(f"gives {key} no chunks")
+            raise self._bad(f"has no list of chunks for {key}")
         parts = []
         for chunk in chunks:
             box = self._box(key, shape, self._state(chunk, "ChunkStorageMetadata"))

@@ -141,7 +141,7 @@ def _quantised(
     met = quantisation_schemes.blocks_of(read, scheme.block)
     largest = _largest_of_blocks(values, scheme.block)
     if not np.isfinite(largest).all():
-        raise BadFile(f"has values that are not finite, which {result} with scales cannot hold")
+        raise BadFile(f"has NaN or infinite values, which {result} with scales cannot hold")
     with np.errstate(divide="ignore", over="ignore"):
         factors = np.minimum(
             np.float32(1) / largest * np.float32(_LARGEST), np.float32(_LARGEST_RECIPROCAL)

@@ -1,8 +1,8 @@
 """Pieces of a tensor that are in equal steps, in the file and in the tensor: one copy moves all of
 them.
 
-If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, each few elements
-are a separate piece. Pieces with bytes near each other are read at once (`near_pieces`). Pieces of
+If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, there is a piece for
+every few elements. Pieces with bytes near each other are read at once (`near_pieces`). Pieces of
 the same shape that follow one another along a dimension, a constant number of bytes apart, form one
 array with one more dimension (`lattice_copies`). Example: pairs of rows that are two halves of a
 head:

@@ -114,5 +114,5 @@ def odd_key(url: str, error: Exception) -> OddKey:
 
 
 def missing_library(library: str) -> BadRequest:
-    """Return the error that the library which a store needs is not installed."""
+    """Return the error for a missing `library` that a store needs."""
     return package_not_installed("reading object stores", library, "copy the checkpoint to a disk")

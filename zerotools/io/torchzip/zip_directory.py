@@ -146,9 +146,8 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         method or crc != record.crc or not {packed, length} <= sizes
     ):
         raise BadFile(
-            f"{window}: record {record.name!r} has {record.length} bytes and CRC-32 "
-            f"{record.crc:08x} in the zip directory, but method, CRC-32, sizes {said} in its "
-            "header"
+            f"{window}: the zip directory gives record {record.name!r} {record.length} bytes and "
+            f"CRC-32 {record.crc:08x}, but its header has (method, CRC-32, sizes) {said}"
         )
     at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
     if at + record.length > record.limit:

@@ -123,7 +123,7 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
     if found.f_flag & os.ST_RDONLY:
         yield problem(what, f"{path} is mounted read-only", "mount it again, or check dmesg")
     elif free < NO_BYTES:
-        yield problem(what, said, "submits are refused when it is full: zerotools clean, or df -h")
+        yield problem(what, said, "a full disk refuses submits: free space with zerotools clean")
     elif found.f_files and found.f_favail < NO_INODES:
         count = f"{found.f_favail} inodes free"
         yield problem(what, f"{path} has {count}", "remove files: du --inodes -d 1 finds many")

@@ -206,7 +206,7 @@ def job_text(imported: Imported) -> str:
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return a formula for the batch size if a factor of it is not known yet, by key.
+    """Return the formula of the batch size, under its key, if the batch size is in `missing`.
 
     `missing` are the keys that the user must add.
     """

@@ -193,7 +193,10 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
         return
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
         given = reading.remaining.pop(name)
-        what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
+        what = (
+            f'{given.said} = "auto": zerotools has no value for this key; write a value, or remove '
+            "it"
+        )
         reading.findings.wrong.append(what)
         return
     given = reading.remaining.pop(name)
@@ -310,10 +313,10 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
         if not on:
             reading.row(KeyOutcome.IGNORED, given, None, "fp16 is off")
         elif given.value == AUTO:
-            what = (
-                f'{given.said} = "auto": nothing resolves this one; write {format_value(default)}'
+            reading.findings.wrong.append(
+                f'{given.said} = "auto": zerotools has no value for this key; write '
+                f"{format_value(default)}, DeepSpeed's default, or remove it"
             )
-            reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
         else:
             reading.map(given, key, given.value)
 

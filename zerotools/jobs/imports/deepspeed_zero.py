@@ -141,7 +141,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     """Read the fraction of the optimizer that is offloaded.
 
-    DeepSpeed can offload only a part at stage 3, not below.
+    DeepSpeed accepts a fraction below 1 only at stage 3.
     """
     given = reading.take(_RATIO)
     if given is None:

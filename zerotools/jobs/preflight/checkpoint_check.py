@@ -86,9 +86,8 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
         if saved.base is not None and saved.base.double_quant != wanted.double_quant:
             yield (
                 f"lora.double_quant = {str(wanted.double_quant).lower()}: the adapters of "
-                f"{where} were trained with {str(saved.base.double_quant).lower()}, which "
-                "gives frozen weights of other values; use that, or begin a new run with "
-                "lora.path"
+                f"{where} were trained with {str(saved.base.double_quant).lower()}, and the "
+                "frozen weights would differ; use that value, or begin a new run with lora.path"
             )
             return
     if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:

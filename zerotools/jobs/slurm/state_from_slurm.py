@@ -5,7 +5,7 @@ This module does no I/O.
 end.json records how the job ended    this state, whatever Slurm reports
 Slurm lists it as waiting             queued, with Slurm's reason
 Slurm lists it as running             the state in its records
-Slurm reports that it ended           failed or cancelled: it ended before it could record this
+Slurm reports that it ended           failed or cancelled: it could not record its end
 Slurm does not know it (any more)     the state in its records if they are fresh, else lost
 Slurm does not answer                 the last known state, which may be out of date
 

@@ -112,7 +112,7 @@ class _Parser:
         tree = self._object(first, ())
         rest = self.scanner.next()
         if rest.kind == "}":
-            raise Broken(rest.start, "this } closes nothing", "remove it, or a } before it")
+            raise Broken(rest.start, "this } has no matching {", "remove it, or a } before it")
         if rest.kind != "end":
             raise Broken(rest.start, "the object has ended before this", "remove what follows")
         return tree

@@ -172,9 +172,7 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` replaces, as far as a value is one word of the
-    command.
-    """
+    """Return the values that `mask_arguments` replaces, without those of several words."""
     return result_of(secret_argument_steps(arguments))
 
 

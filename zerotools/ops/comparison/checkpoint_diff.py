@@ -228,7 +228,7 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
 
 
 def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights among tensors that the other side lacks."""
+    """Return the shapes of the weights among the tensors of only one side."""
     names = {key.name for key, _ in only}
     return {name: shape for name, shape in side.weights.items() if name in names}
 

@@ -202,13 +202,13 @@ class AdaptedTensor(LocatedTensor):
 def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
-    """Return the model `base` with the adapter in the directory `path`. Modules that the adapter
-    holds whole replace the base's, and the rest is added to weights as they are read.
+    """Return the model `base` with the adapter in the directory `path`. Complete modules in the
+    adapter replace those of the base; matrices are added to the weights when these are read.
 
     Raises:
-        BadRequest: it is not an adapter, or not one of this model.
-        BadFile: its files are damaged, or half of it is missing.
-        Unsupported: it is of a kind that is not summed here.
+        BadRequest: `path` has no adapter, or one of another model.
+        BadFile: files are damaged, or one of two matrices is missing.
+        Unsupported: this kind of adapter cannot be added.
     """
     config = read_adapter_config(path)
     adapter = read_any(path, table=table)

@@ -256,10 +256,14 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
         at = 0
         for begin, end in sorted(known[file.name]):
             if begin != at:
-                raise BadFile(f"{where}: byte {min(begin, at)} of {file.name} is not defined once")
+                raise BadFile(
+                    f"{where}: byte {min(begin, at)} of {file.name} is missing, or is there twice"
+                )
             at = end
         if at != file.size:
-            raise BadFile(f"{where}: {file.name} has {file.size} bytes, and {at} are defined")
+            raise BadFile(
+                f"{where}: {file.name} has {file.size} bytes, but its parts end at byte {at}"
+            )
 
 
 class DeltaWriter:
@@ -360,7 +364,7 @@ class DeltaFile:
         return self._stream.read(length)
 
     def _skip_block(self) -> tuple[int, int]:
-        """Return the place of the next block and its kind, and go to its end."""
+        """Skip the next block. Return its position and its kind."""
         at = self._stream.tell()
         kind, _, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
         if self._stream.tell() + positions + values > self._limit:

@@ -168,7 +168,7 @@ def of_config(
     built, parameters = _built(config, source, python)
     said = f"{source}: activations are unknown for model_type {name!r}"
     if config.get("quantization_config"):
-        said += "; weights are counted unpacked, unlike in its quantization_config"
+        said += "; weights are counted as if they were not quantised"
     elif named in ("", built):
         said += "; the state is exact"
         said += " and has all of the model's parts" if isinstance(inner, Mapping) else ""

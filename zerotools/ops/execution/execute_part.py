@@ -72,9 +72,9 @@ def execute_part(
     transfer: Transfer | None = None,
     publication: Publication | None = None,
 ) -> PartReport:
-    """Write the part of `target` that was `planned`. Other parameters are as of `execute`, but
-    nothing is read back. If the output exists already, made from the same inputs, it writes
-    nothing.
+    """Write the part of `target` that was `planned`. Other parameters are those of `execute`, but
+    nothing is read back. Nothing is written if the output exists already and was made from the
+    same inputs.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or was begun with other inputs.
@@ -117,7 +117,7 @@ def execute_part(
 
 
 def digest_of(identity: Mapping[str, str]) -> str:
-    """Return the digest for the marker of an output that is made from these inputs."""
+    """Return the digest of the inputs of an output, for its marker."""
     return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
 
 

@@ -200,8 +200,8 @@ def is_wide(copy: Copy) -> bool:
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
     """Return the number of elements of a tile of a scaled cast: at most `most`, or `wide` if `most`
-    is less than one row of blocks. Whole rows of blocks are taken if they fit, so that no block is
-    read twice.
+    is less than one row of blocks. The tile has whole rows of blocks if they fit, so that each
+    block is read once.
 
     Raises:
         BadRequest: as `check_buffer`.

@@ -60,10 +60,10 @@ h() {{
 
 
 def contents_script(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
-    """Return a script that sends the bytes of each file, with a line that has the mark after each
-    file.
+    """Return a shell script that sends the bytes of each file, and the line `mark` after each.
 
-    A file is its name, the number of blocks to skip, and the number of bytes to send.
+    For each file, `files` has the name, the number of blocks to skip, and the number of bytes to
+    send.
     """
     calls = "\n".join(f"g {_word(name)} {skip} {count}" for name, skip, count in files)
     return f"""{_entering(directory)}
@@ -118,8 +118,8 @@ class FarFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The regular files of a source by name, relative to its directory. `left_out` are the entries
-    that are something else, or that an unfinished run of zerotools left there."""
+    """The regular files of a source by name, relative to its directory. `left_out` are other
+    entries, and those of an unfinished run of zerotools."""
 
     source: NodeSource
     files: dict[str, FarFile]

@@ -20,8 +20,8 @@ from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
-    """Return the newest checkpoint below `place` that is whole by the sizes of its objects, with a
-    step greater than `above`, and not thinned."""
+    """Return the newest checkpoint below `place` with a step greater than `above`. It is not
+    thinned, and all its objects have their sizes."""
     return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
 
 

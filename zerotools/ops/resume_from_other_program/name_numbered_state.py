@@ -475,8 +475,8 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """Return the name of every member of the groups, if its state has the shape of exactly one
-    weight; else nothing.
+    """Return the weight of each member of the groups, if exactly one weight has the shape of its
+    state.
     """
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)

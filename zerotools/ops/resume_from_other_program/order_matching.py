@@ -156,8 +156,8 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the possible divisions with the parameters of every group in the order of the model.
-    If there are several, return those that a usual rule gives.
+    """Return the divisions in which the parameters of every group are in the order of the model. If
+    there are several, return only those of the usual rules.
     """
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:

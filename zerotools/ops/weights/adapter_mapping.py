@@ -72,14 +72,14 @@ def mapped_adapter(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> MappedAdapter:
-    """Return the adapter that `checkpoint` holds and nothing else, in the layout `to` of the model
-    that config.json describes. `source` is the layout that it has; None: that which has its layers.
+    """Return only the adapter in `checkpoint`, in the layout `to` of the model that config.json
+    describes. `source` is the adapter's layout; None: it is found from the adapter's layers.
 
     Raises:
-        BadRequest: no layout has its layers, or config.json gives them other shapes; or one of the
-            layers that become one has no adapter, or another A.
-        Unsupported: there is more than the two matrices of layers, or a layout that does not keep
-            rows whole.
+        BadRequest: no layout has the adapter's layers, or config.json gives them other shapes; or
+            of several layers that become one layer, some have no adapter or a different A.
+        Unsupported: the adapter has more than the two matrices of each layer, or a layout splits
+            rows.
     """
     path = checkpoint.origin.path
     held = _shapes(checkpoint)

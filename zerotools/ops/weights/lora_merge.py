@@ -420,8 +420,8 @@ def _laid_out(
     )
     scaled = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "") if scales else ""
     note = (
-        f"{count_text(len(places), 'weight')} get their adapters added, scaled by {scaled}; until "
-        f"the output is written, the merged weights need {size} bytes of disk next to it"
+        f"adapters are added to {count_text(len(places), 'weight')}, scaled by {scaled}; until the "
+        f"output is written, the merged weights need {size} bytes of disk next to it"
     )
     dtype = max(types, key=lambda each: each.bits, default=None)
     if len({each for each in types if each.bits == 16}) > 1:

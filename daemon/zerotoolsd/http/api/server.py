@@ -96,7 +96,7 @@ class ApiServer:
         try:
             again = open_socket(self._path)
         except (OSError, ZerotoolsError) as error:
-            log.warning("the socket is gone and cannot be made again now: %s", error)
+            log.warning("the socket was removed and cannot be made again now: %s", error)
             return
         self._bound = _identity(self._path)
         self.door.move_to(again)

@@ -97,7 +97,7 @@ class Outbox:
             self._sql("DELETE FROM reported WHERE job_id = ? AND name = ?", (job_id, name))
 
     def removed(self, job_id: int) -> None:
-        """Forget what was reported of a removed job, in the transaction of the caller."""
+        """Delete the records of notices of a removed job, in the transaction of the caller."""
         self._sql("DELETE FROM reported WHERE job_id = ?", (job_id,))
 
     def _make_room(self, where: str, values: tuple[object, ...], most: int) -> None:

@@ -32,7 +32,7 @@ def reap_children(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
     """Read the wait statuses of all child processes that have ended, so that the kernel can
     forget them. Return pid to wait status.
 
-    `note` is called for each of these processes before.
+    `note` is called for each process before its status is read.
     """
     ended: dict[int, int] = {}
     while True:

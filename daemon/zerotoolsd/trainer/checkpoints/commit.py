@@ -51,8 +51,7 @@ class Committer:
     Only rank 0 uses it. `keeping` decides which checkpoints are kept. `add_files` copies the config
     and the tokenizer of the model into a staging directory. `before_commit` is called with this
     directory when all its files except the manifest are written. `say` prints one line for each old
-    checkpoint that is kept because another job needs it. `told` has the paths of the checkpoints
-    with such a line.
+    checkpoint that is kept because another job needs it; `told` has the paths of these checkpoints.
     """
 
     output_dir: Path

@@ -54,7 +54,7 @@ def symbolic_tensor(name: str, shape: Sequence[int]) -> TracedTensor:
 
 
 def blocks_of(tensor: TracedTensor) -> Blocks:
-    """Return the blocks that fill `tensor`, simplified."""
+    """Return the fewest blocks that fill `tensor`."""
     return tuple(map(simplified_block, tensor.blocks))
 
 

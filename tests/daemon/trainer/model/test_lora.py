@@ -107,7 +107,7 @@ def test_consolidate_adds_the_adapters_to_the_weights(
     words = ["consolidate", str(source), str(out), "--dtype", "fp32", "--verify"]
     result = CliRunner().invoke(build(), words)
     assert result.exit_code == 0, result.output
-    assert "4 weights get their adapters added, scaled by 3" in result.output
+    assert "adapters are added to 4 weights, scaled by 3" in result.output
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["exported", "exported.zerotools.json"]
     exported, before = load_file(out / "model.safetensors"), load_file(base / "model.safetensors")

@@ -234,7 +234,7 @@ def _parts(
     """Yield the flat group with this number, or one flat group for each expert-parallel rank if
     these ranks have different experts.
 
-    Files call each expert by its number on the rank.
+    The expert numbers in the files are local to a rank.
     """
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
@@ -441,9 +441,7 @@ def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
-    """Return the parameter names in the order in which they are in the flat buffer, which `ranks`
-    ranks share.
-    """
+    """Return the parameter names in the order of the flat buffer that `ranks` ranks share."""
     return [names[i] for i in round_robin_order(len(names), ranks)] if round_robin else list(names)
 
 

@@ -222,7 +222,9 @@ def _add_models(
     named: dict[str, Key] = {}
     for key in contents.whole:
         if named.setdefault(key.name, key) != key:
-            raise BadFile(f"{source.origin.path}: {named[key.name]} and {key} have one name")
+            raise BadFile(
+                f"{source.origin.path}: {named[key.name]} and {key} would have the same name"
+            )
     whole = {
         key: new_tensor(f"{key.role}:{key.name}", tensor.dtype, tensor.shape)
         for key, tensor in contents.whole.items()

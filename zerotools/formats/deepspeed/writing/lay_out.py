@@ -291,7 +291,8 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
         notes = (
             *notes,
             f"the random number state of {count_text(before.world_size, 'rank')} is not carried "
-            f"over: the run seeds the {world_size} new ones from its seed and step",
+            f"over to {count_text(world_size, 'rank')}: random numbers are seeded again from seed "
+            "and step",
         )
     return replace(
         target,

@@ -105,7 +105,7 @@ def _steps(training: TrainingState) -> int | str:
     if not known:
         return "is in no file"
     if len(known) > 1:
-        return f"is {known[0]} of some and {known[1]} of others"
+        return f"is {known[0]} for some weights and {known[1]} for others"
     return int(known[0]) if float(known[0]).is_integer() else f"is {known[0]}"
 
 
