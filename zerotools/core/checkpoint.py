@@ -120,7 +120,7 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # a frozen one takes seven times as long to make
 class Opaque:
     """An object of a foreign class, described by a pickle. The class was not imported and no code
     was run.

@@ -195,7 +195,10 @@ def _count(value: Any) -> int:
 def _counts(values: Any) -> tuple[int, ...]:
     if type(values) not in (tuple, Size) or len(values) > 64:
         raise BadFile("a shape is not a tuple of at most 64 counts")
-    return tuple(_count(value) for value in values)
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**63:
+            _count(value)  # which says what is wrong
+    return tuple(values)
 
 
 def _member(args: tuple[Any, ...]) -> Global | None:

@@ -1,4 +1,4 @@
-"""The pickle machine: its stack, its memo, and the opcodes that make only plain values.
+"""The pickle machine: its stack, its memo, and most opcodes that make only plain values.
 
 Sizes are checked against the number of bytes that are left, and the memo is a dict. So neither a
 length nor a memo index can make the machine allocate much memory. `zerotools.io.torchzip.unpickle`
@@ -17,7 +17,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 
 # The bytes that one of each takes in CPython 3.11 to 3.13, with its slot on the stack.
-LIST, _DICT, _SET, _TUPLE, _NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
+LIST, _DICT, _SET, _TUPLE, NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
 ENTRY, OBJECT = 70, 200
 # All that has less can be made a float, and be shown: Python refuses to show 4301 digits.
 _LARGEST_INTEGER = 127
@@ -147,7 +147,7 @@ def _number(opcode: bytes, layout: str) -> None:
 
     def push(machine: PickleMachine, at: int) -> int:
         machine.stack.append(unpack(machine.data, at)[0])
-        machine.cost += _NUMBER
+        machine.cost += NUMBER
         return at + size
 
     HANDLERS[opcode[0]] = push
@@ -183,7 +183,6 @@ _constant(b")", ())
 _fresh(b"]", list, LIST)
 _fresh(b"}", dict, _DICT)
 _fresh(b"\x8f", set, _SET)
-_number(b"K", "<B")
 _number(b"M", "<H")
 _number(b"J", "<i")
 _number(b"G", ">d")
@@ -218,13 +217,6 @@ def _short_tuple(machine: PickleMachine, at: int) -> int:
     return at
 
 
-@on(b"\x94")  # MEMOIZE
-def _memoize(machine: PickleMachine, at: int) -> int:
-    machine.memo[len(machine.memo)] = machine.stack[-1]
-    machine.cost += ENTRY
-    return at
-
-
 @on(b"q")  # BINPUT
 def _put(machine: PickleMachine, at: int) -> int:
     machine.memo[machine.data[at]] = machine.stack[-1]
@@ -236,16 +228,4 @@ def _put(machine: PickleMachine, at: int) -> int:
 def _long_put(machine: PickleMachine, at: int) -> int:
     machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
     machine.cost += ENTRY
-    return at + 4
-
-
-@on(b"h")  # BINGET
-def _get(machine: PickleMachine, at: int) -> int:
-    machine.stack.append(machine.memo[machine.data[at]])
-    return at + 1
-
-
-@on(b"j")  # LONG_BINGET
-def _long_get(machine: PickleMachine, at: int) -> int:
-    machine.stack.append(machine.memo[int.from_bytes(machine.take(at, 4), "little")])
     return at + 4
