@@ -2,7 +2,8 @@
 
 Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
 at before, a digest over all that a run trains where it began and where it ended, and why it
-diverged. Jobs that the file `unsaved` beside them names are not saved at their ends. Without a file
+diverged. Jobs that the file `saves` beside them names save after `checkpoint.every` steps, and at
+their ends if that is true of them in the file. Without a file
 `inductor`, compiled blocks are traced, and computed by torch's own kernels: a C++ compiler takes
 ten seconds for the others. What depends on the config of a model alone is found for the first job
 that has it.
@@ -68,14 +69,15 @@ class Recorder(Reporter):
 
 
 @dataclass
-class AsOften(Checkpointing):
-    """What is saved every so many steps, and not at the end."""
+class Once(Checkpointing):
+    """What is saved when it is due for the first time, and at the end if it is read there."""
 
     every: int | None = None
+    at_end: bool = False
 
     def save(self, record: JobRecord, *, last: bool) -> None:
         """Save what is due; wait for it at the end."""
-        if self.every and record.step % self.every == 0:
+        if record.step == self.every or (last and self.at_end):
             super().save(record, last=last)
         elif last:
             self.saves.settle()
@@ -246,8 +248,10 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         vars(torch)["compile"] = TRACED
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = session.prepare_training(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    if run_dir.name in json.loads((run_dir.parent / "unsaved").read_text()):
-        ready.checkpoints = AsOften(**vars(ready.checkpoints), every=spec.checkpoint.every)
+    at_end = json.loads((run_dir.parent / "saves").read_text()).get(run_dir.name)
+    if at_end is not None:
+        own, every = vars(ready.checkpoints), spec.checkpoint.every
+        ready.checkpoints = Once(**own, every=every, at_end=at_end)
     # Without gradients, blocks would be compiled once more, in many seconds.
     evaluated = None if spec.train.compile else first_batch(ready, group)
     error: str | None = None

@@ -48,14 +48,17 @@ def run_all(
     jobs: dict[str, dict[str, Any]],
     *,
     ends: bool | Collection[str] = True,
+    as_told: Collection[str] = (),
 ) -> Runs:
-    """Run `jobs` on `ranks` ranks, in one start of the processes. Those that are not among `ends`
-    save only what their `checkpoint.every` says: a save takes a third of such a job."""
+    """Run `jobs` on `ranks` ranks, in one start of the processes. Unless `ends` is True, all but
+    those of `as_told` save once, after `checkpoint.every` steps, and those of `ends` at their ends,
+    too: a save takes as long as three steps."""
     runs = directory / "out"
     runs.mkdir(parents=True)
-    saved = (jobs if ends else ()) if isinstance(ends, bool) else ends
-    assert jobs.keys() >= set(saved)
-    (runs / "unsaved").write_text(json.dumps(sorted(jobs.keys() - set(saved))))
+    read = () if isinstance(ends, bool) else ends
+    assert jobs.keys() >= {*read, *as_told}
+    once = () if ends is True else jobs.keys() - {*as_told}
+    (runs / "saves").write_text(json.dumps({name: name in read for name in once}))
     if FULL:
         (runs / "inductor").touch()
     full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA
+from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.core.errors import Unsupported
@@ -54,6 +55,11 @@ def test_sgd_trains_alike_at_every_stage_and_resumes(runs: Runs) -> None:
     assert runs.ended("resumed-1") == runs.ended("sgd-1")
     assert runs.losses("moved-3") == pytest.approx(losses[2:], rel=TOLERANCE)
     assert runs.of("sgd-0", "learning_rate") == [0.5, 0.5, 0.5, 0.25]  # wsd of transformers
+
+
+def test_each_rank_holds_what_was_predicted(runs: Runs) -> None:
+    for name in runs.report:
+        check_memory(runs, name, near=0.0)
 
 
 def test_the_tools_know_the_momentum(runs: Runs) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
@@ -42,8 +43,9 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         for stage in STAGES_ON[ranks]:
             source = root / str(ranks) / "out" / f"whole-{stage}" / "out"
             step = source / checkpoint_dirs.directory_name(2)
-            jobs[f"whole-{stage}"] = job_of(stage, checkpoint={"every": 2})
+            jobs[f"whole-{stage}"] = job_of(stage)
             if stage in RESUMED.get(ranks, ()):
+                jobs[f"whole-{stage}"]["checkpoint"] = {"every": 2}
                 jobs[f"resumed-{stage}"] = job_of(stage, resume_from=str(step))
         if ranks == 1:
             jobs["adamw"] = job_of(stage, train={"optimizer": "adamw"})
@@ -53,6 +55,12 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         step = found[ranks].checkpoint(f"whole-{stage}", 2)
         further = {"moved": job_of(stage, resume_from=str(step))}
     return found
+
+
+def test_each_rank_holds_what_was_predicted(by_ranks: dict[int, Runs]) -> None:
+    for runs in by_ranks.values():
+        for name in runs.report:
+            check_memory(runs, name, near=0.0)
 
 
 def test_losses_are_near_those_of_adamw(by_ranks: dict[int, Runs]) -> None:

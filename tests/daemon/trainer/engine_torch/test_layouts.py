@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
@@ -38,18 +39,18 @@ def adafactor(stage: int, **changes: Any) -> dict[str, Any]:
 
 
 def grouped(stage: int, size: int | None, **changes: Any) -> dict[str, Any]:
-    """Ranks in groups of `size`."""
+    """Two steps of ranks in groups of `size`; the first is saved."""
     zero = {"stage": stage} if size is None else {"stage": stage, "shard_size": size}
-    return {"train": {"steps": 3}, "zero": zero, "checkpoint": {"every": 2}, **changes}
+    return {"train": {"steps": 2}, "zero": zero, "checkpoint": {"every": 1}, **changes}
 
 
 def compiled(runs: Path) -> dict[str, dict[str, Any]]:
     """One block compiled, and not; and a run that goes on from it."""
     model = {"config": {**TINY_LLAMA, "num_hidden_layers": 1}}
-    source = runs / "compiled" / "out" / checkpoint_dirs.directory_name(2)
+    source = runs / "compiled" / "out" / checkpoint_dirs.directory_name(1)
     return {
         "plain": grouped(3, None, model=model),
-        "compiled": grouped(3, None, model=model, train={"steps": 3, "compile": True}),
+        "compiled": grouped(3, None, model=model, train={"steps": 2, "compile": True}),
         "from-compiled": grouped(3, None, model=model, resume_from=str(source)),
     }
 
@@ -103,7 +104,7 @@ def moved(source: Runs, ranks: int) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("layouts") / "4"
-    source = directory / "out" / "3-by-2" / "out" / checkpoint_dirs.directory_name(2)
+    source = directory / "out" / "3-by-2" / "out" / checkpoint_dirs.directory_name(1)
     jobs = {
         "3": grouped(3, None),
         "3-by-2": grouped(3, 2),
@@ -126,7 +127,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
         begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in ELSEWHERE}
         jobs |= by_adafactor(directory / "out", ranks) | begun
         if ranks == 2:
-            path = four.checkpoint("host-by-2" if FULL else "3-by-2", 2)
+            path = four.checkpoint("host-by-2" if FULL else "3-by-2", 1)
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
         if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
@@ -139,10 +140,10 @@ def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Ru
     runs = by_ranks[1]
     assert runs.losses("compiled") == pytest.approx(runs.losses("plain"), rel=TOLERANCE)
     assert [runs.report[name]["waits"][1] for name in ("plain", "compiled")] == [600, 7200]
-    kept = [formats.read(runs.checkpoint(name, 2)).tensors.keys() for name in ("compiled", "plain")]
+    kept = [formats.read(runs.checkpoint(name, 1)).tensors.keys() for name in ("compiled", "plain")]
     assert kept[0] == kept[1]
     assert runs.report["from-compiled"]["begun"] != runs.report["plain"]["begun"]
-    assert runs.losses("from-compiled") == pytest.approx(runs.losses("plain")[2:], rel=TOLERANCE)
+    assert runs.losses("from-compiled") == pytest.approx(runs.losses("plain")[1:], rel=TOLERANCE)
 
 
 def test_groups_of_ranks_train_as_all_of_them(four: Runs) -> None:
@@ -150,7 +151,7 @@ def test_groups_of_ranks_train_as_all_of_them(four: Runs) -> None:
     for name in four.report.keys() & {"3-by-2", "2-by-2", "host-by-2"}:
         assert four.losses(name) == wanted
         assert four.ended(name) == four.ended("3-by-2")
-    assert four.losses("resumed-3-by-2") == four.losses("3-by-2")[2:]
+    assert four.losses("resumed-3-by-2") == four.losses("3-by-2")[1:]
     assert four.ended("resumed-3-by-2") == four.ended("3-by-2")
 
 
@@ -166,19 +167,19 @@ def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
     sizes = {
         name: sum(file.stat().st_size for file in path.rglob("*.distcp"))
         for name in four.report.keys() & {"3", "3-by-2", "host-by-2"}
-        for path in [four.checkpoint(name, 2)]
+        for path in [four.checkpoint(name, 1)]
     }
     assert len(sizes) >= 2
     assert max(sizes.values()) < 1.1 * sizes["3"]
-    record = checkpoint_dirs.verify_checkpoint_files(four.checkpoint("3-by-2", 2))
+    record = checkpoint_dirs.verify_checkpoint_files(four.checkpoint("3-by-2", 1))
     assert all(name.endswith(".step") for name in record.replicated)
-    formats.read(four.checkpoint("3-by-2", 2))
+    formats.read(four.checkpoint("3-by-2", 1))
 
 
 def test_groups_resume_as_other_stages_and_ranks(four: Runs, by_ranks: dict[int, Runs]) -> None:
     begun = four.report["resumed-3-by-2"]["begun"]
     assert by_ranks[2].report["from-groups"]["begun"] == begun
-    wanted = pytest.approx(four.losses("3")[2:], rel=TOLERANCE)
+    wanted = pytest.approx(four.losses("3")[1:], rel=TOLERANCE)
     assert by_ranks[2].losses("from-groups") == wanted
 
 
@@ -208,6 +209,12 @@ def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
         assert after.report[f"moved-{stage}"]["begun"] == begun
         wanted = pytest.approx(before.losses(f"ada-{stage}")[2:], rel=TOLERANCE)
         assert after.losses(f"moved-{stage}") == wanted
+
+
+def test_each_rank_holds_what_was_predicted(four: Runs, by_ranks: dict[int, Runs]) -> None:
+    for runs in (four, *by_ranks.values()):
+        for name in runs.report:
+            check_memory(runs, name, near=0.0)
 
 
 def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[int, Runs]) -> None:

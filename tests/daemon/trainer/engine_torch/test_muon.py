@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.torch_releases import since_torch
 from tests.matrices import FULL
@@ -97,6 +98,12 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, model: Path) 
         found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
         further = moved(found[ranks], model, ranks)
     return found
+
+
+def test_each_rank_holds_what_was_predicted(by_ranks: dict[int, Runs]) -> None:
+    for runs in by_ranks.values():
+        for name in runs.report:
+            check_memory(runs, name, near=0.0)
 
 
 def plain_losses(kind: str, model_path: Path, text: Path) -> Iterator[float]:

@@ -36,25 +36,25 @@ TOLERANCE = 2e-6
 
 
 def stage_jobs(runs: Path, ranks: int) -> dict[str, dict[str, Any]]:
-    """Three steps at each stage, and for each of `RESUMED` a run that goes on from its second."""
+    """Two steps at each stage, and for each of `RESUMED` a run that goes on from its first."""
     jobs: dict[str, dict[str, Any]] = {}
     for stage in TRAINED[ranks]:
-        common = {"train": {"steps": 3}, "zero": {"stage": stage}}
-        source = runs / f"stage-{stage}" / "out" / checkpoint_dirs.directory_name(2)
-        jobs[f"stage-{stage}"] = {**common, "checkpoint": {"every": 2}}
+        common = {"train": {"steps": 2}, "zero": {"stage": stage}}
+        source = runs / f"stage-{stage}" / "out" / checkpoint_dirs.directory_name(1)
+        jobs[f"stage-{stage}"] = {**common, "checkpoint": {"every": 1}}
         if stage in RESUMED[ranks]:
             jobs[f"resumed-{stage}"] = {**common, "resume_from": str(source)}
     return jobs
 
 
 def moved(source: Runs, ranks: int) -> dict[str, dict[str, Any]]:
-    """Runs that go on from the second step of those in `source`, on `ranks` ranks, each at another
+    """Runs that go on from the first step of those in `source`, on `ranks` ranks, each at another
     stage."""
     return {
         f"moved-{stage}": {
-            "train": {"steps": 3},
+            "train": {"steps": 2},
             "zero": {"stage": (stage + 1) % len(STAGES)},
-            "resume_from": str(source.checkpoint(f"stage-{stage}", 2)),
+            "resume_from": str(source.checkpoint(f"stage-{stage}", 1)),
         }
         for stage in MOVED_FROM.get(ranks, ())
     }
@@ -80,7 +80,7 @@ def test_resumed_runs_end_bit_for_bit_where_uninterrupted_ones_do(
 ) -> None:
     runs = by_ranks[ranks]
     for stage in RESUMED[ranks]:
-        assert runs.losses(f"resumed-{stage}") == runs.losses(f"stage-{stage}")[2:]
+        assert runs.losses(f"resumed-{stage}") == runs.losses(f"stage-{stage}")[1:]
         assert runs.ended(f"resumed-{stage}") == runs.ended(f"stage-{stage}")
 
 
@@ -122,7 +122,7 @@ def test_every_stage_arrives_whole_at_another_stage_and_number_of_ranks(
     for stage in MOVED_FROM[source]:
         begun = before.report[f"resumed-{stage}"]["begun"]
         assert after.report[f"moved-{stage}"]["begun"] == begun
-        wanted = pytest.approx(before.losses(f"stage-{stage}")[2:], rel=TOLERANCE)
+        wanted = pytest.approx(before.losses(f"stage-{stage}")[1:], rel=TOLERANCE)
         assert after.losses(f"moved-{stage}") == wanted
 
 
@@ -141,7 +141,7 @@ def cut(path: Path, role: str) -> dict[str, list[str]]:
 
 
 def test_each_rank_saves_its_part_of_the_optimizer_at_stage_1(by_ranks: dict[int, Runs]) -> None:
-    saved = [by_ranks[2].checkpoint(f"stage-{stage}", 2) for stage in STAGES]
+    saved = [by_ranks[2].checkpoint(f"stage-{stage}", 1) for stage in STAGES]
     assert cut(saved[1], "exp_avg") == cut(saved[3], "exp_avg") != cut(saved[0], "exp_avg")
     assert cut(saved[1], "param") == cut(saved[0], "param") != cut(saved[3], "param")
     assert cut(saved[2], "param") == cut(saved[3], "param")
@@ -155,18 +155,18 @@ def test_reshard_writes_what_the_trainer_would_have(
 ) -> None:
     from tests.daemon.trainer.tensors import digest
 
-    source, out = by_ranks[2].checkpoint(f"stage-{stage}", 2), tmp_path / "out"
+    source, out = by_ranks[2].checkpoint(f"stage-{stage}", 1), tmp_path / "out"
     conversion = reshard.prepare_reshard(source, out, world_size=3)
     assert isinstance(conversion, Conversion)
     perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     assert digest(out) == digest(source)
     for role in ("param", "exp_avg"):
-        assert cut(out, role) == cut(by_ranks[3].checkpoint(f"stage-{stage}", 2), role)
+        assert cut(out, role) == cut(by_ranks[3].checkpoint(f"stage-{stage}", 1), role)
 
 
 def test_conversion_shards_what_stage_1_did_not(by_ranks: dict[int, Runs], tmp_path: Path) -> None:
-    source = formats.read(by_ranks[2].checkpoint("stage-1", 2))
+    source = formats.read(by_ranks[2].checkpoint("stage-1", 1))
     training = formats.training_of(source)
     target = lay_out_training_dcp(source, training, tmp_path, world_size=2, style="torch")
-    wanted = cut(by_ranks[2].checkpoint("stage-3", 2), "param")
+    wanted = cut(by_ranks[2].checkpoint("stage-3", 1), "param")
     assert boxes(target.checkpoint, "param") == wanted

@@ -54,7 +54,7 @@ if FULL:
 CONTINUED = [mesh for meshes in MESHES.values() for mesh in (meshes if FULL else meshes[-1:])]
 """Those that are resumed, and that go on from another mesh."""
 TOLERANCE = 2e-6
-STEPS, SAVED = 3, 2
+STEPS, SAVED = 2, 1
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"train": {"micro_batch_size": 3, "activation_checkpointing": True}}
 }
@@ -89,7 +89,7 @@ if FULL:
 
 
 def tree(variant: str, mesh: Mesh, **changes: Any) -> dict[str, Any]:
-    """A job of three steps."""
+    """A job of two steps."""
     found, together = VARIANTS[variant], mesh.tensor * mesh.sequence
     sizes = {"ranks": {"min": together, "max": 2 * together}} if "elastic" in found else {}
     return {
@@ -116,7 +116,7 @@ Meshes = dict[int, Runs]
 
 
 def mesh_jobs(variant: str, directory: Path, ranks: int, before: Path) -> dict[str, dict[str, Any]]:
-    """Of each mesh a run; of `CONTINUED` one that goes on from its second step, and one that goes
+    """Of each mesh a run; of `CONTINUED` one that goes on from its first step, and one that goes
     on from a step of another mesh, which is `before`."""
     jobs: dict[str, dict[str, Any]] = {}
     for mesh in MESHES[ranks]:

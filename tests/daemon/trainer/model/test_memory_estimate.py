@@ -1,4 +1,9 @@
-"""What is predicted of a rank's state is what the rank with most then allocates, to the byte."""
+"""What is predicted of a rank's state is what the rank with most then allocates, to the byte.
+
+These runs are of the full matrix. In each run, tests of what ranks train compare their own
+(`check_memory`): every stage and place in both precisions (`test_offload`), gradients that
+accumulate and rows that do not divide (`test_train_step`), each optimizer, and adapters.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +14,27 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA, job
+from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import run_all
 from tests.daemon.trainer.torch_releases import is_before
-from tests.matrices import FULL
-from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.ops.estimate.state_memory import torch_engine_state
 
 pytestmark = pytest.mark.torch
 
 # 31 rows of the embedding do not divide by two.
 MODEL = {**TINY_LLAMA, "vocab_size": 287, "tie_word_embeddings": True}
 PRECISIONS = ("fp32", "bf16")
-SORTS = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
 
 
 def jobs(directory: Path) -> dict[str, dict[str, Any]]:
     spill = {"optimizer": "disk", "path": str(directory / "spill")}
     found: dict[str, dict[str, Any]] = {}
     places = ({}, {"optimizer": "cpu"}, spill)
-    for stage, (number, offload), precision in product(range(4), enumerate(places), PRECISIONS):
-        # Every stage and every place with both precisions.
-        if FULL or (stage + number) % 3 == PRECISIONS.index(precision):
-            train = {"precision": precision, "steps": 1}
-            tree = {"train": train, "zero": {"stage": stage}, "offload": offload}
-            found[f"{stage}-{precision}-{'-'.join(offload)}"] = tree
+    for stage, offload, precision in product(range(4), places, PRECISIONS):
+        train = {"precision": precision, "steps": 1}
+        tree = {"train": train, "zero": {"stage": stage}, "offload": offload}
+        found[f"{stage}-{precision}-{'-'.join(offload)}"] = tree
     for stage, place in ((1, "none"), (3, "none"), (3, "cpu")):
         half = {"precision": "bf16", "steps": 1, "micro_batch_size": 3, "accumulate": "sharded"}
         tree = {"train": half, "zero": {"stage": stage}, "offload": {"optimizer": place}}
@@ -70,57 +70,23 @@ def adapted() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.dear(20, "a run in each place")
+@pytest.mark.full
+@pytest.mark.dear(120, "a run in each place")
 def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
     check(jobs(tmp_path), text, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.peft
 def test_adapters_beside_frozen_weights(text: Path, tmp_path: Path) -> None:
     check(adapted(), text, tmp_path)
 
 
-def copies_fewer_rows() -> bool:
-    """Whether FSDP of this torch copies the rows of a rank that has fewer to memory of its own, as
-    that of 2.8 does: it is not in the ledger."""
-    import inspect
-
-    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-
-    return "same_local_tensor" not in inspect.getsource(FSDPParam.reset_sharded_param)
-
-
 def check(trees: dict[str, dict[str, Any]], text: Path, tmp_path: Path) -> None:
     """What each of the jobs holds at its end is what was predicted."""
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
-
-    ranks = 2
-    report = run_all(tmp_path / "run", text, ranks, trees, ends=False).report
-    for name, tree in trees.items():
-        spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
-        predicted = torch_engine_state(
-            parameters_of(make_meta_model(read_config(spec.model), spec.lora)),
-            memory_layout_of(spec),
-        )
-        most = {
-            (place, sort): max(
-                rank.get(f"{place} {sort}", 0) for rank in report[name]["end"]["live"]
-            )
-            for place in (DEVICE, HOST, DISK)
-            for sort in SORTS
-        }
-        # Also of the rank that has fewer rows: FSDP pads them, in memory that is counted.
-        tier = memory_layout_of(spec).params_tier
-        weights = {rank[f"{tier} weights"] for rank in report[name]["end"]["live"]}
-        if copies_fewer_rows():
-            weights = {max(weights)}
-        assert weights == {predicted[tier, WEIGHTS]}, name
-        if not memory_layout_of(spec).has_masters:
-            del predicted[
-                DEVICE if tree.get("offload", {}).get("params") is None else HOST, GRADIENTS
-            ]
-        assert {key: size for key, size in most.items() if size} == predicted, name
+    runs = run_all(tmp_path / "run", text, 2, trees, ends=False)
+    for name in trees:
+        check_memory(runs, name, near=0.0)
 
 
 def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
