@@ -146,9 +146,7 @@ class HostMemoryGuard:
         self._samples = {limit: self._samples[limit] for limit in found}
 
     def _explain(self, live: Sequence[AttemptRow]) -> None:
-        """Add to the newest samples the memory that running jobs are expected to take in
-        addition.
-        """
+        """Add to the newest samples the memory that running jobs will probably still take."""
         expected = {job: size for job, size in self._expected().items() if size}
         if not expected:
             return

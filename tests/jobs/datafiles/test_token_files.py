@@ -39,7 +39,7 @@ def test_bare_numbers_have_the_stated_type(tmp_path: Path) -> None:
     [
         (np.zeros(3, "f4"), "holds values of type '<f4', but token ids are uint16"),
         (np.zeros(3, ">u2"), "holds values of type '>u2'"),
-        (np.zeros((2, 3), "u2"), r"has shape \(2, 3\) and token ids have one dimension"),
+        (np.zeros((2, 3), "u2"), r"has shape \(2, 3\), but token ids need one dimension"),
     ],
 )
 def test_an_array_of_something_else_is_refused(tmp_path: Path, array: Any, sentence: str) -> None:

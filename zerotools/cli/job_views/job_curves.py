@@ -166,7 +166,7 @@ def _last_values(kind: CurveKind, named: NamedCurves) -> str:
 
 
 def _rows(count: int, free: int | None) -> list[int]:
-    """Return the rows of each of `count` charts, of which each has a title, in `free` lines."""
+    """Return the number of rows of each of `count` charts with titles, in `free` lines."""
     if free is None:
         return [ROWS, *[OTHER_ROWS] * (count - 1)]
     other = max(FEWEST_ROWS, min(2 * FEWEST_ROWS, (free - count) // (count + 1)))

@@ -85,7 +85,7 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
             "little-endian: save it as one of these"
         )
     if len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
-        raise BadFile(f"{path} has shape {shape} and token ids have one dimension: flatten it")
+        raise BadFile(f"{path} has shape {shape}, but token ids need one dimension: flatten it")
     need = offset + shape[0] * ITEM_BYTES[name]
     if size < need:
         raise BadFile(f"{path} has {size} bytes, but its header needs {need}: it is truncated")

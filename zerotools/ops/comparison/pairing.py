@@ -161,10 +161,9 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 
 
 def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """Yield the 16-bit weights in `asked`, where `other` has no 16-bit weight but a master of that
-    name.
+    """Yield the 16-bit weights in `asked` for which `other` has only a master.
 
-    Each is the key for the comparison, the stored key, and the key of the weight.
+    Each has the key for the comparison, the stored key, and the key of the master.
     """
     for key, own in asked.items():
         weight = other.keys.get(Key(key.name, WEIGHT))

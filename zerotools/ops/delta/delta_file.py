@@ -243,8 +243,8 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
         raise BadFile(f"{where} has {inside[0]!r:.80} as a file and as a directory")
     if header.plain_bytes > LARGEST_PLAIN:
         raise BadFile(
-            f"{where} has {header.plain_bytes} bytes that belong to no tensor, and at most "
-            f"{LARGEST_PLAIN} are possible"
+            f"{where} has {header.plain_bytes} bytes outside of tensors; the limit is "
+            f"{LARGEST_PLAIN}"
         )
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise BadFile(f"{where} names a tensor twice")

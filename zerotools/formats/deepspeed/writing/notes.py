@@ -60,12 +60,12 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
     """Return a note that every rank gets the client state of rank 0.
 
-    At stage 3 DeepSpeed saves a client state for each rank: the one that the program passed there.
+    At stage 3 DeepSpeed saves the client state that the program passed on each rank.
     """
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
         return []
-    return [f"the client state ({kept}) is that of rank 0 on every rank"]
+    return [f"every rank gets the client state ({kept}) of rank 0"]
 
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
