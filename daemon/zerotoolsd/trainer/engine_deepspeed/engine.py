@@ -92,13 +92,15 @@ class DeepSpeedEngine:
         pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
         # DeepSpeed averages over ranks and pieces; tokens count alike, wherever they are.
         weight = group.rank.world_size * len(pieces) / max(1, share.predicted)
-        loss, before = 0.0, engine.skipped_steps
+        losses, before = list[torch.Tensor](), engine.skipped_steps
         for number, piece in enumerate(pieces):
             part = training_loss(self._model, piece, group.device, weight=weight, router_weight=1.0)
             engine.backward(part)
-            loss += float(part.detach()) / len(pieces)
+            losses.append(part.detach())
             if number < len(pieces) - 1 and self._counts_pieces:
                 engine.step()
+        # Read once: each reading waits for the GPU, which would then be given nothing to do.
+        loss = sum(each / len(losses) for each in torch.stack(losses).tolist())
         total, stops = group.total([loss, float(stop_asked())])
         mean = total / group.rank.world_size
         norm = self._norm_of_whole_gradients()
