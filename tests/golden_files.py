@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from importlib.util import find_spec
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,9 +47,15 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
 def every_checkpoint() -> list[Path]:
     """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote.
     Those with a directory `model` alone are quantised weights, and of no run; `OTHER_VERSIONS`
-    are left out."""
+    are left out, and those of Orbax without TensorStore, which reads them."""
     made = sorted(GOLDEN.glob("*/*/checkpoint"))
-    cases = [path for path in made if path.parents[1].name not in OTHER_VERSIONS]
+    unread = "orbax-" if find_spec("tensorstore") is None else "-"
+    cases = [
+        path
+        for path in made
+        if path.parents[1].name not in OTHER_VERSIONS
+        and not path.parents[1].name.startswith(unread)
+    ]
     files = {path.parent for path in made}
     others = (
         path

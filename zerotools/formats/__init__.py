@@ -29,6 +29,7 @@ from zerotools.formats.format import (
 )
 from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.optimizer_file import joined_training, with_optimizer
+from zerotools.formats.orbax.format import OrbaxFormat
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
@@ -51,6 +52,7 @@ FORMATS = table_of(
     DcpFormat(),
     DeepSpeedFormat(),
     UniversalFormat(),
+    OrbaxFormat(),
     SafetensorsFormat(),
     TorchFileFormat(),
 )

@@ -105,17 +105,25 @@ class SourceStream(io.RawIOBase):
         return count
 
 
-class RemotePath(PosixPath):
-    """A path outside this machine's file systems. Its `__fspath__` raises an error, so functions of
-    the system never get a local path of the same name.
-    """
+class OpenablePath(PosixPath):
+    """A path to a file that the system cannot open: `open_source` opens it instead."""
 
-    def open_source(self) -> FarSource:
+    def open_source(self) -> OpenSource:
         """Open the file at this path for reading.
 
         Raises:
             OSError: the file does not exist, or cannot be read.
         """
+        raise NotImplementedError
+
+
+class RemotePath(OpenablePath):
+    """A path outside this machine's file systems. Its `__fspath__` raises an error, so functions of
+    the system never get a local path of the same name.
+    """
+
+    def open_source(self) -> FarSource:
+        """Open the file at this path for reading. Raises the errors of `OpenablePath`."""
         raise NotImplementedError
 
     @property

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.open_source import LocalSource, OpenSource, RemotePath
+from zerotools.io.files.open_source import LocalSource, OpenablePath, OpenSource
 from zerotools.io.files.source_stamps import named_if_gone, record_source
 
 LARGEST_GIVEN = 2**22
@@ -54,8 +54,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
 
 
 def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
-    """Open a file for reading as `open_regular` does. The file may also be in an object store."""
-    if not isinstance(path, RemotePath):
+    """Open a file for reading as `open_regular` does. Its path may also be an `OpenablePath`."""
+    if not isinstance(path, OpenablePath):
         return LocalSource(open_regular(path, is_source=is_source))
     check_regular(path)
     with named_if_gone(path):

@@ -1,0 +1,189 @@
+"""What Orbax saved is what its live program held; damage is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.formats.elements import assert_true, elements
+from tests.golden_files import GOLDEN
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.ops.conversions import consolidate, convert
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
+
+pytest.importorskip("tensorstore")
+
+ORBAX = GOLDEN / "orbax-0.12.8"
+CASES = sorted(path.name for path in ORBAX.iterdir())
+QUERY = Key("decoder.layers.self_attention.query.kernel", "param")
+ONE = MemoryBudget(workers=1)
+
+
+@pytest.fixture(params=["ocdbt", "plain"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ORBAX / request.param / "checkpoint", tmp_path / "run"))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ORBAX / "ocdbt" / "checkpoint", tmp_path / "run")) / "1" / "items"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ORBAX / "plain" / "checkpoint", tmp_path / "run")) / "1" / "items"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_what_the_live_program_held(case: str) -> None:
+    checkpoint = formats.read(ORBAX / case / "checkpoint")
+    assert_true(checkpoint, ORBAX / case / "truth.safetensors")
+    found = inspect(checkpoint)
+    assert ([*found.problems], found.incomplete) == ([], ())
+    assert found.step == (None if case == "weights" else 1)
+
+
+def test_an_array_that_devices_shard_has_a_chunk_for_each() -> None:
+    tensor = formats.read(ORBAX / "ocdbt" / "checkpoint").tensors[QUERY]
+    assert [chunk.box.start[0] for chunk in tensor.chunks] == [0, 2, 4, 6]
+
+
+def test_the_state_of_optax_is_named_by_its_weight() -> None:
+    checkpoint = formats.read(ORBAX / "ocdbt-zarr3" / "checkpoint")
+    training = formats.training_of(checkpoint)
+    (group,) = training.groups
+    assert QUERY.name in group.params
+    assert len(group.params) == 12
+    assert {key.role for key in checkpoint.tensors} == {"param", "exp_avg", "exp_avg_sq", "state"}
+    assert training.scalars[Key(QUERY.name, "step")].value == 1
+    assert training.steps == 1
+
+
+def test_every_element_is_read_by_verify(run: Path) -> None:
+    found = carry_out_verify(prepare_verify(run), budget=ONE)
+    assert (found.findings, len(found.checkpoint.tensors) > 1) == ((), True)
+
+
+def test_it_becomes_a_dcp_with_the_optimizer(tmp_path: Path) -> None:
+    source, out = ORBAX / "ocdbt-zarr3", tmp_path / "out"
+    options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-4}
+    done = convert.prepare_convert(source / "checkpoint", out, "dcp", options)
+    assert isinstance(done, Conversion)
+    perform_conversion(done, budget=ONE, overwrite=False, verify=True)
+    assert_true(formats.read(out), source / "truth.safetensors")
+
+
+def test_the_newest_step_of_a_run_is_taken(run: Path) -> None:
+    shutil.copytree(run / "1", run / "20")
+    shutil.copytree(run / "1", run / "30.orbax-checkpoint-tmp")
+    found = formats.detect(run)
+    assert (found.path, found.notes) == (run / "20" / "items", ("took 20, the newest of 2",))
+
+
+def test_a_save_that_was_not_renamed_is_refused(run: Path) -> None:
+    left = (run / "1").rename(run / "1.orbax-checkpoint-tmp")
+    with pytest.raises(UnfinishedCheckpoint, match=r"its name has \.orbax-checkpoint-tmp; take an"):
+        formats.read(left)
+
+
+def test_a_step_without_its_commit_file_is_refused(run: Path) -> None:
+    (run / "1" / "commit_success.txt").unlink()
+    with pytest.raises(UnfinishedCheckpoint, match=r"items has commit_success\.txt, and the step"):
+        formats.read(run / "1")
+
+
+def test_a_database_that_was_not_joined_is_refused(database: Path) -> None:
+    (database / "manifest.ocdbt").unlink()
+    with pytest.raises(UnfinishedCheckpoint, match=r"has ocdbt\.process_0 and no manifest\.ocdbt"):
+        formats.read(database)
+
+
+def test_a_damaged_manifest_is_refused(database: Path) -> None:
+    path = database / "manifest.ocdbt"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(
+        BadFile, match=r"items: the array \S+ cannot be opened .*take another copy$"
+    ):
+        formats.read(database)
+
+
+def test_a_lost_node_is_refused(database: Path) -> None:
+    for path in (database / "d").iterdir():
+        path.unlink()
+    with pytest.raises(BadFile, match=r"cannot be opened .*take another copy$"):
+        formats.read(database)
+
+
+def test_lost_elements_are_found_and_no_output_is_kept(database: Path, tmp_path: Path) -> None:
+    """The values lie in the files of the processes; the description of the arrays is elsewhere."""
+    for path in (database / "ocdbt.process_0" / "d").iterdir():
+        path.unlink()
+    found = carry_out_verify(prepare_verify(database), budget=ONE)
+    assert "cannot be read" in found.findings[0].message
+    done = consolidate.prepare_export(database, tmp_path / "out", consolidate.Options())
+    assert isinstance(done, Conversion)
+    with pytest.raises(BadFile, match=r"cannot be read .*take another copy$"):
+        perform_conversion(done, budget=ONE, overwrite=False, verify=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_lost_chunk_is_a_hole(plain: Path) -> None:
+    (plain / "params.params.token_embedder.embedding" / "2.0").unlink()
+    found = inspect(formats.read(plain))
+    assert "token_embedder.embedding lacks 1 chunk (2.0, ...)" in next(iter(found.problems)).message
+    assert found.incomplete[0] == Key("token_embedder.embedding", "param")
+
+
+def test_a_damaged_chunk_is_refused(plain: Path) -> None:
+    (plain / "params.params.token_embedder.embedding" / "2.0").write_bytes(b"no zstd")
+    checkpoint = formats.read(plain)
+    with pytest.raises(BadFile, match=r"the array params\.\S+embedding cannot be read"):
+        elements(checkpoint, Key("token_embedder.embedding", "param"))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"tree_metadata": {"a": {}}}', '{"tree_metadata": 1}']
+)
+def test_another_version_is_refused(plain: Path, text: str) -> None:
+    (plain / "_METADATA").write_text(text)
+    with pytest.raises(BadFile, match=r"_METADATA is not a tree as Orbax describes it"):
+        formats.read(plain)
+
+
+def test_an_unknown_type_is_refused(plain: Path) -> None:
+    path = plain / "params.params.token_embedder.embedding" / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": "int4"}))
+    with pytest.raises(Unsupported, match=r"the array params\.\S+embedding: element type 'int4'"):
+        formats.read(plain)
+
+
+def test_a_checkpoint_that_changes_is_refused(plain: Path, tmp_path: Path) -> None:
+    done = consolidate.prepare_export(plain, tmp_path / "out", consolidate.Options())
+    assert isinstance(done, Conversion)
+    chunk = plain / "params.params.token_embedder.embedding" / "2.0"
+    chunk.write_bytes(chunk.read_bytes() + b" ")
+    with pytest.raises(BadFile, match=r"changed while it was read"):
+        perform_conversion(done, budget=ONE, overwrite=False, verify=False)
+
+
+def test_without_tensorstore_the_package_is_named(plain: Path) -> None:
+    code = (
+        "import sys; sys.modules['tensorstore'] = None\n"
+        "from pathlib import Path; from zerotools import formats\n"
+        "formats.read(Path(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, plain], capture_output=True, text=True, check=False
+    )
+    assert "needs tensorstore, which is not installed; run" in done.stderr

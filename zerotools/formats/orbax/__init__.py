@@ -1,0 +1,23 @@
+"""Checkpoints of Orbax, the library with which JAX programs (Flax, MaxText) save.
+
+A saved tree is an item. A `CheckpointManager` puts the items of a step into a directory::
+
+    1000/_CHECKPOINT_METADATA     the items of the step, and when it was committed
+    1000/commit_success.txt       written last
+    1000/items/_METADATA          the tree: the path of each array, and how arrays are stored
+    1000/items/manifest.ocdbt     with OCDBT: one database has all arrays, ...
+    1000/items/d/...              ... in these files ...
+    1000/items/ocdbt.process_N/   ... and in those of each process
+    1000/items/NAME/...           without OCDBT: a zarr directory for each array
+
+Arrays are zarr, of version 2 or 3, and their chunks are compressed. So no element has a place in a
+file: each array is read as a file of its decoded chunks (`ArrayPath`).
+
+file_names       names of directories and files that identify a checkpoint
+tree_metadata    `_METADATA` -> the path and type of each value of the tree
+tree_names       the tensor name and role of each value
+arrays           arrays by TensorStore, and `ArrayPath`
+read             directory -> Checkpoint
+training_state   Checkpoint -> TrainingState
+format           the `Format` of Orbax
+"""

@@ -1,0 +1,109 @@
+"""Orbax as a `Format`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.format import Format, Found, ReadOptions, UnfinishedCheckpoint
+from zerotools.formats.orbax.file_names import (
+    COMMITTED,
+    DATABASE,
+    ITEMS,
+    PROCESS,
+    STEP,
+    TREE,
+    UNFINISHED,
+    step_number,
+)
+from zerotools.io.files.directory_entries import names_in
+
+
+class OrbaxFormat(Format):
+    """Orbax: what JAX programs save, such as MaxText."""
+
+    name = "orbax"
+    title = "Orbax"
+    signs = (f"{TREE} (Orbax)",)
+    needs_map = True
+    names_state = True
+    sidecar_names = frozenset({TREE, STEP, COMMITTED, DATABASE, "_sharding"})
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        """Return the item in `path`, or the item with the model if `path` is the directory of a
+        step.
+        """
+        if _fault(path, names) is not None:
+            return None
+        if TREE in names:
+            return Found(path)
+        inside = _items(path, names)
+        if not inside:
+            return None
+        taken, *others = inside
+        note = f"took {taken}; {path} holds {', '.join(others)} too"
+        return Found(path / taken, (note,) if others else ())
+
+    def find_in_run(self, path: Path, names: set[str]) -> Found | None:
+        """Return the newest finished step in the directory of a `CheckpointManager`."""
+        steps = sorted(
+            (number, name)
+            for name in names
+            if (number := step_number(name)) is not None and (path / name).is_dir()
+        )
+        inside = [
+            (name, found)
+            for _, name in steps
+            if (found := self.find(path / name, names_in(path / name), ReadOptions())) is not None
+        ]
+        if not inside:
+            return None
+        name, found = inside[-1]
+        note = (f"took {name}, the newest of {len(inside)}",) if len(inside) > 1 else ()
+        return Found(found.path, (*note, *found.notes))
+
+    def refuse_unfinished(self, path: Path, names: set[str]) -> None:
+        fault = _fault(path, names)
+        if fault is not None:
+            raise UnfinishedCheckpoint(
+                f"{path} is a save that Orbax did not finish: {fault}; take an older checkpoint"
+            )
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.orbax.read import read
+
+        return read(path, self.name)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.orbax.training_state import training_of
+
+        return training_of(checkpoint)
+
+
+def _items(path: Path, names: set[str]) -> list[str]:
+    """Return the items in the directory of a step, the one with the model first."""
+    usual = [name for name in ITEMS if name in names]
+    asked = [*usual, *sorted(names - {*usual})] if STEP in names else usual
+    return [name for name in asked if (path / name / TREE).is_file()]
+
+
+def _fault(path: Path, names: set[str]) -> str | None:
+    """Return the sign that the save of an item or a step did not finish; None without a sign.
+
+    Orbax renames a directory when it is complete. A store cannot rename, so Orbax writes
+    commit_success.txt there last; newer releases do so everywhere. An OCDBT
+    database is complete when the databases of all processes were joined.
+    """
+    if UNFINISHED in path.name:
+        return f"its name has {UNFINISHED}"
+    processes = sorted(name for name in names if PROCESS.fullmatch(name))
+    if processes and DATABASE not in names:
+        return f"it has {processes[0]} and no {DATABASE}, which is written later"
+    if COMMITTED not in names:
+        inside = (name for name in _items(path, names) if (path / name / COMMITTED).is_file())
+        if (item := next(inside, None)) is not None:
+            return f"{item} has {COMMITTED}, and the step has none"
+    if TREE not in names and DATABASE in names:
+        return f"it has {DATABASE} and no {TREE}"
+    return None

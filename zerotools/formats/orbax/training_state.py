@@ -1,0 +1,35 @@
+"""The training state of an Orbax checkpoint: the counters of optax, and the weights it updates."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.orbax.tree_names import TreeNames
+from zerotools.formats.torch_optimizers import trained_precision
+from zerotools.io.numeric.scalars import read_scalar, scalars_below
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """Return the training state of `checkpoint`.
+
+    Optax stores no options: a schedule and its numbers are code of the program. So the one param
+    group has none, and a format that needs the learning rate asks for it.
+
+    Raises:
+        BadFile: the counter of the run cannot be read.
+    """
+    names = checkpoint.native
+    assert isinstance(names, TreeNames)
+    numbers: dict[Key, Tensor | Scalar] = {}
+    for name, path in names.counts.items():
+        count = None if path is None else checkpoint.tensors.get(names.keys[path])
+        if count is not None:
+            numbers[Key(name, "step")] = count
+    step = None if names.step is None else checkpoint.tensors.get(names.keys[names.step])
+    return TrainingState(
+        groups=(ParamGroup(tuple(names.counts), {}),) if names.counts else (),
+        scalars=scalars_below(checkpoint.root, numbers),
+        precision=trained_precision(checkpoint),
+        steps=None if step is None else int(read_scalar(checkpoint.root, step).value),
+        is_ordered=False,
+    )

@@ -1,0 +1,81 @@
+"""Read `_METADATA`: the values of the saved tree, and the storage of its arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.formats.orbax.file_names import TREE
+from zerotools.io.files.json_file import read_json
+
+_MOST_BYTES = 2**30
+_ARRAYS = ("jax.Array", "np.ndarray", "scalar")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeValue:
+    """A value of the tree. `path` are the keys that lead to it, and `kind` is Orbax's word for its
+    type, such as "jax.Array".
+    """
+
+    path: tuple[str, ...]
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The name under which Orbax stores the value."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTree:
+    """The tree of one item. `arrays` are stored as zarr of version `zarr`; `others` are strings and
+    values of other types. With `has_all_chunks`, every chunk of every array was written; otherwise
+    chunks that have only the fill value were left out.
+    """
+
+    arrays: tuple[TreeValue, ...]
+    others: tuple[TreeValue, ...]
+    zarr: int
+    has_all_chunks: bool
+
+
+def read_tree(directory: Path) -> SavedTree:
+    """Return the tree that `_METADATA` in `directory` describes.
+
+    Raises:
+        BadFile: the file is damaged, or of a version of Orbax that is not known.
+    """
+    path = directory / TREE
+    try:
+        found = read_json(path, _MOST_BYTES)
+        values = [
+            _value(entry) for entry in found["tree_metadata"].values() if not _is_skipped(entry)
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadFile(
+            f"{path} is not a tree as Orbax describes it ({type(error).__name__}: {error}): it is "
+            "damaged, or another version of Orbax wrote it. Take another copy, or save the "
+            "checkpoint again with orbax-checkpoint 0.11 or newer"
+        ) from None
+    return SavedTree(
+        arrays=tuple(value for value in values if value.kind in _ARRAYS),
+        others=tuple(value for value in values if value.kind not in _ARRAYS),
+        zarr=3 if found.get("use_zarr3") is True else 2,
+        has_all_chunks=found.get("store_array_data_equal_to_fill_value") is True,
+    )
+
+
+def _is_skipped(entry: Any) -> bool:
+    """Return whether a node of the tree has no value: None, or an empty dict or list."""
+    return entry["value_metadata"].get("skip_deserialize") is True
+
+
+def _value(entry: Any) -> TreeValue:
+    keys = tuple(each["key"] for each in entry["key_metadata"])
+    kind = entry["value_metadata"]["value_type"]
+    if not keys or not all(isinstance(word, str) for word in (*keys, kind)):
+        raise TypeError("a key or a type is not text")
+    return TreeValue(keys, kind)

@@ -1,0 +1,117 @@
+"""The tensor name and role of each array of a saved tree.
+
+Flax's `TrainState` has the trees `params` and `opt_state`. The weights of a module are in
+`params`, below a second `params` if the module's variables were saved as a whole. Optax keeps a
+copy of the tree of weights in each field of its state, so the path of an array of the state ends as
+the path of its weight::
+
+    params.params.decoder.norm.scale                   decoder.norm.scale
+    opt_state.1.0.mu.params.decoder.norm.scale         decoder.norm.scale (exp_avg)
+    opt_state.1.0.count                                the step of all weights of `opt_state.1.0`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.checkpoint_parts import LOOSE
+
+_PARAMS = "params"
+_MODEL = "model"
+_STATES = ("opt_state", "optimizer", "optimizer_state")
+_BUFFERS = "batch_stats"
+_STEP, _COUNT = "step", "count"
+_VALUE = "value"
+"""The last key of every path in a tree of Flax's NNX."""
+_MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}
+"""torch's names for the fields of optax's states; other fields keep their names."""
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TreeNames:
+    """The key of each array, by its path. `counts` has, for each weight that an optimizer updates,
+    the path of the counter of its steps, or None. `step` is the path of the counter
+    of the run.
+    """
+
+    keys: Mapping[Words, Key]
+    counts: Mapping[str, Words | None]
+    step: Words | None
+
+
+def name_arrays(paths: Iterable[Words]) -> TreeNames:
+    """Return the keys of the arrays at `paths`.
+
+    A tree without `params` and without an optimizer is a tree of weights. An array that is neither
+    a weight nor the state of a weight gets the role of loose state.
+    """
+    every = dict.fromkeys(paths)
+    weights = _weights(every)
+    tails = {_bare(path): name for path, name in weights.items()}
+    fields = {
+        path: at
+        for path in every
+        if path not in weights and (at := _field_of(path, tails)) is not None
+    }
+    states = {path[: at + 1] for path, at in fields.items()}
+    keys: dict[Words, Key] = {}
+    counts: dict[str, Words | None] = {}
+    taken: set[Key] = set()
+    for path in every:
+        if path in weights:
+            key = Key(weights[path], "param")
+        elif path in fields:
+            before, name = path[: fields[path]], tails[_bare(path[fields[path] + 1 :])]
+            key = Key(name, _role(path[fields[path]], before, states))
+            counts[name] = counts.get(name) or _there((*before, _COUNT), every)
+        elif path[0] == _BUFFERS:
+            key = Key(".".join(_bare(path[1:])), "buffer")
+        else:
+            key = Key(".".join(path), LOOSE)
+        if key in taken:
+            key = Key(".".join(path), LOOSE)
+        taken.add(key)
+        keys[path] = key
+    return TreeNames(keys, counts, _there((_STEP,), every))
+
+
+def _weights(paths: Collection[Words]) -> dict[Words, str]:
+    """Return the names of the weights, by path. Two weights never get the same name."""
+    roots = {path[0] for path in paths}
+    if _PARAMS in roots:
+        found = {path: ".".join(_bare(path)) for path in paths if path[0] == _PARAMS}
+    elif not roots & {*_STATES}:
+        found = {path: ".".join(_bare(path)) for path in paths}
+    else:
+        found = {path: ".".join(_bare(path[1:])) for path in paths if path[0] == _MODEL}
+    if len({*found.values()}) < len(found):
+        found = {path: ".".join(path) for path in found}
+    return found
+
+
+def _bare(path: Words) -> Words:
+    """Return the path of a weight without the keys that only say that it is one."""
+    begin = next((at for at, word in enumerate(path) if word != _PARAMS), len(path) - 1)
+    return path[begin : -1 if path[-1] == _VALUE and len(path) - begin > 1 else None]
+
+
+def _field_of(path: Words, tails: Mapping[Words, str]) -> int | None:
+    """Return the position of the key of an optimizer's field, after which the path of a weight
+    follows; None if `path` does not end as a weight.
+    """
+    ends = (at for at in range(len(path) - 1) if _bare(path[at + 1 :]) in tails)
+    return next((at for at in ends if path[at] != _PARAMS), None)
+
+
+def _role(field: str, before: Words, states: Collection[Words]) -> str:
+    if field == "nu" and (*before, "mu") not in states:  # RMSprop
+        return "square_avg"
+    return _MOMENTS.get(field, field)
+
+
+def _there(path: Words, paths: Collection[Words]) -> Words | None:
+    return next((each for each in (path, (*path, _VALUE)) if each in paths), None)
