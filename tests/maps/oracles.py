@@ -8,11 +8,13 @@ Meta and torchtitan: rows of each head from halves to pairs, `view(heads, 2, row
 second row of the transposed weight (Megatron-Bridge `models/gpt_oss/gpt_oss_bridge.py`). Norms
 behind attention and MLP: of GLM 4 as slime has them (`backends/megatron_utils/megatron_to_hf`), of
 OLMo 2 as a bridge for mbridge's `LLMBridge` (`register_model("olmo2")`), under the same names.
-OLMo-core: `src/olmo_core/nn/hf/convert.py`.
+OLMo-core: `src/olmo_core/nn/hf/convert.py`. MaxText: `src/maxtext/checkpoint_conversion/utils/
+param_mapping.py` at commit e591f30c, the hooks of LLAMA31, QWEN and MIXTRAL.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,6 +82,78 @@ def olmo_core(state: Mapping[str, np.ndarray]) -> Arrays:
         else:
             made[f"{names[module]}.weight"] = value
     return made
+
+
+_MAXTEXT = {
+    "input_layernorm": "pre_self_attention_layer_norm.scale",
+    "post_attention_layernorm": "post_self_attention_layer_norm.scale",
+    "self_attn.q_proj": "self_attention.query",
+    "self_attn.k_proj": "self_attention.key",
+    "self_attn.v_proj": "self_attention.value",
+    "self_attn.o_proj": "self_attention.out",
+    "self_attn.q_norm": "self_attention.query_norm.scale",
+    "self_attn.k_norm": "self_attention.key_norm.scale",
+    "mlp.gate_proj": "mlp.wi_0",
+    "mlp.up_proj": "mlp.wi_1",
+    "mlp.down_proj": "mlp.wo",
+    "block_sparse_moe.gate": "MoeBlock_0.gate",
+    "block_sparse_moe.experts.{e}.w1": "MoeBlock_0.wi_0",
+    "block_sparse_moe.experts.{e}.w3": "MoeBlock_0.wi_1",
+    "block_sparse_moe.experts.{e}.w2": "MoeBlock_0.wo",
+    "mlp.gate": "moe_block.gate",
+    "mlp.experts.{e}.gate_proj": "moe_block.wi_0",
+    "mlp.experts.{e}.up_proj": "moe_block.wi_1",
+    "mlp.experts.{e}.down_proj": "moe_block.wo",
+}
+
+
+def maxtext(state: Mapping[str, np.ndarray], config: Any, *, pairs: bool = False) -> Arrays:
+    """The tree of weights as MaxText has it with scanned layers. `pairs`: with rope_type llama3.1,
+    a head has the rows of both halves in turns (`adjust_rope`).
+    """
+    layers: dict[str, list[list[np.ndarray]]] = {}
+    made: Arrays = {}
+    for name, value in state.items():
+        module, kind = name.removeprefix("model.").rsplit(".", 1)
+        if module == "embed_tokens":
+            made["token_embedder.embedding"] = value
+        elif module == "norm":
+            made["decoder.decoder_norm.scale"] = value
+        elif module == "lm_head":
+            made["decoder.logits_dense.kernel"] = value.T
+        else:
+            _, layer, rest = module.split(".", 2)
+            new = _MAXTEXT[re.sub(r"experts\.\d+", "experts.{e}", rest)]
+            here = layers.setdefault(_with_end(new, kind, value.ndim, "experts." in rest), [])
+            here += [[] for _ in range(int(layer) + 1 - len(here))]
+            here[int(layer)].append(_of_maxtext(new, value, config, pairs=pairs))
+    for new, parts in layers.items():
+        each = [np.stack(own) if "experts" in new else own[0] for own in parts]
+        made[f"decoder.layers.{new.removesuffix('|experts')}"] = np.stack(each, 1)
+    return made
+
+
+def _with_end(new: str, kind: str, ndim: int, is_expert: bool) -> str:
+    if is_expert:
+        return f"{new}|experts"
+    return new if new.endswith(".scale") else f"{new}.{'kernel' if ndim == 2 else kind}"
+
+
+def _of_maxtext(new: str, value: np.ndarray, config: Any, *, pairs: bool) -> np.ndarray:
+    heads, kv, head = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    shapes = {"query": (heads, head), "key": (kv, head), "value": (kv, head)}
+    part = new.removeprefix("self_attention.")
+    if part == "out":
+        return value.T.reshape(heads, head, -1)
+    if part not in shapes:
+        return value.T
+    found = value.T.reshape(*value.T.shape[:-1], *shapes[part])
+    if pairs and part != "value":
+        first, second = found[..., : head // 2], found[..., head // 2 :]
+        found = np.stack([first, second], -1).reshape(found.shape)
+    if part == "query" and config.model_type in ("llama", "mistral", "mixtral"):
+        found = found.astype(np.float32) * np.float32(1 / np.sqrt(head))
+    return found
 
 
 def _in_pairs(value: np.ndarray, heads: int) -> np.ndarray:

@@ -14,7 +14,9 @@ from tests.maps.models import CONFIGS, saved
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
 from zerotools.maps.hub_tensor_names import names_of_model
+from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import map_of_model, shipped_maps
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
@@ -56,9 +58,10 @@ def test_the_map_is_there_and_back_again_in_every_byte(model: Any) -> None:
     assert names is not None
     assert not names.faults_of(shapes_of(source)).count
     for name, layout in map_of_model(config).layouts.items():
-        if name in ("meta", "titan") and (
-            config["model_type"] not in ("llama", "mistral") or config.get("attention_bias")
-        ):
+        try:
+            if layout_of_model(map_of_model(config), name, config).roots:
+                continue  # its weights are multiplied, not only moved
+        except BadRequest:  # the layout is for other models
             continue
         there = mapped_checkpoint(source, MapRequest(to=name))
         assert there.is_changed, layout.about
@@ -101,6 +104,37 @@ def test_meta_and_torchtitan_have_rope_in_pairs(tmp_path: Path, name: str) -> No
     for layout in ("meta", "titan"):
         made = arrays_of(mapped_checkpoint(source, MapRequest(to=layout)).checkpoint)
         assert same(made, oracles.meta(arrays_of(source), live.config))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3-moe"])
+def test_maxtext_has_what_its_formulas_give(tmp_path: Path, name: str) -> None:
+    live = saved(name, tmp_path / "hf")
+    source = formats.read(tmp_path / "hf")
+    for layout in ("maxtext", "maxtext-pairs")[: 2 if name == "llama" else 1]:
+        there = mapped_checkpoint(source, MapRequest(to=layout)).checkpoint
+        wanted = oracles.maxtext(arrays_of(source), live.config, pairs=layout != "maxtext")
+        assert same(arrays_of(there), wanted)
+
+
+@pytest.mark.parametrize("layout", ["maxtext", "maxtext-pairs"])
+def test_queries_of_maxtext_are_multiplied_by_the_root_of_a_head(
+    tmp_path: Path, layout: str
+) -> None:
+    saved("llama", tmp_path / "hf")
+    for source, out, request in (
+        ("hf", "there", MapRequest(to=layout)),
+        ("there", "back", MapRequest(to="hf", source=layout)),
+    ):
+        options = consolidate.Options(dtype="fp32", mapping=request, check_names=False)
+        conversion = consolidate.prepare_export(tmp_path / source, tmp_path / out, options)
+        perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    first, again = (arrays_of(formats.read(tmp_path / each)) for each in ("hf", "back"))
+    for number in range(2):
+        query = f"model.layers.{number}.self_attn.q_proj.weight"
+        scaled = first[query] * np.float32(1 / np.sqrt(8)) * np.float32(np.sqrt(8))
+        assert np.array_equal(again.pop(query), scaled)
+        del first[query]
+    assert same(again, first)
 
 
 def test_olmo_core_has_names_of_its_own(tmp_path: Path) -> None:

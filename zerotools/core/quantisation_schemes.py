@@ -154,6 +154,18 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Multiplied(Scheme):
+    """payload x factor: a weight that a program stores divided by a number, such as MaxText the
+    projection of queries by the root of the size of a head. `factor` is rounded to float32.
+    """
+
+    factor: float
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        return {PAYLOAD: box}
+
+
+@dataclass(frozen=True, slots=True)
 class BlockScaled(Scheme):
     """payload x scale: one scale for each block of shape `block`; blocks at the edges are smaller.
 

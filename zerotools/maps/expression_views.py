@@ -140,6 +140,16 @@ def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
     return transposed_view(views[0], first, second)
 
 
+def _split(views: Sequence[View], sizes: Sequence[int]) -> View:
+    view, dim, count = views[0], _dim(views[0], sizes[0], "split"), sizes[1]
+    whole = view.shape[dim]
+    if not 0 < count <= _MOST_BLOCKS or whole % count:
+        raise BadRequest(f"split cuts dimension {dim} of length {whole} into {count} equal parts")
+    part = whole // count
+    parts = [narrowed_view(view, dim, number * part, part) for number in range(count)]
+    return stacked_view(parts, dim)
+
+
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
     """Return the number of rows in each of `count` equal blocks of the view. The number must be a
     multiple of `multiple`.
@@ -212,4 +222,5 @@ _MADE: Mapping[str, Callable[[Sequence[View], Sequence[int]], View]] = {
     "halves": _halves,
     "interleave": _interleave,
     "pad": _pad,
+    "split": _split,
 }

@@ -9,6 +9,7 @@ an index, `{i+size}` an index shifted by a size.
     stack(A; e)                   the tensors of all indices e, along a new first dimension
     item(A; number)               one index of the first dimension
     transpose(A; dim, dim)        two dimensions exchanged
+    split(A; dim, count)          a dimension as two: `count` equal parts, and the indices in each
     pairs(A; heads)               rows of each head: from halves to pairs (rope)
     halves(A; heads)              rows of each head: from pairs to halves (rope)
     interleave(A, B, ...; groups) rows of all tensors, cut into groups: A0 B0 ... A1 B1 ...
@@ -33,7 +34,7 @@ from zerotools.core.nearest_word import nearest_of
 
 SIZES: Mapping[str, int] = {
     "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
-    "halves": 1, "interleave": 1, "pad": 1,
+    "halves": 1, "interleave": 1, "pad": 1, "split": 2,
 }  # fmt: skip
 """The number of sizes that each operation takes, by the operation's word."""
 _JOINING = ("concat", "interleave")

@@ -9,14 +9,17 @@
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be missing
     may_lack = ["j"]                          indices of tensors that may be missing together
     [copies]     "NAME" = "NAME"              second copies of tensors that the Hub may have
-    [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
+    [layouts.X]  about, if, ignored, stacked, stacked_dim, same_as, keep; tensors, also,
+                 ties, divided
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
 condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
 that a tensor may have on disk (with one more index: its parts along the first dimension). `ties`
 lists names with equal values if config.json ties the embeddings. `ignored` lists names (with `*`)
 that are not weights. `stacked` is the index along which the layout stacks its tensors if all layers
-are alike. `same_as` is another layout that this layout equals.
+are alike; it becomes dimension `stacked_dim` (default: 0). `divided` has the tensors that the
+program stores divided by the square root of a size. `same_as` is another layout that this layout
+equals.
 """
 
 from __future__ import annotations
@@ -171,8 +174,10 @@ _KEYS = (
     "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
     "layouts",
 )  # fmt: skip
+_MOST_DIMENSIONS = 8
 LAYOUT_KEYS = (
-    "about", "if", "ignored", "stacked", "same_as", "keep", "tensors", "also", "ties",
+    "about", "if", "ignored", "stacked", "stacked_dim", "same_as", "keep", "tensors", "also",
+    "ties", "divided",
 )  # fmt: skip
 
 
@@ -205,11 +210,13 @@ class MapLayout:
     condition: str = "True"
     ignored: tuple[str, ...] = ()
     stacked: str | None = None
+    stacked_dim: int = 0
     same_as: str | None = None
     keep: bool = False
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
+    divided: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,17 +354,25 @@ class _MapReader:
         stacked = tree.get("stacked")
         if stacked is not None:
             self._known([str(stacked)], indices, "[indices]")
+        stacked_dim, divided = tree.get("stacked_dim", 0), self._texts(tree, "divided")
+        if type(stacked_dim) is not int or not 0 <= stacked_dim <= _MOST_DIMENSIONS:
+            self._fail(name, f"stacked_dim is {stacked_dim!r:.60}, and must be a small number")
+        self._known(divided, tensors, f"the tensors of layouts.{name}")
+        for key, size in divided.items():
+            self._expression(key, size)
         return MapLayout(
             name=name,
             about=str(tree.get("about", "")),
             condition=condition,
             ignored=self._list(tree, "ignored"),
             stacked=stacked,
+            stacked_dim=stacked_dim,
             same_as=tree.get("same_as"),
             keep=tree.get("keep") is True,
             tensors=tensors,
             also=also,
             ties=ties,
+            divided=divided,
         )
 
     def _tensor(self, key: str, text: str, hub: Mapping[str, FamilyTensor]) -> TensorRule:

@@ -6,7 +6,7 @@ each element once. This proves that the layout loses nothing and repeats only pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -49,7 +49,8 @@ class ModelLayout:
     either of them that may be missing. `places` has, for each name in `tensors`, its pattern in the
     map and the values of its indices. `padded` has the number of rows of each tensor that has more
     rows than on the Hub. `copies` maps a name under which a checkpoint may repeat a tensor to the
-    name of the original.
+    name of the original. `roots` has, for each name in `tensors` that the program stores divided by
+    a square root, the number under the root.
     """
 
     family: FamilyMap
@@ -63,6 +64,7 @@ class ModelLayout:
     counts: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
+    roots: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -182,7 +184,20 @@ class _Maker:
             counts=self.sizes.counts,
             padded=self.padded,
             copies=_copies(self.family, self.sizes) if self.layout.keep else {},
+            roots=dict(self._roots()),
         )
+
+    def _roots(self) -> Iterator[tuple[str, int]]:
+        for name, (pattern, indices) in self.places.items():
+            if pattern in self.layout.divided:
+                names = {**self.sizes.values, **indices}
+                root = size_of(self.layout.divided[pattern], names)
+                if root < 1:
+                    raise BadRequest(
+                        f"{name} of the map {self.family.name} is divided by a root of {root}"
+                    )
+                if root > 1:
+                    yield name, root
 
     def _view(self, name: str) -> View:
         try:

@@ -2,13 +2,14 @@
 
 A map has one name for each tensor of each layer. Other versions of programs write other names
 (`also`), or store a tensor of the layout in parts along its first dimension (`also` with one more
-index: the experts of a layer). Megatron stacks the tensors of equal layers along a new first
+index: the experts of a layer). Megatron and MaxText stack the tensors of equal layers along a new
 dimension, under the name without the layer number. All of these are views, which come before or
 after the views of the map.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -72,13 +73,15 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     wrong: list[tuple[str, Shape, Shape]] = []
     for name, (stored, number) in found.items():
         shape, own = held[stored], layout.tensors[name]
-        expected = own if number is None else (_count(layout), *own)
+        dim = stacked_dim(layout, own)
+        expected = own if number is None else (*own[:dim], _count(layout), *own[dim:])
         if shape != expected:
             if all(stored != each for each, _, _ in wrong):
                 wrong.append((stored, shape, expected))
             continue
         view = whole_view(0, shape)
-        views[name] = TensorView(view if number is None else indexed_view(view, number), (stored,))
+        view = view if number is None else indexed_view(view, number, dim)
+        views[name] = TensorView(view, (stored,))
     for name, parts in apart.items():
         own = layout.tensors[name][1:]
         wrong += [(part, held[part], own) for part in parts if held.get(part, own) != own]
@@ -160,8 +163,13 @@ def written_views(layout: ModelLayout) -> dict[str, TensorView]:
             views[new] = TensorView(whole_view(0, shape), (new,))
         else:
             parts = [whole_view(number, shape) for number in range(len(names))]
-            views[new] = TensorView(stacked_view(parts), tuple(names))
+            views[new] = TensorView(stacked_view(parts, stacked_dim(layout, shape)), tuple(names))
     return views
+
+
+def stacked_dim(layout: ModelLayout, shape: Shape) -> int:
+    """Return the dimension along which the layout stacks tensors of the shape `shape`."""
+    return min(layout.layout.stacked_dim, len(shape))
 
 
 def _is_ignored(layout: ModelLayout, name: str) -> bool:
@@ -194,7 +202,7 @@ def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
 
 
 def _stacked_name(pattern: str, index: str, indices: Mapping[str, int]) -> str:
-    return with_indices(pattern.replace(f".{{{index}}}", ""), indices)
+    return with_indices(re.sub(rf"[._]\{{{index}\}}", "", pattern), indices)
 
 
 def _is_uniform(layout: ModelLayout, index: str) -> bool:

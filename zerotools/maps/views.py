@@ -115,35 +115,41 @@ def concatenated(views: Sequence[View], dim: int) -> View:
     return View(_with(views[0].shape, dim, at), tuple(pieces))
 
 
-def stacked_view(views: Sequence[View]) -> View:
-    """Return the views stacked along a new first dimension."""
+def stacked_view(views: Sequence[View], dim: int = 0) -> View:
+    """Return the views stacked along a new dimension, which becomes dimension `dim`."""
     pieces = [
         replace(
             piece,
-            box=Box((number, *piece.box.start), (1, *piece.box.shape)),
-            dims=(-1, *piece.dims),
-            steps=(1, *piece.steps),
+            box=Box(_inserted(piece.box.start, dim, number), _inserted(piece.box.shape, dim, 1)),
+            dims=_inserted(piece.dims, dim, -1),
+            steps=_inserted(piece.steps, dim, 1),
         )
         for number, view in enumerate(views)
         for piece in view.pieces
     ]
-    return View((len(views), *views[0].shape), tuple(pieces))
+    return View(_inserted(views[0].shape, dim, len(views)), tuple(pieces))
 
 
-def indexed_view(view: View, index: int) -> View:
-    """Return the part of the view with one `index` of its first dimension, without this
-    dimension.
-    """
+def _inserted(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*values[:dim], value, *values[dim:])
+
+
+def indexed_view(view: View, index: int, dim: int = 0) -> View:
+    """Return the part of the view with one `index` of dimension `dim`, without this dimension."""
+
+    def without(values: tuple[int, ...]) -> tuple[int, ...]:
+        return (*values[:dim], *values[dim + 1 :])
+
     pieces = [
         replace(
             piece,
-            box=Box(piece.box.start[1:], piece.box.shape[1:]),
-            dims=piece.dims[1:],
-            steps=piece.steps[1:],
+            box=Box(without(piece.box.start), without(piece.box.shape)),
+            dims=without(piece.dims),
+            steps=without(piece.steps),
         )
-        for piece in narrowed_view(view, 0, index, 1).pieces
+        for piece in narrowed_view(view, dim, index, 1).pieces
     ]
-    return View(view.shape[1:], tuple(pieces))
+    return View(without(view.shape), tuple(pieces))
 
 
 def transposed_view(view: View, first: int, second: int) -> View:

@@ -36,7 +36,7 @@ def test_list_has_every_map_with_its_layouts(zerotools: Zerotools) -> None:
     assert "llama  Llama, Mistral, Qwen2 and Qwen3" in out
     assert "  titan  torchtitan's Llama 3" in out
     found = json.loads(zerotools("maps", "list", "--json")[1])["maps"]
-    assert {"hf", "meta", "titan", "megatron"} == set(
+    assert {"hf", "maxtext", "maxtext-pairs", "meta", "titan", "megatron"} == set(
         next(each for each in found if each["name"] == "llama")["layouts"]
     )
 
@@ -50,7 +50,8 @@ def test_show_has_the_tensors_of_both_sides_with_shapes(
     assert "  decoder.layers.self_attention.linear_qkv.weight [2, 32, 16]" in out
     assert "    model.layers.1.self_attn.q_proj.weight [16, 16]" in out
     shown = zerotools("maps", "show", "--config", tmp_path / "config.json", "--json")[1]
-    assert {"meta", "titan", "megatron"} == set(json.loads(shown)["layouts"])
+    layouts = {"maxtext", "maxtext-pairs", "meta", "titan", "megatron"}
+    assert layouts == set(json.loads(shown)["layouts"])
     status, _, err = zerotools("maps", "show", "llama")
     assert (status, "maps show needs --config FILE" in err) == (2, True)
     status, out, _ = zerotools("maps", "show", "llama", "--toml")

@@ -6,9 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401 - teaches numpy bfloat16
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import GOLDEN
@@ -21,6 +25,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
+from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
 pytest.importorskip("tensorstore")
 
@@ -28,6 +33,18 @@ ORBAX = GOLDEN / "orbax-0.12.8"
 CASES = sorted(path.name for path in ORBAX.iterdir())
 QUERY = Key("decoder.layers.self_attention.query.kernel", "param")
 ONE = MemoryBudget(workers=1)
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 160,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "tie_word_embeddings": False,
+}
 
 
 @pytest.fixture(params=["ocdbt", "plain"])
@@ -82,6 +99,45 @@ def test_it_becomes_a_dcp_with_the_optimizer(tmp_path: Path) -> None:
     assert isinstance(done, Conversion)
     perform_conversion(done, budget=ONE, overwrite=False, verify=True)
     assert_true(formats.read(out), source / "truth.safetensors")
+
+
+@pytest.mark.parametrize("layout", ["maxtext", "maxtext-pairs"])
+def test_a_model_of_maxtext_becomes_one_of_the_hub(
+    database: Path, tmp_path: Path, layout: str
+) -> None:
+    """Against `LLAMA31_MAXTEXT_TO_HF_PARAM_HOOK_FN` of MaxText's `param_mapping.py`."""
+    (database / "config.json").write_text(json.dumps(CONFIG))
+    options = consolidate.Options(dtype="fp32", mapping=MapRequest(to="hf", source=layout))
+    done = consolidate.prepare_export(database, tmp_path / "out", options)
+    perform_conversion(done, budget=ONE, overwrite=False, verify=True)
+    made = load_file(tmp_path / "out" / "model.safetensors")
+    truth = load_file(ORBAX / "ocdbt" / "truth.safetensors")
+    for number in range(3):
+        for name, new in (("query", "q"), ("key", "k"), ("value", "v")):
+            kernel = truth[f"decoder.layers.self_attention.{name}.kernel|param"][:, number]
+            if name == "query":
+                kernel = kernel * np.float32(np.sqrt(4))
+            if name != "value" and layout == "maxtext-pairs":
+                kernel = np.concatenate((kernel[..., ::2], kernel[..., 1::2]), -1)
+            found = made[f"model.layers.{number}.self_attn.{new}_proj.weight"]
+            assert np.array_equal(found, kernel.reshape(8, -1).T)
+        out = truth["decoder.layers.self_attention.out.kernel|param"][:, number]
+        found = made[f"model.layers.{number}.self_attn.o_proj.weight"]
+        assert np.array_equal(found, out.reshape(-1, 8).T)
+        norm = truth["decoder.layers.pre_self_attention_layer_norm.scale|param"][:, number]
+        found = made[f"model.layers.{number}.input_layernorm.weight"]
+        assert np.array_equal(found, norm.astype(np.float32))
+    assert np.array_equal(made["lm_head.weight"], truth["decoder.logits_dense.kernel|param"].T)
+
+
+def test_moments_of_weights_that_are_multiplied_are_not_moved(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    mapping = MapRequest(to="hf", source="maxtext")
+    source = replace(
+        formats.read(ORBAX / "ocdbt" / "checkpoint"), own_config=tmp_path / "config.json"
+    )
+    with pytest.raises(Unsupported, match=r"q_proj\.weight \(exp_avg\) cannot be moved"):
+        mapped_checkpoint(source, mapping)
 
 
 def test_the_newest_step_of_a_run_is_taken(run: Path) -> None:

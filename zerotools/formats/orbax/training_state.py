@@ -26,10 +26,11 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         if count is not None:
             numbers[Key(name, "step")] = count
     step = None if names.step is None else checkpoint.tensors.get(names.keys[names.step])
+    named = checkpoint.origin.step  # by the directory
     return TrainingState(
         groups=(ParamGroup(tuple(names.counts), {}),) if names.counts else (),
         scalars=scalars_below(checkpoint.root, numbers),
         precision=trained_precision(checkpoint),
-        steps=None if step is None else int(read_scalar(checkpoint.root, step).value),
+        steps=named if step is None else int(read_scalar(checkpoint.root, step).value),
         is_ordered=False,
     )

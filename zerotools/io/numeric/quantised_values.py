@@ -55,6 +55,9 @@ def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
     """
     if isinstance(scheme, quantisation_schemes.BlockScaled):
         return _block_scaled(scheme, box, inputs)
+    if isinstance(scheme, quantisation_schemes.Multiplied):
+        payload = _floats(inputs[quantisation_schemes.PAYLOAD], is_exponent=False)
+        return payload * np.float32(scheme.factor)
     if isinstance(scheme, quantisation_schemes.PackedFours):
         return _packed_fours(scheme, box, inputs)
     if isinstance(scheme, quantisation_schemes.CodedFours):

@@ -7,6 +7,7 @@ parameters that are joined.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.checkpoint_parts import LOOSE
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.quantisation_schemes import PAYLOAD, Multiplied, ScaledCast
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
@@ -162,7 +164,7 @@ def mapped_checkpoint(
     plain, rest = _apart(checkpoint, held, found, origins)
     for views in stages:
         plain = rearranged_checkpoint(plain, views)
-    tensors = {**plain.tensors, **rest}
+    tensors = {**_multiplied(plain, found.layout, target), **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
     # Chunks that are cut and joined do not record their archive any more.
     archives = archives_of(checkpoint)
@@ -213,6 +215,45 @@ def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...
             for name, view in views.items()
         }
     return origins
+
+
+def _multiplied(
+    checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout
+) -> dict[Key, Tensor]:
+    """Return the tensors of `checkpoint`, which have the layout `target` now. Weights that one of
+    the layouts stores divided by a square root are multiplied, with one rounding of the float32
+    product.
+
+    Raises:
+        Unsupported: optimizer state of such a weight; or both layouts differ from the Hub's.
+    """
+    factors: dict[str, float] = {}
+    for name, root in found.roots.items():
+        factors |= dict.fromkeys(found.of_hub[name].names, math.sqrt(root))
+    if target.roots:
+        for name, view in written_views(target).items():
+            if view.names[0] in target.roots:
+                factors[name] = 1 / math.sqrt(target.roots[view.names[0]])
+    path = checkpoint.origin.path
+    if factors and HUB not in (found.name, target.name):
+        raise Unsupported(
+            f"{path}: zerotools multiplies weights by the roots of {found.name} or {target.name} "
+            f"only to or from {HUB}: map it to {HUB} first"
+        )
+    tensors = dict(checkpoint.tensors)
+    for key, tensor in checkpoint.tensors.items():
+        factor = factors.get(key.name)
+        if factor is None:
+            continue
+        if key.role not in (*WEIGHTS, "param16"):
+            raise Unsupported(
+                f"{path}: {key} cannot be moved with its weight, which is multiplied by "
+                f"{factor:.6g}: map the weights alone, by zerotools consolidate or convert "
+                "--weights-only"
+            )
+        scheme = Multiplied(factor)
+        tensors[key] = ScaledCast(tensor.dtype, tensor.shape, (), scheme, {PAYLOAD: tensor})
+    return tensors
 
 
 def _apart(
