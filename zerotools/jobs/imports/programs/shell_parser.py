@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.programs.shell_arithmetic import worked_out
+from zerotools.jobs.imports.programs.shell_branches import Branches
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
@@ -26,9 +27,7 @@ _ARRAY = re.compile(r"(\"?)\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}\1(?=[ \t\n;|&]
 _BLANK_OR_WHOLE = re.compile(r"[ \t\n]+|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}")
 _EXPR = re.compile(r"\(\s*expr\s+([^()`]*)\)")
 _PWD = re.compile(r"\(\s*pwd\s*\)")
-_BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
 _ARMS = frozenset(("then", "else", "elif", "do", "{"))
-_END = frozenset(("fi", "esac", "done"))
 _MOST_LETTERS = 1 << 16
 """The largest number of characters of one word.
 
@@ -37,10 +36,6 @@ Without this limit, variables that contain each other could grow for ever.
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
-_TAKEN, _SKIPPED = 0, -1
-"""Branch numbers for a branch that certainly runs and for one that certainly does not, because
-the script itself decides. Other branches have numbers above 0.
-"""
 UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
@@ -144,8 +139,7 @@ class _Scanner:
         self._variables: dict[str, Word] = {}
         self._arrays: dict[str, list[Word]] = {}
         self._set_in: dict[str, tuple[tuple[int, int], ...]] = {}
-        self._branches: list[tuple[int, int]] = []
-        self._begun = 0
+        self._branches = Branches()
         self._cut = False
         self._here: list[tuple[str, bool]] = []
         self._texts: list[str] = []
@@ -181,29 +175,18 @@ class _Scanner:
                     self._read_array(setting[1])
             else:
                 if not command.words and not word.problem:
-                    self._enter_and_leave(word.text)
+                    self._branches.enter_and_leave(word.text)
                     loops = word.text in ("for", "select")
                 elif loops and len(command.words) == 1 and word.text:
                     loops = False
                     self._set(word.text, Word("", word.line, LOOP))
                 command.words += parts
-        command.skipped = self._is_skipped
+        command.skipped = self._branches.is_skipped
         if not command.skipped:
             self._remember(command)
             self._write_documents(command)
         self._texts, self._target = [], None
         return command
-
-    @property
-    def _is_skipped(self) -> bool:
-        return any(number == _SKIPPED for number, _ in self._branches)
-
-    @property
-    def _within(self) -> tuple[tuple[int, int], ...]:
-        """Return the `if` and `case` branches that contain this position, except those that
-        certainly run.
-        """
-        return tuple(branch for branch in self._branches if branch[0] != _TAKEN)
 
     def _write_documents(self, command: Command) -> None:
         names = [word.text for word in command.words if not word.text.startswith("-")]
@@ -229,7 +212,9 @@ class _Scanner:
         words = command.words
         while words and words[0].text in _ARMS:
             words = words[1:]
-        self._judge(command.words)
+        if [word.text for word in command.words[:1]] == ["if"]:
+            # The script is read as if it was run without arguments.
+            self._branches.choose(is_first=_is_empty(command.words[1:]))
         if not words:
             for name, value in command.settings.items():
                 self._set(name, value)
@@ -241,38 +226,6 @@ class _Scanner:
                     value = self._assigned(setting, word)
                     self._set(setting[1], value)
                     command.settings[setting[1]] = value
-
-    def _enter_and_leave(self, word: str) -> None:
-        """Update the list of branches that contain the current position, if `word` begins or
-        ends a branch (such as `if`, `else` and `fi`).
-        """
-        if word in _BEGIN:
-            self._begun += 1
-            self._branches.append((self._begun, 0))
-        elif word in _END and self._branches:
-            self._branches.pop()
-        elif word in ("else", "elif"):
-            self._next_arm()
-
-    def _next_arm(self) -> None:
-        if not self._branches:
-            return
-        number, arm = self._branches.pop()
-        if number in (_TAKEN, _SKIPPED):
-            self._branches.append((_SKIPPED if number == _TAKEN else _TAKEN, arm + 1))
-        else:
-            self._branches.append((number, arm + 1))
-
-    def _judge(self, words: list[Word]) -> None:
-        """Choose the branch of an `if` that tests for an empty argument or variable.
-
-        The script is read as if it was run without arguments.
-        """
-        if not self._branches or [word.text for word in words[:1]] != ["if"]:
-            return
-        empty = _is_empty(words[1:])
-        if empty is not None:
-            self._branches[-1] = (_TAKEN if empty else _SKIPPED, 0)
 
     def _assigned(self, setting: re.Match[str], word: Word) -> Word:
         """Return the new value of a variable after `NAME=value` or `NAME+=value`."""
@@ -290,10 +243,10 @@ class _Scanner:
         )
 
     def _set(self, name: str, value: Word) -> None:
-        if self._branches and value.problem.endswith(ARGUMENT) and name in self._variables:
+        if self._branches.is_open and value.problem.endswith(ARGUMENT) and name in self._variables:
             return  # of a loop over the script's arguments, which it is called without
         self._variables[name] = value
-        self._set_in[name] = self._within
+        self._set_in[name] = self._branches.within
 
     def _read_array(self, name: str) -> None:
         self._take()
@@ -337,7 +290,7 @@ class _Scanner:
             elif self._peek() in "\n;|&()":
                 if self._peek(2) == ";;":
                     self._take()
-                    self._next_arm()
+                    self._branches.next_arm()
                 if self._take() == "\n":
                     self._skip_documents()
                 return "\n"
@@ -555,7 +508,7 @@ class _Scanner:
             word.add(".")
         elif known is None:
             word.problem = f"${name} {UNSET}"
-        elif self._within[: len(here)] != here:
+        elif self._branches.within[: len(here)] != here:
             word.problem = f"${name} is set in a branch, in line {known.line}; write its value"
         elif len(word.text) + len(known.source) > _MOST_LETTERS:
             word.problem = f"${name} has more than {_MOST_LETTERS} letters; write its value"
