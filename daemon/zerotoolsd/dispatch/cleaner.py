@@ -243,6 +243,11 @@ class Cleaner:
                     user=self._users.for_files(job.uid),
                 )
             )
+        except SlowCheck:
+            raise Unavailable(
+                f"nothing can be removed now: checking the paths of job {job.id} took more than "
+                f"{LOOK_SECONDS:g} s; try again when the machine is less busy"
+            ) from None
         except TimeoutError:
             raise Unavailable(
                 f"nothing can be removed now: the paths of job {job.id} do not respond"

@@ -13,7 +13,7 @@ from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks.file_checker_pool import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.adoptable_process import look_at_process
@@ -57,10 +57,11 @@ class Adopting:
             found = await self._ask(
                 LOOK_SECONDS, look_at_process, wanted.pid, os.getpid(), user=user
             )
-        except TimeoutError:
+        except TimeoutError as error:
+            is_slow = isinstance(error, SlowCheck)
+            why = "try again when the machine is less busy" if is_slow else "/proc does not answer"
             raise Unavailable(
-                f"process {wanted.pid} could not be checked within {LOOK_SECONDS:g} s: /proc "
-                "does not answer"
+                f"process {wanted.pid} could not be checked within {LOOK_SECONDS:g} s: {why}"
             ) from None
         spec = job_from_dict(_tree(found, wanted), source=f"process {wanted.pid}")
         async with self._turn:

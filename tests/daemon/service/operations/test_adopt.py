@@ -23,7 +23,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig, StopConfig
-from zerotoolsd.interface.api_types import Adoption, Conflict, JobView
+from zerotoolsd.file_checks.file_checker_pool import SlowCheck
+from zerotoolsd.interface.api_types import Adoption, Conflict, JobView, Unavailable
 from zerotoolsd.service.operations import adopt as adopting
 
 IGNORES = 'trap "" TERM; while :; do sleep 0.05; done'
@@ -209,6 +210,22 @@ def test_the_gpus_that_it_uses_are_told(tmp_path: Path) -> None:
             assert found.job.name == "sh"
 
     tell(tmp_path / "state", story, probe=probe)
+
+
+def test_a_check_that_takes_long_does_not_blame_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(it: Running) -> None:
+        for error, why in ((SlowCheck, "try again when"), (TimeoutError, "/proc does not answer")):
+
+            async def ask(*_: object, error: type[Exception] = error, **__: object) -> None:
+                raise error
+
+            monkeypatch.setattr(it.service._adopting, "_ask", ask)
+            said = await refusal(it.service.adopt(Adoption(pid=os.getpid()), uid=ME), Unavailable)
+            assert why in said
+
+    tell(tmp_path / "state", story)
 
 
 def test_it_is_named_after_its_program(tmp_path: Path) -> None:
