@@ -25,6 +25,7 @@ from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig, StopConfig
 from zerotoolsd.file_checks.file_checker_pool import SlowCheck
 from zerotoolsd.interface.api_types import Adoption, Conflict, JobView, Unavailable
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.operations import adopt as adopting
 
 IGNORES = 'trap "" TERM; while :; do sleep 0.05; done'
@@ -212,17 +213,15 @@ def test_the_gpus_that_it_uses_are_told(tmp_path: Path) -> None:
     tell(tmp_path / "state", story, probe=probe)
 
 
-def test_a_check_that_takes_long_does_not_blame_proc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_takes_long_does_not_blame_proc(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         for error, why in ((SlowCheck, "try again when"), (TimeoutError, "/proc does not answer")):
 
             async def ask(*_: object, error: type[Exception] = error, **__: object) -> None:
                 raise error
 
-            monkeypatch.setattr(it.service._adopting, "_ask", ask)
-            said = await refusal(it.service.adopt(Adoption(pid=os.getpid()), uid=ME), Unavailable)
+            service = JobRequests(it.engine, ask=ask)
+            said = await refusal(service.adopt(Adoption(pid=os.getpid()), uid=ME), Unavailable)
             assert why in said
 
     tell(tmp_path / "state", story)

@@ -21,6 +21,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.file_checks.file_checker_pool import SlowCheck
 from zerotoolsd.interface.api_types import CheckedJob, NotFound, Unavailable
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.operations import job_results
 from zerotoolsd.service.operations.job_results import JobExamples
 
@@ -50,9 +51,7 @@ def test_the_curves_of_a_job_that_another_goes_on_from(tmp_path: Path) -> None:
     tell(tmp_path / "state", story)
 
 
-def test_a_picture_that_takes_too_long_says_how_to_draw_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_takes_too_long_says_how_to_draw_it(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         async def slow(seconds: float, look: Any, *arguments: Any, user: Any) -> Any:
             assert (seconds, arguments) == (job_results.PICTURE_SECONDS, (job.output_dir, 40))
@@ -60,8 +59,7 @@ def test_a_picture_that_takes_too_long_says_how_to_draw_it(
 
         job = await submit(it, "exit=0", output_dir=str(tmp_path / "big run"))
         await it.reach(job.id, "succeeded")
-        monkeypatch.setattr(it.service._submission, "_ask", slow)
-        said = await refusal(it.service.picture(job.id, 40), Unavailable)
+        said = await refusal(JobRequests(it.engine, ask=slow).picture(job.id, 40), Unavailable)
         assert "although their file systems answer" in said
         path = f"'{tmp_path}/big run/step-00000040'"
         assert f"zerotools inspect {path} --html checkpoint.html" in said
