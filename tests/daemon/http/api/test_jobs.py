@@ -45,7 +45,8 @@ def test_a_page_of_a_state_word_is_full_where_there_are_more(
     stalled = {"name": "step", "last_step": 5.0, "last_progress": 5.0, "stalled": True}
     for phase in (stalled, None, stalled, None, None, None, stalled, stalled):
         service.add(state="running", phase=phase)
-    pages, after = [], None
+    pages: list[list[int]] = []
+    after = None
     while not pages or after is not None:
         query = "" if after is None else f"&after={after}"
         tree = client._object("GET", f"/v1/jobs?state_word=stalled&limit=3{query}")

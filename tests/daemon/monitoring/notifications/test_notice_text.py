@@ -96,7 +96,7 @@ def test_the_administrator_is_told_of_all_jobs_and_each_address_once() -> None:
 def test_places_and_webhooks_of_one_address_get_a_notice_once(url: str) -> None:
     place = NoticePlace(name="lab", url=url, on=("failed",))
     twice = NoticePlace(name="again", url=URL)
-    config = {"places": (place, twice), "webhook": URL}
+    config: dict[str, Any] = {"places": (place, twice), "webhook": URL}
     job = a_row(webhook=URL, on=["failed", "started", "cancelled"])
     assert [each.target for each in told(job, "failed", **config)] == ["lab"]
     assert [each.target for each in told(job, "succeeded", **config)] == ["again"]
