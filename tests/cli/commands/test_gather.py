@@ -122,7 +122,7 @@ def test_with_force_salvage_can_have_it(nodes: Nodes, tmp_path: Path) -> None:
 
 def test_the_page_shows_what_is_printed(nodes: Nodes) -> None:
     page = (ROOT / "docs/how-to/gather-a-checkpoint.md").read_text()
-    whole, gap, lost = re.findall(r"^```(?:console)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    whole, lost = re.findall(r"^```(?:console)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
     def real(block: str) -> list[list[str]]:
         for node, source in zip(("node1", "node2"), nodes.sources, strict=True):
@@ -142,7 +142,7 @@ def test_the_page_shows_what_is_printed(nodes: Nodes) -> None:
     assert [line for line in real(lost) if line not in printed] == []
     nodes.file(1, "*_rank_2_*optim*").rename(nodes.file(0, "*_rank_0_*").with_name("x"))
     shutil.copy(next(ZERO3.rglob("*_rank_3_*optim*")), nodes.file(1, "*_rank_2_*").parent)
-    assert real(gap)[0] in [line.split() for line in nodes.gather("--dry-run").err.splitlines()]
+    assert "no source has global_step2/bf16_zero_pp_rank_2_" in nodes.gather("--dry-run").err
 
 
 def test_fast_says_what_it_left_out(nodes: Nodes) -> None:
