@@ -50,7 +50,7 @@ def test_convert_merges_a_run_that_holds_its_base(tmp_path: Path, given: Path) -
     }
     run = adapter(tmp_path / "run", **held)
     done = convert(run, tmp_path / "out", config_dir=given)
-    assert any("1 weight get" in note or "adapters added" in note for note in done.notes)
+    assert any("adapters are added to 1 weight, scaled by 2" in note for note in done.notes)
     found = weights_of(tmp_path / "out")
     assert found.keys() == WEIGHTS.keys()
     assert found["layers.0.q.weight"].dtype == np.float32

@@ -35,7 +35,7 @@ def test_a_checkpoint_has_the_layouts_that_fit_and_comes_near_to_one(tmp_path: P
 def test_a_layout_that_is_none_for_the_model_says_why() -> None:
     checks = check_layouts(shipped_map("llama"), {**LLAMA, "attention_bias": True}, {}, None)
     refused = {check.name: check.refusal for check in checks if check.refusal}
-    assert refused.keys() == {"meta", "titan"}
+    assert refused.keys() == {"meta", "titan", "maxtext", "maxtext-pairs"}
     assert "is for models with" in str(refused["meta"])
     assert nearest_of_all([check for check in checks if check.refusal]) is None
 

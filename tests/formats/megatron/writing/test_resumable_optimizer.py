@@ -76,7 +76,11 @@ def test_the_groups_of_a_run_of_megatron_stay(apart: bool | None) -> None:
     ("training", "roles", "why"),
     [
         (trained(OPTIONS, {**OPTIONS, "lr": 0.02}), MOMENTS, "one lr .* 0.01 and 0.02"),
-        (trained(OPTIONS, output_layer=8), MOMENTS, "one step .* is 7 of some and 8 of others"),
+        (
+            trained(OPTIONS, output_layer=8),
+            MOMENTS,
+            "one step .* is 7 for some weights and 8 for others",
+        ),
         (
             trained(OPTIONS, **dict.fromkeys(("embedding", "decoder", "output_layer"), 1.5)),
             MOMENTS,
