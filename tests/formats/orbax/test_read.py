@@ -27,7 +27,7 @@ from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
-pytest.importorskip("tensorstore")
+tensorstore = pytest.importorskip("tensorstore")
 
 ORBAX = GOLDEN / "orbax-0.12.8"
 CASES = sorted(path.name for path in ORBAX.iterdir())
@@ -214,6 +214,37 @@ def test_a_damaged_chunk_is_refused(plain: Path) -> None:
 def test_another_version_is_refused(plain: Path, text: str) -> None:
     (plain / "_METADATA").write_text(text)
     with pytest.raises(BadFile, match=r"_METADATA is not a tree as Orbax describes it"):
+        formats.read(plain)
+
+
+def test_a_name_may_have_slashes_as_those_of_haiku(run: Path) -> None:
+    item = next(run.rglob("_METADATA")).parent
+    wanted = elements(formats.read(item), Key("decoder.decoder_norm.scale", "param")).tolist()
+    old, new = "decoder_norm", "norm/~/1%2F"
+    tree = json.loads((item / "_METADATA").read_text())
+    for entry in tree["tree_metadata"].values():
+        for each in entry["key_metadata"]:
+            each["key"] = each["key"].replace(old, new)
+    (item / "_METADATA").write_text(json.dumps(tree))
+    files = {"driver": "file", "path": f"{item}/"}
+    is_database = (item / "manifest.ocdbt").is_file()
+    spec = {"driver": "ocdbt", "base": files} if is_database else files
+    store = tensorstore.KvStore.open(spec).result()
+    for name in store.list().result():
+        if old.encode() in name:
+            store[name.replace(old.encode(), new.encode())] = store[name]
+            del store[name]
+    after = formats.read(item)
+    assert not after.problems
+    assert elements(after, Key(f"decoder.{new}.scale", "param")).tolist() == wanted
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "a//b", ".", "a\0"])
+def test_a_name_that_leads_out_of_the_directory_is_refused(plain: Path, name: str) -> None:
+    tree = json.loads((plain / "_METADATA").read_text())
+    next(iter(tree["tree_metadata"].values()))["key_metadata"] = [{"key": name, "key_type": 2}]
+    (plain / "_METADATA").write_text(json.dumps(tree))
+    with pytest.raises(BadFile, match="is no path below its directory"):
         formats.read(plain)
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +24,7 @@ from itertools import product
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Stamp, Tensor
@@ -149,14 +150,17 @@ class _OwnedStream(SourceStream):
 
 
 def array_file(name: str, zarr: int) -> str:
-    """Return the name of the file with the decoded chunks of the array `name`."""
-    return f"{name}.zarr{zarr}"
+    """Return the name of the file with the decoded chunks of the array `name`.
+
+    Names of Haiku have slashes, and a file of the item's directory has none: it has %2F.
+    """
+    return f"{name.replace('%', '%25').replace('/', '%2F')}.zarr{zarr}"
 
 
 def _parts(path: Path) -> tuple[str, int]:
     found = _FILE.fullmatch(path.name)
     assert found is not None, f"{path} is not the decoded form of an array"
-    return found["name"], int(found["zarr"])
+    return unquote(found["name"]), int(found["zarr"])
 
 
 def _described_by(path: Path) -> Path:
@@ -247,11 +251,14 @@ class ArrayStore:
 
     def open(self, name: str) -> Any:
         """Return TensorStore's object for the array `name`. Raises the errors of `named_errors`."""
+        opening = self.begin_open(name)
         with named_errors(self.directory, name, "opened"):
-            return self.begin_open(name).result()
+            return opening.result()
 
     def begin_open(self, name: str) -> Any:
-        """Return TensorStore's future of `open`, so that many arrays can be opened at once."""
+        """Return TensorStore's future of `open`, so that many arrays can be opened at once. Raises
+        the errors of `named_errors`.
+        """
         spec = {
             "driver": _DRIVERS[self.zarr],
             "kvstore": {**self._files(), "path": f"{name}/"},
@@ -259,7 +266,8 @@ class ArrayStore:
         }
         if not self._is_database:
             spec["kvstore"] = {"driver": "file", "path": f"{self._place}/{name}/"}
-        return tensorstore().open(spec, context=_context())
+        with named_errors(self.directory, name, "opened"):
+            return tensorstore().open(spec, context=_context())
 
     def array(self, name: str, opening: Any = None) -> StoredArray:
         """Return the array `name`; `opening` is the result of `begin_open`, if it was called.
@@ -273,8 +281,8 @@ class ArrayStore:
             store = opening.result()
         return _array_of(store, self.directory, name)
 
-    def chunk_indices(self) -> dict[str, set[tuple[int, ...]]]:
-        """Return the indices of the chunks that each array has, by its name.
+    def chunk_indices(self, names: Container[str]) -> dict[str, set[tuple[int, ...]]]:
+        """Return the indices of the chunks that each array of `names` has, by its name.
 
         Raises:
             BadFile: a part of the list is lost.
@@ -284,9 +292,10 @@ class ArrayStore:
             listed = [key.decode("utf-8", "surrogateescape") for key in keys.result()]
         found: dict[str, set[tuple[int, ...]]] = {}
         for key in listed:
-            name, _, index = key.partition("/")
-            if _INDEX.fullmatch(index):
-                found.setdefault(name, set()).add(tuple(map(int, re.findall(r"\d+", index))))
+            for slash in re.finditer("/", key):
+                name, index = key[: slash.start()], key[slash.end() :]
+                if name in names and _INDEX.fullmatch(index):
+                    found.setdefault(name, set()).add(tuple(map(int, re.findall(r"\d+", index))))
         return found
 
     @property

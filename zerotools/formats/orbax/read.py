@@ -67,7 +67,7 @@ def _without_lost_chunks(
     store: ArrayStore, arrays: Mapping[TreeValue, StoredArray]
 ) -> dict[TreeValue, StoredArray]:
     """Return the arrays with the chunks that they lack, although Orbax wrote each chunk."""
-    there = store.chunk_indices()
+    there = store.chunk_indices({value.name for value in arrays})
     found = {}
     for value, array in arrays.items():
         # zarr 2 numbers the chunk of a scalar 0; it has no indices

@@ -78,4 +78,7 @@ def _value(entry: Any) -> TreeValue:
     kind = entry["value_metadata"]["value_type"]
     if not keys or not all(isinstance(word, str) for word in (*keys, kind)):
         raise TypeError("a key or a type is not text")
-    return TreeValue(keys, kind)
+    value = TreeValue(keys, kind)
+    if not {"", ".", ".."}.isdisjoint(value.name.split("/")) or "\0" in value.name:
+        raise ValueError(f"the name {value.name!r} is no path below its directory")
+    return value
