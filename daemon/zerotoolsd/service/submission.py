@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.jobfile.evaluation_job import count_jobs, is_evaluated
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.training_estimate import kernels_of
 from zerotoolsd.attempts.job_environment import job_environment
@@ -170,7 +170,7 @@ class JobSubmission:
         parts = await _parts_of(spec)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, size=len(parts.full_text), count=_count([spec]))
+            terms = self._may_come(uid, terms, size=len(parts.full_text), count=count_jobs([spec]))
         looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
         async with looked as coming:
             # No other task runs between the check and the commit, because two submits may come at
@@ -205,7 +205,7 @@ class JobSubmission:
             raise BadRequest(problem)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, count=_count(spec for spec, _ in members))
+            terms = self._may_come(uid, terms, count=count_jobs(spec for spec, _ in members))
         async with AsyncExitStack() as stack:
             looked = list[_LookedAt]()
             for spec, _ in members:
@@ -425,7 +425,7 @@ class JobSubmission:
 
         They may have changed since the first check.
         """
-        count = _count(job.parts.spec for job in jobs)
+        count = count_jobs(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
         self.dependable.refuse_hopeless(terms.after, uid)
         places: dict[str, JobSpec] = {}
@@ -557,16 +557,12 @@ class JobSubmission:
         """
         try:
             return await self._ask(seconds, look, *arguments, user=user)
-        except SlowCheck:
-            raise Unavailable(
-                f"the files of the job could not be read within {seconds:g} s, although their "
-                f"file systems answer: there is much to read; {if_slow}"
-            ) from None
-        except TimeoutError:
-            raise Unavailable(
-                f"the files of the job could not be read within {seconds:g} s: a file system "
-                f"does not answer; it names {named_places(spec)}, and its data"
-            ) from None
+        except TimeoutError as error:
+            why = f": a file system does not answer; it names {named_places(spec)}, and its data"
+            if isinstance(error, SlowCheck):
+                why = f", although their file systems answer: there is much to read; {if_slow}"
+            late = f"the files of the job could not be read within {seconds:g} s{why}"
+            raise Unavailable(late) from None
         except OSError as error:
             who = "the daemon's user" if user is None else user.account.name
             where = error.filename or named_places(spec)
@@ -574,11 +570,6 @@ class JobSubmission:
             if is_transient(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
             raise BadRequest(f"{why}; name another, or open it to that user") from None
-
-
-def _count(specs: Iterable[JobSpec]) -> int:
-    """Return the number of jobs that `specs` become, including their evaluation jobs."""
-    return sum(1 + is_evaluated(spec) for spec in specs)
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:

@@ -6,7 +6,7 @@ model of the job that `script.evaluates` names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
@@ -27,6 +27,11 @@ def is_evaluated(spec: JobSpec) -> bool:
     For a job on several nodes, only the daemon of node 0 does so.
     """
     return bool(spec.eval.tasks) and spec.rendezvous.node_rank == 0
+
+
+def count_jobs(specs: Iterable[JobSpec]) -> int:
+    """Return the number of jobs that the daemon queues for `specs`, with their evaluation jobs."""
+    return sum(1 + is_evaluated(spec) for spec in specs)
 
 
 def evaluation_name(name: str) -> str:
