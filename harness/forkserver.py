@@ -31,6 +31,8 @@ from typing import Any, NoReturn
 
 MAX_BYTES = 1 << 20
 ROOT = Path(__file__).resolve().parents[1]
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+"""It is there if the machine has a GPU of NVIDIA: a backward pass then starts a thread for each."""
 
 
 class Server:
@@ -183,8 +185,8 @@ def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
         importlib.import_module(name)
     if "deepspeed" in modules:
         remember_processor()
-    has_gpu = Path("/dev/nvidiactl").exists()  # for each, a backward pass starts a thread
-    if "zerotoolsd.trainer.session" in modules and "deepspeed" not in modules and not has_gpu:
+    trains = "zerotoolsd.trainer.session" in modules and "deepspeed" not in modules
+    if trains and not NVIDIA_DEVICE.exists():
         train_tiny_model()
     gc.freeze()  # the collector skips the imported objects, so that their pages stay shared
     return Server(requests).serve()

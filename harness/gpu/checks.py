@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.forkserver import NVIDIA_DEVICE
 from harness.launching import ROOT, TINY_LLAMA, Attempt, job
 
 STEPS = 6
@@ -48,7 +49,7 @@ def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str
     if device == "cuda":
         del tree["ranks"]
         tree |= {"device": "cuda", "gpus": 1}
-    elif Path("/dev/nvidiactl").exists():
+    elif NVIDIA_DEVICE.exists():  # a process of its own, which sees no GPU
         tree["env"] = {"CUDA_VISIBLE_DEVICES": "", **tree.get("env", {})}
     return tree
 
