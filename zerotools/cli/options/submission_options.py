@@ -173,8 +173,7 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for arrays to a command. The command gets their values as the parameter
     `array`, an ArrayOptions.
     """
-
-    @option(
+    sweeps = option(
         "--sweep",
         "sweeps",
         group=JOB,
@@ -182,7 +181,7 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help="Queue a job for each value of a key; several: for each combination.",
     )
-    @option(
+    count = option(
         "--array",
         "count",
         group=JOB,
@@ -191,12 +190,8 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Number of jobs of each; ZEROTOOLS_ARRAY_INDEX gives their ranks the index of the "
         "job.",
     )
-    @given_as("array", ArrayOptions)
-    @functools.wraps(command)
-    def with_options(*arguments: Any, **others: Any) -> Any:
-        return command(*arguments, **others)
-
-    return with_options
+    found: Callable[..., Any] = sweeps(count(given_as("array", ArrayOptions)(command)))
+    return found
 
 
 CONDITIONS = ("ok", "any")
@@ -234,39 +229,36 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for waiting to a command. The command gets their values as the parameter
     `waiting`, a WaitingOptions.
     """
-
-    @option(
+    priority = option(
         "--priority",
         group=WHEN,
         type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY),
         metavar="N",
         help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: the higher one starts first.  [default: 0]",
     )
-    @option(
+    hold = option(
         "--hold",
         group=WHEN,
         is_flag=True,
         help="Do not start the job until zerotools release JOB.",
     )
-    @option(
+    begin = option(
         "--begin",
         group=WHEN,
         metavar="WHEN",
         help="Start at this time or later: +2h, 22:30, 2027-01-31 or 2027-01-31T22:30.",
     )
-    @option(
+    after = option(
         "--after",
         group=WHEN,
         metavar="JOB[:ok|any]",
         multiple=True,
         help="Start after this job has succeeded, or with :any has ended; may be repeated.",
     )
-    @given_as("waiting", WaitingOptions)
-    @functools.wraps(command)
-    def with_options(*arguments: Any, **others: Any) -> Any:
-        return command(*arguments, **others)
-
-    return with_options
+    found: Callable[..., Any] = priority(
+        hold(begin(after(given_as("waiting", WaitingOptions)(command))))
+    )
+    return found
 
 
 def time_of(text: str, now: float) -> float:
