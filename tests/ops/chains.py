@@ -28,6 +28,7 @@ LOOSE = "state"  # tensors of the client's own
 WORDS = (
     "param_groups", "lr_scheduler", "loss_scale", "steps", "ds_config", "client", "frozen",
 )  # fmt: skip
+OF_WEIGHTS = ("safetensors", "orbax")  # formats that are written without the run
 # Options that only a kernel of DeepSpeed's needs, or its split of experts.
 OF_KERNELS = {"bias_correction", "step", "moe"}
 PRECISIONS = {"bf16": BFLOAT16, "fp16": FLOAT16}
@@ -103,7 +104,7 @@ def convert(
 
 def dropped_by(held: Held, hop: Hop) -> set[str]:
     """What `hop` must say that it drops of a checkpoint."""
-    if hop.to == "safetensors":
+    if hop.to in OF_WEIGHTS:
         return held.words
     if hop.to == "torch":
         loose = any(key.role == LOOSE for key in held.tensors)
@@ -149,14 +150,14 @@ def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
             tensors[Key(key.name, "param")] = values
         elif key.role in WEIGHTS or key.role not in dropped:
             tensors[key] = values
-    if "aliases" in dropped and not (hop.to == "safetensors" and held.config_ties):
+    if "aliases" in dropped and not held.config_ties:
         for alias, name in held.aliases.items():
             for role in WEIGHTS:
                 if Key(name, role) in tensors:
                     tensors.setdefault(Key(alias, role), tensors[Key(name, role)])
     aliases = {} if "aliases" in dropped else held.aliases
     run = _run(held.training, dropped)
-    if hop.to not in ("dcp", "safetensors"):  # take values, though no tensors beside them
+    if hop.to not in ("dcp", *OF_WEIGHTS):  # take values, though no tensors beside them
         client = held.training.client.items()
         kept = {name: each for name, each in client if hop.to != "torch" or _is_plain(each)}
         run = replace(run, client=kept)
@@ -170,7 +171,7 @@ def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
     weights = _most(tensors.values())
     if hop.to == "safetensors":  # says no more than its weights do
         return replace(after, training=replace(after.training, precision=weights))
-    if hop.to == "dcp":  # says it of 16-bit weights, which need no cast
+    if hop.to in ("dcp", "orbax"):  # say it of 16-bit weights, which need no cast
         known = weights if weights != FLOAT32 else None
         return replace(after, training=replace(after.training, precision=known))
     return after

@@ -142,11 +142,13 @@ class Format(ABC):
     """The fields of `ReadOptions` that `read` uses."""
     write_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `WriteOptions` that `lay_out` uses. The options of an optimizer (`lr`, ...) are
-    accepted if `holds_state`."""
+    accepted if `writes_state`."""
     reshard_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `WriteOptions`, besides `world_size`, that `reshard` uses."""
     holds_state: ClassVar[bool] = True
-    """True if this format can hold an optimizer. If False, `lay_out` gets only weights."""
+    """True if files of this format can hold an optimizer."""
+    writes_state: ClassVar[bool] = True
+    """True if `lay_out` writes an optimizer. If False, it gets only weights."""
     names_state: ClassVar[bool] = False
     """True if optimizer state in this format needs the names of the parameters; False if numbers
     are enough.
@@ -260,8 +262,8 @@ class Format(ABC):
         """Plan a checkpoint of this format in the directory `destination`, made from `source` of
         any format, with its training state.
 
-        `Target.dropped` lists the parts of `source` that this format cannot hold. If `holds_state`
-        is False, `source` has only tensors with the roles `param` and `buffer`, in the types to
+        `Target.dropped` lists the parts of `source` that are not written. If `writes_state` is
+        False, `source` has only tensors with the roles `param` and `buffer`, in the types to
         write.
 
         Raises:

@@ -181,12 +181,16 @@ class TargetOptions(TypedDict, total=False):
         Option(
             group=OUTPUT,
             choices=(KEEP, *consolidation.DTYPES, *consolidation.QUANTISERS),
-            help="Type of the floating-point weights (safetensors). Default: keep.",
+            help="Type of the floating-point weights (safetensors, orbax). Default: keep.",
         ),
     ]
     max_shard_size: Annotated[
         Size | None,
-        Option(group=OUTPUT, help="Largest file of tensors (safetensors, megatron). Default: 5GB."),
+        Option(
+            group=OUTPUT,
+            help="Largest file of tensors (safetensors, megatron, orbax). Default: 5GB; orbax: "
+            "256MiB.",
+        ),
     ]
 
 

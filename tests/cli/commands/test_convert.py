@@ -37,7 +37,7 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
     lines = [line for line in err.splitlines() if line.startswith("dropped: ")]
     assert lines == [
         "dropped: exp_avg, exp_avg_sq, step, param_groups, steps, ds_config "
-        "(safetensors holds weights only)",
+        "(only weights are written to safetensors)",
         "dropped: param16 (the weights are written from the masters; these are casts of them)",
         "dropped: frozen (safetensors does not record which weights were frozen)",
         "dropped: buffer (kept, but no longer marked as buffers)",

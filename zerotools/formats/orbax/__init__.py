@@ -10,14 +10,17 @@ A saved tree is an item. A `CheckpointManager` puts the items of a step into a d
     1000/items/ocdbt.process_N/   ... and in those of each process
     1000/items/NAME/...           without OCDBT: a zarr directory for each array
 
-Arrays are zarr, of version 2 or 3, and their chunks are compressed. So no element has a place in a
-file: each array is read as a file of its decoded chunks (`ArrayPath`).
+Arrays are zarr, of version 2 or 3. Orbax compresses their chunks, so that no element has a place in
+a file: each array is read as a file of its decoded chunks (`ArrayPath`). `lay_out` writes arrays
+that are not compressed (`plain_arrays`).
 
 file_names       names of directories and files that identify a checkpoint
-tree_metadata    `_METADATA` -> the path and type of each value of the tree
+tree_metadata    `_METADATA`: the path and type of each value of the tree
 tree_names       the tensor name and role of each value
 arrays           arrays by TensorStore, and `ArrayPath`
+plain_arrays     arrays of zarr 2 without compression, in files
 read             directory -> Checkpoint
 training_state   Checkpoint -> TrainingState
+lay_out          weights -> Target
 format           the `Format` of Orbax
 """

@@ -41,6 +41,7 @@ _METADATA = {2: ".zarray", 3: "zarr.json"}
 _INDEX = re.compile(r"c|(c/)?\d+([./]\d+)*")
 _NOISE = re.compile(r"\s*\[(tensorstore_spec|source locations)=.*", re.DOTALL)
 _MOST_CHUNK_BYTES = 2**34
+_MOST_CHUNKS = 2**22
 _CACHE_BYTES = 64 * 2**20
 _LOCKS = 8
 
@@ -354,6 +355,12 @@ def _array_of(store: Any, directory: Path, name: str) -> StoredArray:
     found = StoredArray(dtype, tuple(store.shape), chunk)
     if len(chunk) != len(found.shape) or 0 in chunk:
         raise Unsupported(f"{directory}: the array {name} of shape {found.shape} has no chunks")
+    count = math.prod(found.grid)
+    if count > _MOST_CHUNKS:
+        raise BadFile(
+            f"{directory}: the array {name} of shape {found.shape} has {count} chunks, and "
+            f"zerotools reads at most {_MOST_CHUNKS}; take another copy"
+        )
     if found.slot_bytes > _MOST_CHUNK_BYTES:
         raise Unsupported(
             f"{directory}: a chunk of the array {name} has {found.slot_bytes} bytes; zerotools "

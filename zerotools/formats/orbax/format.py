@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.format import Format, Found, ReadOptions, UnfinishedCheckpoint
+from zerotools.formats.format import (
+    Format,
+    Found,
+    ReadOptions,
+    UnfinishedCheckpoint,
+    WriteOptions,
+)
 from zerotools.formats.orbax.file_names import (
     COMMITTED,
     DATABASE,
@@ -19,6 +26,9 @@ from zerotools.formats.orbax.file_names import (
 )
 from zerotools.io.files.directory_entries import names_in
 
+if TYPE_CHECKING:
+    from zerotools.core.target import Target
+
 
 class OrbaxFormat(Format):
     """Orbax: what JAX programs save, such as MaxText."""
@@ -28,6 +38,8 @@ class OrbaxFormat(Format):
     signs = (f"{TREE} (Orbax)",)
     needs_map = True
     names_state = True
+    writes_state = False
+    write_options = frozenset({"max_shard_bytes"})
     sidecar_names = frozenset({TREE, STEP, COMMITTED, DATABASE, "_sharding"})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
@@ -79,6 +91,23 @@ class OrbaxFormat(Format):
         from zerotools.formats.orbax.training_state import training_of
 
         return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.orbax.lay_out import DEFAULT_MAX_CHUNK_BYTES, lay_out
+
+        most = options.max_shard_bytes
+        return lay_out(
+            source,
+            destination,
+            self.name,
+            max_chunk_bytes=DEFAULT_MAX_CHUNK_BYTES if most is None else most,
+        )
 
 
 def _items(path: Path, names: set[str]) -> list[str]:

@@ -1,7 +1,9 @@
-"""Read `_METADATA`: the values of the saved tree, and the storage of its arrays."""
+"""Read and write `_METADATA`: the values of the saved tree, and the storage of its arrays."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from zerotools.formats.orbax.file_names import TREE
 from zerotools.io.files.json_file import read_json
 
 _MOST_BYTES = 2**30
-_ARRAYS = ("jax.Array", "np.ndarray", "scalar")
+_WRITTEN = "np.ndarray"
+_ARRAYS = ("jax.Array", _WRITTEN, "scalar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,36 @@ def _value(entry: Any) -> TreeValue:
     if not keys or not all(isinstance(word, str) for word in (*keys, kind)):
         raise TypeError("a key or a type is not text")
     value = TreeValue(keys, kind)
-    if not {"", ".", ".."}.isdisjoint(value.name.split("/")) or "\0" in value.name:
+    if leads_out(value.name):
         raise ValueError(f"the name {value.name!r} is no path below its directory")
     return value
+
+
+def leads_out(name: str) -> bool:
+    """Return whether the name of an array is no path below the directory of its item."""
+    return not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name
+
+
+def tree_file(paths: Iterable[tuple[str, ...]]) -> bytes:
+    """Return `_METADATA` of a tree of dicts with arrays at `paths`. Each array is stored without
+    OCDBT, as zarr 2 with all chunks.
+
+    The arrays are numpy's: Orbax restores such an array without a sharding, and with the sharding
+    that a program asks for. Source: orbax-checkpoint 0.12.8, `_src/metadata/tree.py`
+    (`InternalTreeMetadata`; the key of a dict has type 2).
+    """
+    tree = {
+        str(path): {
+            "key_metadata": [{"key": key, "key_type": 2} for key in path],
+            "value_metadata": {"value_type": _WRITTEN, "skip_deserialize": False},
+        }
+        for path in paths
+    }
+    whole = {
+        "tree_metadata": tree,
+        "use_ocdbt": False,
+        "use_zarr3": False,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": None,
+    }
+    return json.dumps(whole).encode()

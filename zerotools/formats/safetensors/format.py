@@ -29,6 +29,7 @@ class SafetensorsFormat(Format):
     is_weights_format = True
     write_options = frozenset({"max_shard_bytes"})
     holds_state = False
+    writes_state = False
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         return Found(path) if any(name.endswith((_SUFFIX, _INDEX)) for name in names) else None

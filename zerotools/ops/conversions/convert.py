@@ -162,7 +162,7 @@ def _prepare(
     if request.options.get("adapter_only"):
         return _adapter(source, request, config_dir)
     model = MergedModel(source)
-    if not form.holds_state:
+    if not form.writes_state:
         formats.require_model(source)
         asked = request.adapter
         model = merged_model(source, request.destination, asked, config_dir=config_dir, table=table)
@@ -194,7 +194,7 @@ def _prepare(
             notes.append(scale_note(source, made.adapter))
         source, notes = made.checkpoint, [*notes, *made.notes]
     target = _with_sidecars(_lay_out(source, training, request, quantisation, model), given)
-    if form.holds_state:
+    if form.writes_state:
         target = with_true_config(target, source, quantisation)
     if order is not None:
         target = with_record(target, record_of(order, training))
@@ -209,11 +209,12 @@ def _prepare(
     ]
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
     origin = [note for note in source.origin.notes if note not in run.settled]
-    if not form.holds_state:
+    if not form.writes_state:
         origin, notes = notes_on_weights(origin), notes_on_weights(notes)
     notes = [*origin, *values_said, *notes, *target.notes]
     notes += [*_weights_only(read, request), *_one_rank(read, request), *left]
-    lacking = None if form.holds_state else lacking_config(source, target)
+    is_model = form.is_weights_format and not form.writes_state
+    lacking = lacking_config(source, target) if is_model else None
     whole = with_target_sources(source, target)
     refuse_bare_casts(whole, target, quantisation)
     conversion = Conversion(
@@ -257,7 +258,7 @@ def _lay_out(
     model: MergedModel,
 ) -> Target:
     form, options = request.form, request.writing
-    if form.holds_state:
+    if form.writes_state:
         return form.lay_out(source, training, request.destination, options)
     dtype = request.options.get(DTYPE, KEEP)
     is_hub = request.mapping is None or request.mapping.to == HUB
@@ -284,8 +285,8 @@ def _lay_out(
 
 def _check_options(form: Format, options: Mapping[str, Any]) -> None:
     taken = {*form.write_options}
-    taken |= {*(NAMES if form.holds_state else (DTYPE, NO_CHECK, *ADAPTER_OPTIONS))}
-    taken |= {ORDER, WEIGHTS_ONLY} if form.holds_state else set()
+    taken |= {*(NAMES if form.writes_state else (DTYPE, NO_CHECK, *ADAPTER_OPTIONS))}
+    taken |= {ORDER, WEIGHTS_ONLY} if form.writes_state else set()
     useless = [option_flag(name) for name in options if name not in taken]
     if useless:
         raise BadRequest(
@@ -370,7 +371,7 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
     If the target holds optimizer state, the source includes the state that `read` leaves out.
     """
     training = formats.training_of(source, request.table)
-    if not request.form.holds_state:
+    if not request.form.writes_state:
         return source, training
     try:
         found = with_numbered_state(source, training, request.table)
@@ -394,7 +395,7 @@ def _named(
     # Read now, so that a lost number is refused even if the target cannot hold it.
     training = replace(training, scalars=dict(training.scalars))
     settled: tuple[str, ...] = ()
-    if request.form.holds_state and not options.get(WEIGHTS_ONLY):
+    if request.form.writes_state and not options.get(WEIGHTS_ONLY):
         _refuse_lost_optimizer(source, request)
     names, said = None if order is None else order.names, list[str]()
     if options.get(WEIGHTS_ONLY):
@@ -454,7 +455,7 @@ def _left_out(source: Checkpoint) -> list[Dropped]:
 
 def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
     form = request.form
-    if form.says_weights or not form.holds_state or optimizer_roles(source):
+    if form.says_weights or not form.writes_state or optimizer_roles(source):
         return []
     if request.options.get(WEIGHTS_ONLY):
         return ["weights only: the optimizer starts from zero"]

@@ -141,7 +141,7 @@ def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -
         elif what == "frozen":
             why = f"{form.title} does not record which weights were frozen"
         else:
-            why = f"{form.title} holds weights only"
+            why = f"only weights are written to {form.title}"
         found.append(Dropped(what, why))
     return found
 

@@ -1,0 +1,108 @@
+"""Lay out the weights of a checkpoint as one item of Orbax, as `StandardCheckpointer` saves one.
+
+The tree is that of a Flax module's variables in a `TrainState`, which MaxText saves too: a weight
+`decoder.norm.scale` is at `params.params.decoder.norm.scale`. Arrays are `plain_arrays`, because
+the place of each element is known before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import Unsupported
+from zerotools.core.target import FilePlan, Target
+from zerotools.formats.orbax.file_names import COMMITTED, TREE
+from zerotools.formats.orbax.plain_arrays import METADATA, cut_in_chunks
+from zerotools.formats.orbax.tree_metadata import tree_file
+from zerotools.formats.orbax.tree_names import Words, name_arrays
+from zerotools.io.files.directory_entries import stays_below_root
+from zerotools.io.huggingface.model_directory import keys_by_name, sidecar_plans
+from zerotools.io.output.carried_files import file_of_bytes
+
+DEFAULT_MAX_CHUNK_BYTES = 2**28
+_ROOT = ("params", "params")
+_MOST_NAME_BYTES = 255
+
+
+def lay_out(
+    source: Checkpoint, destination: Path, format_name: str, *, max_chunk_bytes: int
+) -> Target:
+    """Plan an item in `destination` with the weights of `source`, in their types.
+
+    The roles must be `param` or `buffer`. Each array is cut into files of at most
+    `max_chunk_bytes`.
+
+    Raises:
+        BadRequest: there is nothing to write, two tensors have one name, or the size is too small.
+        Unsupported: a name or a tensor that Orbax cannot store.
+    """
+    keys = keys_by_name(source)
+    paths = {name: (*_ROOT, *name.split(".")) for name in keys}
+    _refuse_names(paths)
+    plans = {
+        TREE: file_of_bytes(tree_file(paths.values())),
+        COMMITTED: file_of_bytes(b"written by zerotools\n"),
+    }
+    tensors: dict[Key, Tensor] = {}
+    for name, path in paths.items():
+        array = cut_in_chunks(".".join(path), source.tensors[keys[name]], max_chunk_bytes)
+        plans[f"{array.name}/{METADATA}"] = file_of_bytes(array.metadata)
+        for chunk in array.each_chunk():
+            plans[chunk.file] = FilePlan(array.file_bytes)
+        tensors[keys[name]] = array.tensor()
+    plans |= sidecar_plans(source, tensors.values())
+    origin = replace(source.origin, format=format_name, path=destination, notes=())
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return Target(Checkpoint(destination, tensors, origin, files=sizes), plans)
+
+
+def _refuse_names(paths: Mapping[str, Words]) -> None:
+    """Raise an error if a tree of dicts cannot have arrays at these paths, by tensor name.
+
+    Raises:
+        Unsupported: the message names the tensor.
+    """
+    for name, path in paths.items():
+        stored = ".".join(path)
+        words = stored.split("/")
+        if not stays_below_root(stored) or "" in path:
+            raise Unsupported(
+                f"the name {name!r:.200} has an empty part or leads out of the directory, so it is "
+                "no path in an Orbax tree; rename the tensor"
+            )
+        if max(len(word.encode("utf-8", "surrogateescape")) for word in words) > _MOST_NAME_BYTES:
+            raise Unsupported(
+                f"the name {name!r:.80} has {len(name)} characters; Orbax makes it the name of a "
+                f"directory, which has at most {_MOST_NAME_BYTES} bytes: rename the tensor"
+            )
+    _refuse_nested(paths)
+    for path, key in name_arrays(paths.values()).keys.items():
+        name = ".".join(path[len(_ROOT) :])
+        if key.name != name:
+            raise Unsupported(
+                f"an Orbax tree with the weight {name} would be read as one with {key.name}, "
+                "because of its first or last word; rename the tensor"
+            )
+
+
+def _refuse_nested(paths: Mapping[str, Words]) -> None:
+    """Raise an error if one array would lie in another: in the tree, or on disk by a slash."""
+    trees, folders = set(paths.values()), {".".join(path) for path in paths.values()}
+    for name, path in paths.items():
+        above = next((path[:at] for at in range(len(path)) if path[:at] in trees), None)
+        inside = None if above is None else ".".join(above)
+        inside = inside or _folder_of(".".join(path), folders)
+        if inside is not None:
+            raise Unsupported(
+                f"{inside.removeprefix('.'.join(_ROOT) + '.')} is a tensor, so {name} cannot lie "
+                "below it in an Orbax tree; rename one of them"
+            )
+
+
+def _folder_of(name: str, folders: Iterable[str]) -> str | None:
+    parts = name.split("/")
+    above = ("/".join(parts[:at]) for at in range(1, len(parts)))
+    return next((each for each in above if each in folders), None)
