@@ -37,7 +37,7 @@ from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect, to_json
-from zerotools.ops.uploading.write_output import write_output
+from zerotools.ops.write_output import write_output
 
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 RANKED = frozenset(("deepspeed", "dcp"))

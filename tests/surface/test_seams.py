@@ -55,8 +55,8 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/trainer/rank/test_rendezvous.py": frozenset(
         {"rendezvous.boot_id", "rendezvous.own_card"}
     ),
-    "daemon/trainer/test_attention_leak_check.py": frozenset(
-        {"tiny_model.narrow_config", "attention_leak_check.small_model"}
+    "daemon/trainer/test_attention_self_test.py": frozenset(
+        {"tiny_model.narrow_config", "attention_self_test.small_model"}
     ),
     "jobs/slurm/test_submit_to_slurm.py": frozenset({"submit_to_slurm.new_job_directory"}),
     "ops/conversions/test_conversion.py": frozenset(

@@ -25,7 +25,7 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import CheckingOptions
-from zerotools.public.command_options.write_options import budget_of
+from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import ProgressWanted, metering
 
 

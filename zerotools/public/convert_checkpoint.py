@@ -16,7 +16,8 @@ from zerotools.ops.conversions.convert_to_job import JOB, prepare_job
 from zerotools.ops.conversions.convert_weights import KEEP
 from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.public.command_options.conversion_options import (
+from zerotools.public.command_options.map_options import MapOptions, map_request
+from zerotools.public.command_options.model_output_options import (
     AdapterOptions,
     CheckNamesOption,
     FormatOption,
@@ -27,7 +28,6 @@ from zerotools.public.command_options.conversion_options import (
     overflow_check,
     zero_settings,
 )
-from zerotools.public.command_options.map_options import MapOptions, map_request
 from zerotools.public.command_options.option import (
     OPTIMIZER,
     OUTPUT,
@@ -40,7 +40,7 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions, TagOption
-from zerotools.public.command_options.write_options import PartOptions, WritingOptions
+from zerotools.public.command_options.run_options import PartOptions, WritingOptions
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.run_conversion import ConversionResult, carry_out
 

@@ -20,7 +20,7 @@ from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
 from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey_sources
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
-from zerotools.public.command_options.conversion_options import CheckNamesOption
+from zerotools.public.command_options.model_output_options import CheckNamesOption
 from zerotools.public.command_options.option import (
     OUTPUT,
     RESOURCES,

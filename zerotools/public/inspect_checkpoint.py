@@ -212,7 +212,7 @@ def _with_statistics(
     cannot be read.
     """
     from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
-    from zerotools.public.command_options.write_options import budget_of
+    from zerotools.public.command_options.run_options import budget_of
 
     checkpoint = found.checkpoint
     total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())

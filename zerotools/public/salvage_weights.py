@@ -19,8 +19,8 @@ from zerotools.ops.salvage.holes import Holes
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
-from zerotools.ops.uploading.write_output import check_write
-from zerotools.public.command_options.conversion_options import (
+from zerotools.ops.write_output import check_write
+from zerotools.public.command_options.model_output_options import (
     CheckNamesOption,
     FormatOption,
     MergeOptions,
@@ -36,7 +36,7 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
-from zerotools.public.command_options.write_options import WritingOptions, budget_of
+from zerotools.public.command_options.run_options import WritingOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
 from zerotools.public.run_conversion import write_reporting
 

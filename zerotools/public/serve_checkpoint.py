@@ -17,7 +17,7 @@ from zerotools.ops.conversions.consolidate import prepare_export
 from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import served_model
-from zerotools.public.command_options.conversion_options import (
+from zerotools.public.command_options.model_output_options import (
     AdapterOptions,
     CheckNamesOption,
     MastersOption,
@@ -38,7 +38,7 @@ from zerotools.public.command_options.read_options import (
     ReadingOptions,
     WorkersOption,
 )
-from zerotools.public.command_options.write_options import budget_of
+from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.inspect_checkpoint import inspect
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
-from zerotools.public.command_options.write_options import budget_of
+from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:

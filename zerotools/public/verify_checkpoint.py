@@ -40,7 +40,7 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
-from zerotools.public.command_options.write_options import (
+from zerotools.public.command_options.run_options import (
     PartOptions,
     budget_of,
     chosen_part,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zerotools.jobs.text.secrets import mask_text
-from zerotools.sensors.xids import GpuXid, in_words, is_fault
+from zerotools.sensors.xids import GpuXid, is_fault
 from zerotoolsd.queue import lifecycle, retry_rules
-from zerotoolsd.queue.rows import AttemptRow, Fence
+from zerotoolsd.queue.gpu_fences import XidsByGpu, listed
+from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error
 from zerotoolsd.supervisor.transient_errors import NOT_READY
@@ -241,9 +242,6 @@ def _clipped(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-XidsByGpu = Mapping[str, Sequence[GpuXid]]
-
-
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
@@ -251,32 +249,10 @@ def with_xids(
     if not xids:
         return record
     said = "; ".join(
-        f"the driver reported {_listed(found)} of {gpu_name(uuid)}" for uuid, found in xids.items()
+        f"the driver reported {listed(found)} of {gpu_name(uuid)}" for uuid, found in xids.items()
     )
     codes = {uuid: sorted({xid.code for xid in found}) for uuid, found in xids.items()}
     return {**record, "cause": f"{record.get('cause')}; {said}", "xids": codes}
-
-
-def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """Yield a fence of `seconds` for each GPU of the attempt with an XID that means a hardware
-    fault.
-    """
-    for uuid, found in xids.items():
-        faults = [xid for xid in found if is_fault(xid.code)]
-        if faults:
-            yield Fence(
-                gpu_uuid=uuid,
-                since=now,
-                until=now + seconds,
-                boot_id=attempt.boot_id,
-                job_id=attempt.job_id,
-                attempt=attempt.number,
-                why=f"the driver reported {_listed(faults)}",
-            )
-
-
-def _listed(xids: Sequence[GpuXid]) -> str:
-    return ", ".join(in_words(code) for code in sorted({xid.code for xid in xids}))
 
 
 LONGEST_SHOWN = 300

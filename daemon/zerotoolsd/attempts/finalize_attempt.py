@@ -13,11 +13,12 @@ from typing import Any
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import cause_of_end, crash_points, end_event, orphan_processes
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.cause_of_end import cause_of, fences_of, saved_step, with_xids
+from zerotoolsd.attempts.cause_of_end import cause_of, saved_step, with_xids
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_rules, time_limit
 from zerotoolsd.queue.change_state import StateChanger
+from zerotoolsd.queue.gpu_fences import fences_of
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.tables.preemption_table import YieldEnd

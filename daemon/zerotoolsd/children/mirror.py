@@ -110,7 +110,7 @@ def _mirror(settings: dict[str, Any]) -> Any:
 
 
 def _tell(event: str, name: str, **fields: Any) -> None:
-    from zerotools.io.telemetry.datagrams import Sender
+    from zerotools.io.telemetry.datagram_sender import Sender
     from zerotools.runs.checkpoint_dirs import step_of
 
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))

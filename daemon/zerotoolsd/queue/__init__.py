@@ -17,6 +17,7 @@ scheduling, placement         which jobs start on which GPUs; the input of the s
 expected_memory, time_limit   the memory of a job that declares none; how long a job may run
 fair_share                    the order of users by their past use of GPUs
 directory_writers             which job writes into which directory
+gpu_fences                    GPUs that no job gets after a hardware fault
 fault_isolation               unexpected data of a job holds that job alone
 
 It starts no process and knows nothing of HTTP.

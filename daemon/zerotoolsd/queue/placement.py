@@ -27,6 +27,7 @@ from zerotoolsd.queue import clocks, time_limit
 from zerotoolsd.queue import fault_isolation as parking
 from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
 from zerotoolsd.queue.fault_isolation import JobGuard
+from zerotoolsd.queue.gpu_fences import with_fences
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.scheduling.declared_memory import (
     NOTHING_DECLARED,
@@ -37,7 +38,7 @@ from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
 from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions, tick
-from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable_gpus, with_fences
+from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable_gpus
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers

@@ -20,9 +20,10 @@ from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.gpu_fences import Fence
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retry_rules import KILLED
-from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
+from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.stored_values import json_steps
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
 from zerotoolsd.queue.tables.usage_accounting import book_end

@@ -186,28 +186,6 @@ class Lease:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fence:
-    """A GPU that no job gets for a while.
-
-    The fence ends at the time `until` (seconds since the epoch), or when the machine boots
-    again and has another id than `boot_id`. `why` is the reason in one sentence.
-    """
-
-    gpu_uuid: str
-    since: float
-    until: float
-    boot_id: str | None
-    job_id: int
-    attempt: int
-    why: str
-
-    def is_up(self, now: Moment) -> bool:
-        """Return whether no job may get the GPU at the time `now`."""
-        rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
-        return not rebooted and now.time < self.until
-
-
 def job_row(row: Mapping[str, Any]) -> JobRow:
     """Return a JobRow for a row of the table `job`."""
     return JobRow(

@@ -20,6 +20,7 @@ from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
 from zerotoolsd.queue.disk_reserve import DiskReserve
+from zerotoolsd.queue.gpu_fences import Fence
 from zerotoolsd.queue.job_file_slices import JOBS, JobFileTable
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rebuild_import import Rebuild
@@ -33,7 +34,7 @@ from zerotoolsd.queue.row_writes import (
     row_of,
     values_of,
 )
-from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
 from zerotoolsd.queue.stored_values import loaded_row, shortened_reason, sql_value, stored_row
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox

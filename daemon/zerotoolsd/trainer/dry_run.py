@@ -38,7 +38,7 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotools.jobs.jobfile_tables.data import fixed_length, stated_length
     from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
     from zerotools.ops.resume_from_other_program.job_names import unused_order
-    from zerotoolsd.trainer.attention_leak_check import check_leaks
+    from zerotoolsd.trainer.attention_self_test import check_leaks
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview import sample_data
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
@@ -60,8 +60,8 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match_directory
     from zerotoolsd.trainer.reporting.mfu import flops_per_token
-    from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
-    from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
+    from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
+    from zerotoolsd.trainer.tensor_parallel_self_test import check_tensor_ranks
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)

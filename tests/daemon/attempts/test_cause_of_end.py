@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.sensors.fake import fake_gpu
-from zerotools.sensors.snapshot import Host, Snapshot
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts.cause_of_end import (
     AT_ONCE_SECONDS,
     LONGEST_SHOWN,
     cause_of,
-    fences_of,
     same_before,
     why_not_again,
     with_explained_cause,
     with_xids,
 )
 from zerotoolsd.queue import retry_rules
-from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.scheduling.suitable_gpus import with_fences
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -203,8 +198,6 @@ def test_different_ends_are_repeated(first: dict[str, Any], second: dict[str, An
 
 
 XIDS = {"GPU-fake-0": [GpuXid(31, 5.0)], "GPU-fake-1": [GpuXid(79, 5.0), GpuXid(79, 6.0)]}
-HOST = Host(1, 1, 0, 0, 0, 1, (0.0, 0.0, 0.0))
-SNAPSHOT = Snapshot(0.0, HOST, (fake_gpu(0), fake_gpu(1)))
 
 
 def test_the_cause_names_the_gpus_and_what_was_reported() -> None:
@@ -214,16 +207,6 @@ def test_the_cause_names_the_gpus_and_what_was_reported() -> None:
         "(the GPU has fallen off the bus) of GPU 1"
     )
     assert record["xids"] == {"GPU-fake-0": [31], "GPU-fake-1": [79]}
-
-
-def test_a_broken_gpu_is_fenced_until_its_time_or_the_next_boot() -> None:
-    (fence,) = fences_of(an_attempt_row(2, boot_id="this"), XIDS, now=100.0, seconds=50.0)
-    assert (fence.gpu_uuid, fence.attempt, fence.until) == ("GPU-fake-1", 2, 150.0)
-    errors = [gpu.error for gpu in with_fences(SNAPSHOT, [fence], Moment(120.0, 1, "this")).gpus]
-    assert errors[0] is None
-    assert "the driver reported XID 79 (the GPU has fallen off the bus) in job" in str(errors[1])
-    for over in (Moment(150.0, 1, "this"), Moment(120.0, 1, "next")):
-        assert with_fences(SNAPSHOT, [fence], over) == SNAPSHOT
 
 
 OOM_ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

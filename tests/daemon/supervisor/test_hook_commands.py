@@ -115,7 +115,7 @@ def test_the_daemon_knows_after_which_stops_a_job_goes_on() -> None:
 
 SENDS = """
 import sys
-from zerotools.io.telemetry.datagrams import Sender
+from zerotools.io.telemetry.datagram_sender import Sender
 sender = Sender(sys.argv[1])
 for step in range(25):
     sender.send({"event": "uploaded", "step": step, "time": 1.0, "path": "x"}, wait=True)

@@ -17,7 +17,7 @@ from zerotoolsd.trainer.data.token_cache import DIRECTORY, MOST_BYTES
 
 pytestmark = [pytest.mark.torch, pytest.mark.full]
 PLACES = {
-    "tokenizing": "zerotoolsd.trainer.data.read_sources:tokenize",
+    "tokenizing": "zerotoolsd.trainer.data.tokenize_sources:tokenize",
     "looking into the cache": "zerotoolsd.trainer.data.token_cache:TokenCache.entry",
     "opening the data": "zerotoolsd.trainer.data.training_data:DataReading._opened",
     "loading the model": "zerotoolsd.trainer.session:make_engine",

@@ -41,7 +41,7 @@ def counted(name: str, micro: MicroBatch) -> int:
         set_sequence_part,
     )
     from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
-    from zerotoolsd.trainer.tensor_parallel_check import fold_ranks
+    from zerotoolsd.trainer.tensor_parallel_self_test import fold_ranks
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]

@@ -36,7 +36,7 @@ def budget_of(conversion: Conversion) -> MemoryBudget:
 
 
 def main() -> None:
-    from zerotools.ops.uploading.write_output import write_output
+    from zerotools.ops.write_output import write_output
 
     conversion = cast(*sys.argv[1:4])
     out = conversion.destination

@@ -25,7 +25,7 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.uploading.write_output import write_output
+from zerotools.ops.write_output import write_output
 
 CASTS = {
     "fp8-block": ("transformers-5.23.0/fp8-blocks", "bf16"),

@@ -9,7 +9,7 @@ from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.reshard import prepare_reshard
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.uploading.write_output import write_output
+from zerotools.ops.write_output import write_output
 
 
 def send(source: str, out: str, *, resume: bool = False, verify: bool = False) -> Conversion:

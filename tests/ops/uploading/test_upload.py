@@ -35,8 +35,8 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.uploading.upload import file_stream
-from zerotools.ops.uploading.write_output import check_write, write_output
 from zerotools.ops.verification import verify
+from zerotools.ops.write_output import check_write, write_output
 from zerotools.runs.manifest import verify_manifest
 
 ZERO = DEEPSPEED / "z2-bf16-w2" / "checkpoint"

@@ -106,7 +106,7 @@ def _check_here(submission: Submission) -> None:
         BadRequest: a check failed.
     """
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "zerotoolsd.slurm.runner.check_submission"],
+        [sys.executable, "-P", "-m", "zerotoolsd.slurm.check_submission"],
         input=json.dumps(job_to_dict(submission.spec)),
         capture_output=True,
         text=True,

@@ -1,5 +1,4 @@
-"""Check before a job starts if it can run with its checkpoint, its DeepSpeed and this machine; and
-give advice.
+"""Check before a job starts if it can run with its checkpoint, its DeepSpeed and this machine.
 
 Imports `jobs.jobfile_tables`.
 """

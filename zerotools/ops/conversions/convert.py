@@ -56,15 +56,17 @@ from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
-    AskedOrder,
-    asked_order,
-    how_to_name,
     record_of,
     with_names,
     with_numbered_state,
     with_proved_names,
     with_record,
     without_optimizer,
+)
+from zerotools.ops.resume_from_other_program.order_option import (
+    AskedOrder,
+    asked_order,
+    how_to_name,
 )
 from zerotools.ops.sidecars import (
     lacking_config,

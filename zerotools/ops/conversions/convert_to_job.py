@@ -36,14 +36,16 @@ from zerotools.ops.resume_from_other_program.job_checks import (
 )
 from zerotools.ops.resume_from_other_program.job_names import WantedModel
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
-    AskedOrder,
     NamedCheckpoint,
-    asked_order,
-    how_to_name,
     record_of,
     with_names,
     with_proved_names,
     with_record,
+)
+from zerotools.ops.resume_from_other_program.order_option import (
+    AskedOrder,
+    asked_order,
+    how_to_name,
 )
 from zerotools.ops.sidecars import left_behind, requested_sidecars
 from zerotools.runs.foreign_job_record import foreign_record

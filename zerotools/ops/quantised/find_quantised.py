@@ -17,25 +17,13 @@ from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
 from zerotools.ops.quantised.fp8_fp4_int8 import eight_bits, four_bits
 from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, UnprovedScales
 from zerotools.ops.quantised.quantisation_config import (
+    FORMATS,
+    KINDS,
     QuantisationConfig,
     config_fault,
     quantisation_config,
 )
 
-_KINDS = {
-    "fp8": ("fp8", "mxfp8"),
-    "mxfp8": ("mxfp8",),
-    "mxfp4": ("mxfp4",),
-    "compressed-tensors": ("fp8", "int8 ", "mxfp8", "mxfp4", "nvfp4"),
-    "modelopt": ("nvfp4",),
-    "bitsandbytes": ("nf4", "fp4", "int8 of bitsandbytes"),
-}
-"""For each `quant_method`, how the names of its kinds of weights begin."""
-_FORMATS = frozenset({
-    "float-quantized", "naive-quantized", "int-quantized", "mxfp8-quantized", "mixed-precision",
-    "mxfp4-pack-quantized", "nvfp4-pack-quantized",
-})  # fmt: skip
-"""The formats of compressed-tensors."""
 _EIGHT = frozenset({
     dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2, dtypes.FLOAT8_E4M3FNUZ, dtypes.FLOAT8_E5M2FNUZ,
     dtypes.FLOAT8_E8M0FNU,
@@ -170,18 +158,18 @@ def _taken_names(
 
 def _unknown(config: QuantisationConfig) -> str | None:
     """Return a sentence on a setting of the config that zerotools does not read."""
-    known = ", ".join(_KINDS)
+    known = ", ".join(KINDS)
     if config.method is None and not config.settings.get("config_groups"):
         return f"{config.path}: quantization_config names no quant_method; zerotools reads {known}"
     method = config.method or "compressed-tensors"
-    if method not in _KINDS:
+    if method not in KINDS:
         return f"{config.said}, which zerotools does not read; it reads {known}"
     if method == "compressed-tensors":
         given = config.settings.get("format")
-        if given not in _FORMATS and given is not None:
+        if given not in FORMATS and given is not None:
             return (
                 f"{config.path} has the format {given!r:.60} of compressed-tensors, which "
-                f"zerotools does not read; it reads {', '.join(sorted(_FORMATS))}"
+                f"zerotools does not read; it reads {', '.join(sorted(FORMATS))}"
             )
     if config.settings.get("transform_config"):
         return (
@@ -201,6 +189,6 @@ def _other_kinds(
 ) -> Iterator[tuple[str, str | None]]:
     method = config.method or "compressed-tensors"
     for key, each in weights.items():
-        if not each.kind.startswith(_KINDS[method]):
+        if not each.kind.startswith(KINDS[method]):
             yield f"{config.said}, but {key.name} is {each.kind}", key.name
             return

@@ -23,6 +23,20 @@ Blocks = tuple[Block, ...]
 _BLOCKS_OF_FP8: Blocks = ((128, 128),)
 """The default weight_block_size of transformers' `FineGrainedFP8Config`."""
 _MOST_GROUPS = 1000
+KINDS = {
+    "fp8": ("fp8", "mxfp8"),
+    "mxfp8": ("mxfp8",),
+    "mxfp4": ("mxfp4",),
+    "compressed-tensors": ("fp8", "int8 ", "mxfp8", "mxfp4", "nvfp4"),
+    "modelopt": ("nvfp4",),
+    "bitsandbytes": ("nf4", "fp4", "int8 of bitsandbytes"),
+}
+"""For each `quant_method`, how the names of its kinds of weights begin."""
+FORMATS = frozenset({
+    "float-quantized", "naive-quantized", "int-quantized", "mxfp8-quantized", "mixed-precision",
+    "mxfp4-pack-quantized", "nvfp4-pack-quantized",
+})  # fmt: skip
+"""The formats of compressed-tensors."""
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,13 @@ from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape, names_by_shape
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
 from zerotools.ops.resume_from_other_program.master_matching import check_masters
-from zerotools.ops.resume_from_other_program.name_numbered_state import (
-    MODEL,
-    read_order,
-    with_proved_names,
-)
+from zerotools.ops.resume_from_other_program.name_numbered_state import with_proved_names
 from zerotools.ops.resume_from_other_program.order_matching import (
     NameOrder,
     names_of_numbers,
     state_shapes,
 )
+from zerotools.ops.resume_from_other_program.order_option import MODEL, read_order
 
 RESUME_ORDER = "resume_order"
 """The key of a job that gives the order."""

@@ -3,26 +3,14 @@
 torch numbers the parameters of an optimizer in the order of its param groups. The state of a run
 without ZeRO is joined to the weights under names that are made from the numbers. The real names are
 proved by fp32 masters or by shapes (`with_proved_names`), or come from an order that the user gives
-(`with_names`):
-
-    --order model    the order in which the model that config.json names registers its parameters
-    --order FILE     names, one per line; an empty line ends a param group
-
-For `model`, a separate process builds the model without values with transformers, and lists its
-parameters.
+(`with_names`; `order_option` reads it).
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadFile, BadRequest
@@ -36,9 +24,6 @@ from zerotools.formats.torch_optimizers import (
     Shape,
     names_by_shape,
 )
-from zerotools.io.files.json_file import read_json
-from zerotools.io.files.regular_files import read_user_file
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.resume_from_other_program.master_matching import (
@@ -53,68 +38,10 @@ from zerotools.ops.resume_from_other_program.order_matching import (
     names_of_numbers,
     state_shapes,
 )
+from zerotools.ops.resume_from_other_program.order_option import ADVICE, AskedOrder
 from zerotools.runs.optimizer_names import NAMED_ORDER, NamedOrder
 
-MODEL = "model"
-"""The value of `--order` for the order of the model."""
-BUILD_SECONDS = 120.0
-_LONGEST_REASON = 300
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
-_ADVICE = "pass --order FILE, with one name per line in the order of the optimizer"
-
-_PROGRAM = """
-import json, re, sys, warnings
-warnings.filterwarnings("ignore")
-import torch, transformers
-from torch import nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-tree = json.load(sys.stdin)
-tree.pop("quantization_config", None)
-config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
-own = getattr(transformers, (tree.get("architectures") or [""])[0], None)
-undecayed = re.compile(r"bias|layernorm|rmsnorm|(?:^|[.])norm(?:$|[.])|_norm(?:$|[.])")
-
-def decayed(module):
-    for prefix, child in module.named_children():
-        if not isinstance(child, nn.LayerNorm):
-            found = (f"{prefix}.{name}" for name in decayed(child))
-            yield from (name for name in found if not undecayed.search(name.lower()))
-    yield from (name for name in module._parameters if not undecayed.search(name.lower()))
-
-with torch.device("meta"):
-    if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel):
-        model = own(config)
-    else:
-        model = transformers.AutoModelForCausalLM.from_config(config)
-model.tie_weights()
-shapes = [[name, list(p.shape)] for name, p in model.named_parameters() if p.requires_grad]
-known = {name for name, _ in shapes}
-print(json.dumps({
-    "class": type(model).__name__,
-    "version": transformers.__version__,
-    "parameters": shapes,
-    "decayed": [name for name in decayed(model) if name in known],
-}))
-"""
-
-
-@dataclass(frozen=True)
-class AskedOrder:
-    """An order of parameter names that the user requested.
-
-    `sections` are the names, in one list for each param group if the file has groups. `shapes` and
-    `decayed` are known only for a model. `known_by` is a phrase on where the names come from.
-    """
-
-    sections: Sequence[Sequence[str]]
-    known_by: str
-    shapes: Mapping[str, Shape] | None = None
-    decayed: frozenset[str] | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """All names, in order."""
-        return [name for section in self.sections for name in section]
 
 
 @dataclass(frozen=True)
@@ -127,52 +54,6 @@ class NamedCheckpoint:
     checkpoint: Checkpoint
     training: TrainingState
     groups: tuple[tuple[str, ...], ...]
-
-
-def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
-    """Return the order of parameters for `--order asked`; `given` are files of the model that the
-    user named.
-
-    Raises:
-        BadRequest: the file cannot be read, is empty, or has a name twice; config.json does not
-            exist; or transformers does not know the model.
-        BadFile: a file is not a regular file, or too large.
-    """
-    if asked != MODEL:
-        return AskedOrder(read_order(Path(asked)), f"the names in {asked}")
-    config = _config(source, given)
-    if config is None:
-        raise BadRequest(
-            f"--order model needs the {CONFIG} of the model, which is not in {source.origin.path} "
-            f"or next to it; pass --config-dir DIR, or {_ADVICE}"
-        )
-    return _of_model(config)
-
-
-def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
-    """Return the path of the model's config.json: the one that the user gave, otherwise that of the
-    checkpoint.
-    """
-    return given.get(CONFIG) or source.own_config
-
-
-def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
-    """Return a sentence that tells the user how to give names, if the optimizer's parameters have
-    numbers.
-    """
-    names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
-    first = next((f" ({name}, ...)" for name in names), "")
-    where = " with --config-dir DIR" if _config(source, given) is None else ""
-    model = (
-        f"--order model{where} if the optimizer got the parameters in the order of the model of "
-        f"{CONFIG}, or "
-    )
-    return (
-        f"{source.origin.path} numbers its optimizer state{first}, and no file has the names of "
-        f"the weights; pass {'' if adapter_names(source.tensors) else model}--order FILE with "
-        "their names in the optimizer's order, one per line and an empty line between param "
-        "groups"
-    )
 
 
 def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
@@ -192,71 +73,6 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
         target,
         files={**target.files, NAMED_ORDER: plan},
         checkpoint=replace(checkpoint, files={**checkpoint.files, NAMED_ORDER: plan.size}),
-    )
-
-
-def read_order(path: Path) -> list[list[str]]:
-    """Return names of parameters, one to a line; empty lines divide them into sections.
-
-    Raises:
-        BadRequest: the file cannot be read, is empty, or has a name twice.
-        BadFile: it is not a regular file, or too large.
-    """
-    try:
-        lines = read_user_file(path).decode().splitlines()
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"{path} is not UTF-8 text") from None
-    sections: list[list[str]] = [[]]
-    known: set[str] = set()
-    for line in lines:
-        name = line.strip()
-        if name in known:
-            raise BadRequest(f"{path} has {name} twice; remove one of them")
-        if name:
-            sections[-1].append(name)
-            known.add(name)
-        elif sections[-1]:
-            sections.append([])
-    if not known:
-        raise BadRequest(f"{path} has no names of parameters; write one per line")
-    return [section for section in sections if section]
-
-
-def _of_model(config: Path) -> AskedOrder:
-    try:
-        tree = read_json(config, LARGEST_CONFIG)
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadRequest(f"--order model: {config} cannot be read: {error!s:.200}") from None
-    if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
-        raise BadRequest(f"--order model: {config} does not have a model_type; {_ADVICE}")
-    found = _built(config, tree)
-    shapes = {str(name): tuple(shape) for name, shape in found["parameters"]}
-    said = f"the parameters in {found['class']} of transformers {found['version']}"
-    return AskedOrder([list(shapes)], f"the order of {said}", shapes, frozenset(found["decayed"]))
-
-
-def _built(config: Path, tree: Mapping[str, Any]) -> Any:
-    """Run transformers in a separate process, and return its output for the model."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROGRAM],
-            input=json.dumps(tree),
-            text=True,
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        return json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = str(error)
-    except (ValueError, IndexError):
-        pass  # its standard error has the reason
-    raise BadRequest(
-        f"--order model: transformers of {sys.executable} cannot build the model of {config} "
-        f"({why[:_LONGEST_REASON]}); {_ADVICE}"
     )
 
 
@@ -314,7 +130,7 @@ def _called(
                 return found
     strange = next((name for name in names if name not in known), names[0])
     raise BadRequest(
-        f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {_ADVICE}"
+        f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {ADVICE}"
         if order.shapes is not None
         else f"--order has {strange}, which is not a parameter of {path}; correct the name"
     )
@@ -341,7 +157,7 @@ def _check_shapes(
             raise BadRequest(
                 f"--order model: {called[name]} has shape {list(parameters[called[name]])} in "
                 f"{path} and {list(shape)} in the model of its {CONFIG}: it is the config of "
-                f"another model; pass --config-dir DIR, or {_ADVICE}"
+                f"another model; pass --config-dir DIR, or {ADVICE}"
             )
 
 

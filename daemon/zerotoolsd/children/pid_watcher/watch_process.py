@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.io.telemetry.datagrams import Sender
+from zerotools.io.telemetry.datagram_sender import Sender
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.procfs import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,8 +11,7 @@ from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.rows import Fence, Lease
+from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed
 
@@ -296,28 +294,4 @@ def why_impossible(
     return (
         f"gpus: the job needs {count_text(size, 'GPU')} and can use {len(wanted) - len(never)} of "
         f"{len(wanted)}: {merged_reasons(never)}{advice}"
-    )
-
-
-def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
-    """Return a copy of the snapshot in which each fenced GPU has an `error` that names the
-    fence.
-    """
-    up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
-    if not up:
-        return snapshot
-    gpus = (
-        replace(gpu, error=f"{gpu.error}; {_words(fence)}" if gpu.error else _words(fence))
-        if (fence := up.get(gpu.uuid or "")) is not None
-        else gpu
-        for gpu in snapshot.gpus
-    )
-    return replace(snapshot, gpus=tuple(gpus))
-
-
-def _words(fence: Fence) -> str:
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(fence.until))
-    return (
-        f"it is fenced until {until} or a restart of the machine, because {fence.why} in job "
-        f"{fence.job_id}"
     )

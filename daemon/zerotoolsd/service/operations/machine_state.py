@@ -17,8 +17,8 @@ from zerotoolsd.interface.prometheus_text import render_metrics
 from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.monitoring.metrics import MetricsMoment, metric_families
 from zerotoolsd.queue import clocks
+from zerotoolsd.queue.gpu_fences import with_fences
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.scheduling.suitable_gpus import with_fences
 from zerotoolsd.service.views import share_view
 from zerotoolsd.users.account import user_name
 

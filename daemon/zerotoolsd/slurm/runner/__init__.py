@@ -3,7 +3,6 @@
     batch script  ->  batch      one process on the first node: attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
-check_submission  the daemon's checks, before the job is submitted
 liveness          which processes live, by files that the nodes share; one attempt at a time
 job_record        the state of the job, kept in its directory
 node              a node's part of one attempt

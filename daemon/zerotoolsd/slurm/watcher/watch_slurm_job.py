@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported, ZerotoolsError
-from zerotools.io.telemetry.datagrams import Sender
+from zerotools.io.telemetry.datagram_sender import Sender
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -3,7 +3,7 @@
 The examples of each step are the same for any number of ranks.
 
 training_data        reads `[data]` and `[eval]`; every rank gets the same `TrainingData`
-read_sources         tokenises the files of a job, once per node
+tokenize_sources     tokenises the files of a job, once per node
 token_cache          keeps tokenised data for restarts and other jobs
 corpus               text files and token files as one stream of tokens
 tokenize_text        text to ids, also in other processes (tokenizing_process)

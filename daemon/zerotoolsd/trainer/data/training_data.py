@@ -36,8 +36,13 @@ from zerotoolsd.trainer.data.example_pools import (
 )
 from zerotoolsd.trainer.data.example_store import Examples, PreferencePairs
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
-from zerotoolsd.trainer.data.read_sources import ReadSource, SourceReader, sources_of, tokenizer_for
 from zerotoolsd.trainer.data.token_cache import cache_from
+from zerotoolsd.trainer.data.tokenize_sources import (
+    ReadSource,
+    SourceReader,
+    sources_of,
+    tokenizer_for,
+)
 from zerotoolsd.trainer.data.tokenize_text import TokenFile
 from zerotoolsd.trainer.rank.check_same_files import check_same_files
 from zerotoolsd.trainer.rank.process_group import WorldGroup

@@ -9,7 +9,7 @@ attention_choice      which attention implementation and which GPU kernel is use
 segment_attention     attention over packed sequences, one segment at a time
 initial_weights       initial values from the seed
 pretrained            the tensors of a Hugging Face directory that fill each parameter
-symbolic_tensors      tensors that record their origin, for `pretrained`
+traced_conversions    tensors that record how transformers' conversions move them
 fill_shards           reads the part of each tensor that a rank keeps
 rng_state             the random number generators of a rank
 memory_estimate       the predicted memory of a rank

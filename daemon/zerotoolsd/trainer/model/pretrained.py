@@ -2,9 +2,9 @@
 transformers.
 
 transformers' own loading code runs on a copy of the meta model, with tensors that have no values
-and record how they are used (`symbolic_tensors`). So the rules of the installed transformers apply:
-fused experts, prefixes of a head, wrappers of multimodal models, older names. Later, a rank reads
-only the blocks that fill its shard.
+and record how they are used (`traced_conversions`). So the rules of the installed transformers
+apply: fused experts, prefixes of a head, wrappers of multimodal models, older names. Later, a rank
+reads only the blocks that fill its shard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_directory import read_index
 from zerotools.jobs.preflight.checkpoint_check import quantised_refusal
-from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, symbolic_tensor
+from zerotoolsd.trainer.model.traced_conversions import TracedTensor, blocks_of, symbolic_tensor
 
 LISTED = 4
 """Largest number of tensor names that a message lists."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, resident_bytes
+from zerotools.io.telemetry.datagram_sender import LARGEST_DATAGRAM, Sender, resident_bytes
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
 
 __all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]

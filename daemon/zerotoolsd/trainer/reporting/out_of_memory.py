@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import torch
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.preflight.memory_advice import settings_to_try
 from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.rank_errors import OutOfGpuMemory, TooLargeForGpu
+from zerotoolsd.trainer.reporting.memory_advice import settings_to_try
 
 _BESIDE_TORCH = re.compile(
     r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"

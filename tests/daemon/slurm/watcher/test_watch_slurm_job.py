@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
-from zerotools.io.telemetry.datagrams import Sender
+from zerotools.io.telemetry.datagram_sender import Sender
 from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job

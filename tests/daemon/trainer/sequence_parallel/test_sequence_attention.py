@@ -114,7 +114,7 @@ def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, A
     """The sums over the ranks."""
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart, set_sequence_part
-    from zerotoolsd.trainer.sequence_parallel_check import in_threads
+    from zerotoolsd.trainer.sequence_parallel_self_test import in_threads
 
     attend_over_ranks(model, ranks)
     copies = [copy.deepcopy(model) for _ in range(ranks)]

@@ -150,7 +150,7 @@ def test_an_adapter_is_cut_as_its_layer() -> None:
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.tiny_model import small_model
     from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
-    from zerotoolsd.trainer.tensor_parallel_check import fold_ranks
+    from zerotoolsd.trainer.tensor_parallel_self_test import fold_ranks
 
     torch.manual_seed(0)
     model: Any = small_model(read_config(ModelSpec(config=TINY_LLAMA)))

@@ -33,7 +33,7 @@ from zerotools.formats.megatron.writing.resumable_optimizer import (
     is_expert_weight,
     written_optimizer,
 )
-from zerotools.formats.megatron.writing.single_tensors import (
+from zerotools.formats.megatron.writing.split_stacked import (
     NormNames,
     SingleTensors,
     norm_names,

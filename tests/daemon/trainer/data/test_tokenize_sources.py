@@ -14,8 +14,8 @@ from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer,
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.encode_examples import ModelInput
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED
-from zerotoolsd.trainer.data.read_sources import IDS, SourceReader, sources_of, tokenizer_for
 from zerotoolsd.trainer.data.token_cache import TokenCache
+from zerotoolsd.trainer.data.tokenize_sources import IDS, SourceReader, sources_of, tokenizer_for
 
 pytestmark = pytest.mark.torch
 

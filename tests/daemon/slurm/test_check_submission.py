@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.jobfile_tables.test_slurm import job
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotoolsd.slurm.runner import check_submission
+from zerotoolsd.slurm import check_submission
 
 
 def test_files_that_are_not_there_are_named(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.jobs.jobfile.test_parse import parsed
-from zerotools.jobs.preflight.memory_advice import settings_to_try
+from zerotoolsd.trainer.reporting.memory_advice import settings_to_try
 
 
 def test_a_smaller_micro_batch_comes_first_and_divides_the_share() -> None:

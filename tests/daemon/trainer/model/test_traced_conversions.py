@@ -36,7 +36,7 @@ SHAPES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 def check(move: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> None:
     import torch
 
-    from zerotoolsd.trainer.model.symbolic_tensors import blocks_of, symbolic_tensor
+    from zerotoolsd.trainer.model.traced_conversions import blocks_of, symbolic_tensor
 
     sources = {
         str(number): torch.arange(torch.Size(shape).numel()).reshape(shape) + 1000 * number
@@ -93,7 +93,7 @@ def factors(draw: random.Random, numel: int) -> list[int]:
 def test_what_is_no_move_is_refused() -> None:
     import torch
 
-    from zerotoolsd.trainer.model.symbolic_tensors import NotAMove, symbolic_tensor
+    from zerotoolsd.trainer.model.traced_conversions import NotAMove, symbolic_tensor
 
     for change in (lambda a: -a, lambda a: a + 1, lambda a: a[::2], torch.exp):
         with pytest.raises(NotAMove):

@@ -37,7 +37,7 @@ def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes
 
 def check(spec: JobSpec) -> None:
     from zerotoolsd.trainer.model.meta_model import read_config
-    from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
+    from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
 
     check_sequence_ranks(spec, read_config(ModelSpec(config=spec.model.config)))
 

@@ -1,0 +1,86 @@
+"""Fences of GPUs. After the driver reports a hardware fault (an XID), no job gets the GPU until a
+certain time, or until the machine boots again. Pure; `store` keeps the fences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.xids import GpuXid, in_words, is_fault
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.rows import AttemptRow
+
+XidsByGpu = Mapping[str, Sequence[GpuXid]]
+"""The XIDs that the driver reported, by the UUID of the GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fence:
+    """A GPU that no job gets for a while.
+
+    The fence ends at the time `until` (seconds since the epoch), or when the machine boots
+    again and has another id than `boot_id`. `why` is the reason in one sentence.
+    """
+
+    gpu_uuid: str
+    since: float
+    until: float
+    boot_id: str | None
+    job_id: int
+    attempt: int
+    why: str
+
+    def is_up(self, now: Moment) -> bool:
+        """Return whether no job may get the GPU at the time `now`."""
+        rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
+        return not rebooted and now.time < self.until
+
+
+def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
+    """Yield a fence of `seconds` for each GPU of the attempt with an XID that means a hardware
+    fault.
+    """
+    for uuid, found in xids.items():
+        faults = [xid for xid in found if is_fault(xid.code)]
+        if faults:
+            yield Fence(
+                gpu_uuid=uuid,
+                since=now,
+                until=now + seconds,
+                boot_id=attempt.boot_id,
+                job_id=attempt.job_id,
+                attempt=attempt.number,
+                why=f"the driver reported {listed(faults)}",
+            )
+
+
+def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
+    """Return a copy of the snapshot in which each fenced GPU has an `error` that names the
+    fence.
+    """
+    up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
+    if not up:
+        return snapshot
+    gpus = (
+        replace(gpu, error=f"{gpu.error}; {_words(fence)}" if gpu.error else _words(fence))
+        if (fence := up.get(gpu.uuid or "")) is not None
+        else gpu
+        for gpu in snapshot.gpus
+    )
+    return replace(snapshot, gpus=tuple(gpus))
+
+
+def _words(fence: Fence) -> str:
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(fence.until))
+    return (
+        f"it is fenced until {until} or a restart of the machine, because {fence.why} in job "
+        f"{fence.job_id}"
+    )
+
+
+def listed(xids: Sequence[GpuXid]) -> str:
+    """Return the codes of `xids` as text, each once, with their names."""
+    return ", ".join(in_words(code) for code in sorted({xid.code for xid in xids}))
