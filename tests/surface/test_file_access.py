@@ -69,7 +69,7 @@ STARTS = {
     "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",
     "file_checks/check_server.py": "processes that look, as the job's user",
     "monitoring/notifications/notify_command.py": "a program that a job names, as its user",
-    "monitoring/notifications/places.py": "sendmail, as the daemon's own user",
+    "monitoring/notifications/destinations.py": "sendmail, as the daemon's own user",
     "monitoring/notifications/run_command.py": "this program, of which it ends what is left",
     "supervisor": "of the job's user, as all that it starts",
 }

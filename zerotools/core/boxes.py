@@ -1,16 +1,18 @@
 """Boxes: N-d blocks of a logical tensor, and the proof that a set of them covers it exactly.
 
-Two facts carry the whole tool:
+The whole tool relies on two facts:
 
-1. A flat range [a, b) of a row-major n-d tensor is at most 2n-1 boxes, and the elements of each
-   are contiguous in the range (`boxes_of_range`). A ZeRO partition is therefore the same kind of
-   thing as an FSDP or tensor-parallel chunk.
-2. Boxes cover a tensor exactly when the distinct ones are pairwise disjoint, lie inside it, and
-   their sizes add up to its size (`prove_cover`). Identical boxes are replicas. Adding sizes alone
-   proves nothing: three rows and one row twice add up to four.
+1. A flat range [a, b) of a row-major n-d tensor is at most 2n-1 boxes, and the elements of each are
+   contiguous in the range (`boxes_of_range`). A ZeRO partition is therefore the same kind of thing
+   as an FSDP or tensor-parallel shard.
+2. Boxes cover a tensor exactly if the distinct ones are pairwise disjoint, lie inside the tensor,
+   and their sizes add up to the size of the tensor (`prove_cover`). Identical boxes are replicas.
+   Adding the sizes alone proves nothing: for a tensor of four rows, the boxes "rows 0 to 2" and
+   "row 1" have four rows in all, but row 3 is missing.
 
-Comparing every pair is quadratic, so both the proof and the matching (`BoxIndex`) sort along one
-dimension, the one with the most distinct starts, and sweep.
+Comparing every pair of boxes would take quadratic time. So the proof, and the search for the boxes
+that share elements with a given one (`BoxIndex`), sort the boxes along the dimension with the most
+distinct starts, and go through them in that order.
 """
 
 from __future__ import annotations

@@ -185,13 +185,13 @@ def tied_names(family: FamilyMap) -> dict[str, str]:
 
 @cache
 def _family_of(kind: str) -> FamilyMap | None:
-    found = _texts().get(kind)
+    found = _files_by_type().get(kind)
     return None if found is None else read_map(found.read_bytes(), found.name)
 
 
 @cache
-def _texts() -> Mapping[str, Traversable]:
-    """Return the text of the file for each model type, by model type."""
+def _files_by_type() -> Mapping[str, Traversable]:
+    """Return the file with the tensor names of each model type, as model type -> file."""
     return {
         kind: each
         for folder in _FOLDERS

@@ -24,8 +24,12 @@ MOST_TENSORS = 2_000_000
 
 @dataclass(frozen=True)
 class MapSizes:
-    """The values that a map's expressions use for one model: the sizes of the map, from
-    config.json and the arguments.
+    """The values that the expressions of a layout map can use for one model.
+
+    Attributes:
+        values: name -> value: the keys of config.json, the map's sizes, and the arguments.
+        counts: name of an index (such as the layer) -> the number of its values.
+        shifts: name of an index -> `index+size` -> the size that is added to the index.
     """
 
     values: Mapping[str, Any]
@@ -34,10 +38,11 @@ class MapSizes:
 
     @classmethod
     def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
-        """Return the sizes of one model.
+        """Return the values for one model from `config` (its config.json) and `given` (from
+        `--map-arg`), which has precedence.
 
         Raises:
-            BadRequest: a value is missing, or an argument is not used.
+            BadRequest: a value is missing, or `given` has a value that the map does not use.
         """
         known = {*family.said_by(), MULTIPLE}
         useless = next((name for name in given if name not in known), None)

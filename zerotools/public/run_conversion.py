@@ -13,7 +13,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.numeric.dtype_casts import CastLosses
+from zerotools.io.numeric.dtype_casts import LostValues
 from zerotools.ops.conversions.conversion import (
     Conversion,
     Unchanged,
@@ -230,7 +230,7 @@ def losses_of(report: WriteReport) -> tuple[Losses, ...]:
 
     def each() -> Iterator[Losses]:
         for key, lost in report.losses.items():
-            found: CastLosses = lost
+            found: LostValues = lost
             yield Losses(
                 key.name,
                 key.role,

@@ -1,4 +1,4 @@
-"""`[notify]` of the daemon's configuration: the places that get notifications, and their limits."""
+"""`[notify]` of the daemon's configuration: the destinations of notifications, and limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.notify import NOTICES, USUAL_NOTICES, wrong_notices, wrong_url
 
 MEMORY_SHORT, DISK_SHORT = "memory_short", "disk_short"
-PLACE_NOTICES = (*NOTICES, MEMORY_SHORT, DISK_SHORT)
+DESTINATION_NOTICES = (*NOTICES, MEMORY_SHORT, DISK_SHORT)
 """The events about which the daemon can send a message: those of jobs, and those of the machine."""
 SLACK, DISCORD, FEISHU, DINGTALK = "slack", "discord", "feishu", "dingtalk"
 NTFY, EMAIL, JSON = "ntfy", "email", "json"
@@ -44,8 +44,10 @@ def service_of(url: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoticePlace:
-    """`[[notify.places]]`: one place that gets the notifications of all jobs and of the machine."""
+class NoticeDestination:
+    """`[[notify.places]]`: one destination that gets the notifications of all jobs and of the
+    machine.
+    """
 
     name: str = key("Its name, in messages and for `zerotools notify test`.")
     service: str | None = key(
@@ -74,7 +76,10 @@ class NoticePlace:
 
     @property
     def kind(self) -> str:
-        """Return the service of the place."""
+        """Return the service of this destination, such as `slack` or `email`.
+
+        It is `service` of the configuration if set; else it follows from the host of `url`.
+        """
         return self.service or (EMAIL if self.url is None else service_of(self.url))
 
 
@@ -83,7 +88,7 @@ class NotifyConfig:
     """`[notify]`: the notifications about jobs that the daemon sends; see [be told what becomes of
     a job](../how-to/notifications.md)."""
 
-    places: tuple[NoticePlace, ...] = key(
+    places: tuple[NoticeDestination, ...] = key(
         "The places that get notifications, each in a table `[[notify.places]]`.", default=()
     )
     link: str | None = key(
@@ -133,16 +138,16 @@ class NotifyConfig:
     )
 
     @property
-    def all_places(self) -> tuple[NoticePlace, ...]:
-        """Return the places that get the notifications of all jobs, `webhook` included."""
+    def all_destinations(self) -> tuple[NoticeDestination, ...]:
+        """Return the destinations that get the notifications of all jobs, `webhook` included."""
         if self.webhook is None:
             return self.places
-        return (*self.places, NoticePlace(name=WEBHOOK_NAME, url=self.webhook, on=self.on))
+        return (*self.places, NoticeDestination(name=WEBHOOK_NAME, url=self.webhook, on=self.on))
 
 
 def wrong_notify(config: NotifyConfig) -> Iterator[str]:
     """Yield a sentence for each error in `[notify]`. None contains an address or a secret."""
-    yield from wrong_notices("notify.on", config.on, PLACE_NOTICES)
+    yield from wrong_notices("notify.on", config.on, DESTINATION_NOTICES)
     for name, url in (("webhook", config.webhook), ("link", config.link)):
         if url is not None and (why := wrong_url(url)) is not None:
             yield f"notify.{name}: {why}"
@@ -162,36 +167,38 @@ def wrong_notify(config: NotifyConfig) -> Iterator[str]:
             read(value)
         except ValueError as error:
             yield f"notify.{name} = {format_value(value)}: {error}"
-    names = [place.name for place in config.all_places]
-    for place in config.places:
-        where = f"notify.places: {format_value(place.name)}"
-        if names.count(place.name) > 1:
-            yield f"{where} is there {names.count(place.name)} times; give each its own name"
-        for problem in _wrong_place(place):
+    names = [destination.name for destination in config.all_destinations]
+    for destination in config.places:
+        where = f"notify.places: {format_value(destination.name)}"
+        if names.count(destination.name) > 1:
+            yield f"{where} is there {names.count(destination.name)} times; give each its own name"
+        for problem in _wrong_destination(destination):
             yield f"{where}: {problem}"
 
 
-def _wrong_place(place: NoticePlace) -> Iterator[str]:
-    if not _NAME.fullmatch(place.name):
+def _wrong_destination(destination: NoticeDestination) -> Iterator[str]:
+    if not _NAME.fullmatch(destination.name):
         yield "name: must be letters, digits, '.', '_' and '-', at most 64"
-    yield from wrong_notices("on", place.on, PLACE_NOTICES)
-    if place.kind == EMAIL:
-        if not place.to:
+    yield from wrong_notices("on", destination.on, DESTINATION_NOTICES)
+    if destination.kind == EMAIL:
+        if not destination.to:
             yield 'name its url, or addresses of e-mail: to = ["me@example.org"]'
-        if place.url is not None:
+        if destination.url is not None:
             yield "url: e-mail uses no url; remove it"
-    elif place.url is None:
+    elif destination.url is None:
         yield "url: is missing"
-    elif (why := wrong_url(place.url)) is not None:
+    elif (why := wrong_url(destination.url)) is not None:
         yield f"url: {why}"
-    elif place.kind == NTFY and not urlsplit(place.url).path.strip("/"):
+    elif destination.kind == NTFY and not urlsplit(destination.url).path.strip("/"):
         yield "url: must end with the topic, as https://ntfy.sh/TOPIC does"
-    if place.kind != EMAIL and (place.to or place.sender is not None):
-        yield f"to and sender are keys of e-mail, and this is {place.kind}; remove them"
-    for each in (*place.to, *filter(None, (place.sender,))):
+    if destination.kind != EMAIL and (destination.to or destination.sender is not None):
+        yield f"to and sender are keys of e-mail, and this is {destination.kind}; remove them"
+    for each in (*destination.to, *filter(None, (destination.sender,))):
         if not _ADDRESS.fullmatch(each) or not each.isascii() or not each.isprintable():
             yield f"{format_value(each)} is not an address of e-mail such as me@example.org"
-    if place.secret is not None and place.kind not in _SIGNED:
-        yield f"secret: {place.kind} uses no secret; remove it"
-    elif place.secret is not None and not (place.secret.isascii() and place.secret.isprintable()):
+    if destination.secret is not None and destination.kind not in _SIGNED:
+        yield f"secret: {destination.kind} uses no secret; remove it"
+    elif destination.secret is not None and not (
+        destination.secret.isascii() and destination.secret.isprintable()
+    ):
         yield "secret: must be printable ASCII characters"

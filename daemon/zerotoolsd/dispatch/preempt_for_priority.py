@@ -283,17 +283,18 @@ def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Re
     groups = [*line.groups(gpus=True), *line.groups(gpus=False)]
     ranks = [line.rank(group) for group in groups]
     heads = [
-        (order_of(group.turns[0], ranks[number]), 0, number) for number, group in enumerate(groups)
+        (order_of(group.user_orders[0], ranks[number]), 0, number)
+        for number, group in enumerate(groups)
     ]
     heapq.heapify(heads)
     while heads:
         _, place, number = heapq.heappop(heads)
-        group, turn = groups[number], groups[number].turns[place]
-        if priority_of(turn) <= lowest:
+        group, user_order = groups[number], groups[number].user_orders[place]
+        if priority_of(user_order) <= lowest:
             return
-        if place + 1 < min(most, len(group.turns)):
-            order = order_of(group.turns[place + 1], ranks[number])
+        if place + 1 < min(most, len(group.user_orders)):
+            order = order_of(group.user_orders[place + 1], ranks[number])
             heapq.heappush(heads, (order, place + 1, number))
-        request = request_at(turn, group.need, group.lasts(place), group.uid)
+        request = request_at(user_order, group.need, group.lasts(place), group.uid)
         if request.job_id not in machine.passed_over:
             yield request

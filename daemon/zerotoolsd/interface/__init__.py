@@ -1,7 +1,8 @@
-"""The types that all parts of the daemon use to describe jobs. They import none of these parts.
+"""Types and functions that several packages of the daemon share. They import no other package of
+the daemon.
 
-api_types         arguments and results of requests, and the errors that refuse them
-queue_terms       the terms of waiting jobs: priority, hold, begin, dependencies
+api_types         arguments and results of requests, and the errors raised when a request is refused
+queue_terms       when a waiting job may start: priority, hold, begin time, dependencies
 prometheus_text   metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0
-time_slice        divides long work, so that other requests run meanwhile
+time_slice        divides long work into slices, so that other requests run meanwhile
 """

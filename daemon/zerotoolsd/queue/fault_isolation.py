@@ -65,8 +65,8 @@ def _ignore(job_id: int, why: str) -> None:
 
 
 class JobGuard:
-    """Holds a job if its data causes an unexpected error. If the hold cannot be committed, it
-    is repeated later.
+    """Holds a job if its data causes an unexpected error. If the hold cannot be written to the
+    database, it is written later (`settle`).
     """
 
     def __init__(
@@ -81,12 +81,13 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Return a context in which an exception of the body holds the job `job_id` and goes no
-        further.
+        """Return a context in which an exception of the body holds the job `job_id`, and is not
+        raised again.
 
-        `doing` describes the activity. Errors of the machine that may pass do not hold the
-        job. Of all Exceptions, only sqlite3.OperationalError leaves the context. The body
-        must first call the function that the context yields; with it, tests cause an error.
+        `doing` describes the activity, for the reason of the hold. Errors of the machine that may
+        pass do not hold the job; it is checked again later. Of all Exceptions, only
+        sqlite3.OperationalError leaves the context. The context yields a function that the body
+        must call first; tests use it to cause an error.
         """
         try:
             yield lambda: self.touch(job_id, doing)
@@ -120,8 +121,8 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Repeat the holds of jobs that could not be committed. Return whether all are
-        committed now.
+        """Try again to write the holds that could not be written to the database before. Return
+        True if all are written now.
         """
         for job_id, why in list(self._waiting.items()):
             try:

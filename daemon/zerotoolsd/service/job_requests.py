@@ -392,7 +392,7 @@ class JobRequests:
         `place`, `service`, `notice`, `delivered` (whether the place took it) and `answer` (its
         words). Raises BadRequest.
         """
-        return await self._dispatcher.notifier.try_places(places, kinds)
+        return await self._dispatcher.notifier.try_destinations(places, kinds)
 
     async def undrain(self, *, uid: int) -> dict[str, Any]:
         """End the drain, so that jobs start again. Returns and raises the same as `drain`."""

@@ -71,24 +71,31 @@ _TUPLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
-    `fetching` and `exporting` are run with the same before the ranks begin, `thinning` and
-    `uploading` next to them after each checkpoint, and `closing` when all have finished.
+    """All settings of one attempt.
 
-    `own_program` is True for a program of the user's. A stop also sends SIGTERM, status 0 after a
-    stop means stopped, and ranks may end long after one another. `launcher`: `argv` is one process
-    that starts the ranks. `watches` is True if the only rank watches a process started by hand, and
-    reports its end. `finder` is the command that searches for checkpoints, if a search is
-    necessary. `stall` has the limits for ranks without progress
-    (`heartbeats.rank_phases.StallLimits`). `gpu_locks`: the argument of `gpu_locks.take_locks`,
-    which runs before anything starts. `kill_seconds`: a process that survives SIGKILL for so long
-    is recorded as a leftover. `limits` are those of `cgroups.limit_settings`; `wished_limits` are
-    added if they can be set. `cgroups`: use a control group for the processes, if possible.
-    `mounts`: the file systems on which the job has files, without the root's. `meeting`: the
-    address at which the ranks of several nodes meet, and the number of this node: `host`, `port`,
-    `nodes`, `node_rank`; empty for one node. `bindings`: the binding of each started process;
-    empty: none. `gpu_part`: the part of each GPU that the attempt has booked, for a queue that is
-    rebuilt.
+    Attributes:
+        argv, env: the command and the environment of a rank. Variables such as RANK are added for
+            each rank.
+        fetching, exporting: commands that run before the ranks start, with the same environment.
+        thinning, uploading: commands that run next to the ranks after each checkpoint.
+        closing: the command that runs after all ranks have ended.
+        own_program: the ranks are a program of the user. A stop also sends SIGTERM, status 0 after
+            a stop means stopped, and ranks may end long after one another.
+        launcher: `argv` is one process, which starts the ranks.
+        watches: the only rank watches a process that was started by hand, and reports its end.
+        finder: the command that searches for checkpoints, if a search is necessary.
+        stall: the limits for ranks without progress (`heartbeats.rank_phases.StallLimits`).
+        gpu_locks: the argument of `gpu_locks.take_locks`, which runs before anything starts.
+        kill_seconds: a process that survives SIGKILL for so long is recorded as a leftover.
+        limits, wished_limits: the limits that must be set (`cgroups.limit_settings`), and those
+            that are set if possible.
+        cgroups: use a control group for the processes, if possible.
+        mounts: the file systems on which the job has files, without the root file system.
+        meeting: the address at which the ranks of several nodes meet, and the number of this node:
+            `host`, `port`, `nodes`, `node_rank`. Empty for one node.
+        bindings: the CPU binding of each started process; empty: none.
+        gpu_part: the part of each GPU that the attempt has booked. A queue that is rebuilt reads
+            it.
     """
 
     job_id: int
@@ -124,8 +131,10 @@ class Plan:
     gpu_part: float = 1.0
 
     @property
-    def follows(self) -> bool:
-        """Return whether any step follows after all ranks have finished."""
+    def has_final_tasks(self) -> bool:
+        """Return whether something runs after all ranks have ended: closing, thinning or
+        uploading.
+        """
         return bool(self.closing or self.thinning or self.uploading)
 
     @property

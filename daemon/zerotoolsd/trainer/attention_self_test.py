@@ -149,10 +149,10 @@ def _say(model: Any, example: Example) -> torch.Tensor:
 
 @contextmanager
 def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Record the token embeddings of each forward pass inside the context.
+    """Return a context in which the token embeddings of `model` are recorded. It yields a list.
 
-    Yields a list. After a forward pass it has one tensor, `[1, tokens, width]`, which requires a
-    gradient.
+    After each forward pass, the list has one tensor: the embeddings of that pass, `[1, tokens,
+    width]`. It requires a gradient.
     """
     found: list[torch.Tensor] = []
 

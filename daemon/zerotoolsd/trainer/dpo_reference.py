@@ -150,18 +150,18 @@ class ReferenceRun:
         """
         assert isinstance(self.engine, ScoringEngine)
         draft, rank = path.with_suffix(".draft"), self.group.rank
-        shares = rank.shares
-        size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // shares)
+        data_ranks = rank.data_ranks
+        size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // data_ranks)
         begin = self.group.decided_by_rank_zero(lambda: _done(draft, size))
         self.reporter.say(
             f"computing the reference log-probabilities of {len(pairs) - begin} pairs of "
             f"{len(pairs)}"
         )
-        for first in range(begin, len(pairs), size * shares):
-            own = first + rank.share * size
+        for first in range(begin, len(pairs), size * data_ranks):
+            own = first + rank.data_rank * size
             numbers = range(own, min(own + size, len(pairs)))
             mine = self._of(pairs, numbers)
-            mine = mine if rank.leads_share else []
+            mine = mine if rank.leads_same_data else []
             everyone = self.group.gathered((mine, self.stop_asked()))
             rows = [row for found, _ in everyone for row in found]
             self.group.decided_by_rank_zero(lambda rows=rows: _append(draft, rows))  # type: ignore[misc]

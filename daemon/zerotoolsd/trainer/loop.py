@@ -64,7 +64,7 @@ class TrainingRun:
         rank, size = self.group.rank, self.spec.train.batch_size
         with (
             self.checkpoints.settled(),
-            Prefetch(self.batches, size, rank.share, rank.shares) as batches,
+            Prefetch(self.batches, size, rank.data_rank, rank.data_ranks) as batches,
         ):
             try:
                 return self._train(batches)
@@ -99,8 +99,8 @@ class TrainingRun:
     def _one_step(self, first: int, batches: Prefetch) -> StepResult:
         started = time.monotonic()
         train = self.spec.train
-        share = batches.share(self.consumed)
-        outcome = self.engine.step(share, self.step, self.stop.asked)
+        batch = batches.rank_batch(self.consumed)
+        outcome = self.engine.step(batch, self.step, self.stop.asked)
         if self.step == first:
             self.phases.done("first step")
             self.reporter.say(f"ready in {self.phases}")
@@ -110,7 +110,7 @@ class TrainingRun:
             ends = self.spec.stall.action == END and self.group.pulse.connected
             self.group.wait_at_most(CONTROL_TIMEOUT if ends else STEP_TIMEOUT)
         self.consumed += train.batch_size
-        self.reporter.stepped(self.step, outcome, share.tokens, time.monotonic() - started)
+        self.reporter.stepped(self.step, outcome, batch.tokens, time.monotonic() - started)
         self.checkpoints.stepped(outcome)
         return outcome
 

@@ -339,11 +339,11 @@ SCRIPT_CALLS = [
 def test_as_script_a_job_gives_the_ranks_and_keeps_other_options(
     line: str, launcher: str, command: list[str], options: list[str], here: Path
 ) -> None:
-    recipe = read_launch(line, "run.sh", here, lines=False)
-    assert recipe.program is not None
-    assert recipe.program.launcher == launcher
-    assert list(recipe.program.command) == command
-    assert list(recipe.program.options) == options
+    settings = read_launch(line, "run.sh", here, lines=False)
+    assert settings.program is not None
+    assert settings.program.launcher == launcher
+    assert list(settings.program.command) == command
+    assert list(settings.program.options) == options
 
 
 def test_one_of_several_launch_lines_is_chosen(

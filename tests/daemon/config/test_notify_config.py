@@ -8,7 +8,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.config.daemon_config import load_config
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig, service_of
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig, service_of
 
 HIDDEN = "https://hooks.slack.com/services/T0/B0/hunter2"
 
@@ -38,13 +38,13 @@ to = ["me@example.org"]
 sender = "gpu@box1"
 ''',
     )
-    assert [(each.name, each.kind) for each in config.all_places] == [
+    assert [(each.name, each.kind) for each in config.all_destinations] == [
         ("team", "slack"),
         ("phone", "ntfy"),
         ("mail", "email"),
         ("webhook", "json"),
     ]
-    assert config.places[0].on == NoticePlace(name="x").on
+    assert config.places[0].on == NoticeDestination(name="x").on
     assert "memory_short" in config.places[0].on
 
 

@@ -214,7 +214,7 @@ def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
 def first_batch(ready: TrainingRun, group: WorldGroup) -> float:
     """The mean loss of the batch that the next step will train on, by evaluation."""
     rank, size = group.rank, ready.spec.train.batch_size
-    share = ready.batches.share(ready.consumed, size, rank.share, rank.shares)
+    share = ready.batches.rank_batch(ready.consumed, size, rank.data_rank, rank.data_ranks)
     found = ready.engine.evaluate(share.examples)
     loss, tokens = group.total([found.loss, found.tokens])
     return loss / tokens

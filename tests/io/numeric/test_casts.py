@@ -13,7 +13,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
 from zerotools.io.numeric.dtype_casts import (
     Array,
-    CastLosses,
+    LostValues,
     cast_into,
     check_castable,
     numpy_cast,
@@ -121,20 +121,20 @@ def test_a_large_float64_is_cast_in_blocks() -> None:
 @pytest.mark.parametrize(
     ("target", "values", "wanted"),
     [
-        (dtypes.FLOAT8_E4M3FN, [448, 464, 465, -1e9, np.inf, np.nan], CastLosses(2, 1e9, 1, 1)),
-        (dtypes.FLOAT8_E5M2, [57344, 61440, np.inf, np.nan], CastLosses(1, 61440.0, 1, 1)),
-        (dtypes.FLOAT8_E4M3FNUZ, [240, 248, np.inf, np.nan], CastLosses(1, 248.0, 1, 1)),
-        (dtypes.FLOAT8_E5M2FNUZ, [57344, -1e6], CastLosses(1, 1e6)),
+        (dtypes.FLOAT8_E4M3FN, [448, 464, 465, -1e9, np.inf, np.nan], LostValues(2, 1e9, 1, 1)),
+        (dtypes.FLOAT8_E5M2, [57344, 61440, np.inf, np.nan], LostValues(1, 61440.0, 1, 1)),
+        (dtypes.FLOAT8_E4M3FNUZ, [240, 248, np.inf, np.nan], LostValues(1, 248.0, 1, 1)),
+        (dtypes.FLOAT8_E5M2FNUZ, [57344, -1e6], LostValues(1, 1e6)),
     ],
     ids=str,
 )
 def test_overflow_to_8_bits_is_counted(
-    target: DType, values: list[Any], wanted: CastLosses
+    target: DType, values: list[Any], wanted: LostValues
 ) -> None:
     source = np.array(values, np.float32)
     assert cast_into(np.empty(source.shape, numpy_dtype(target)), source) == wanted
     assert cast_into(np.empty((2, 1), numpy_dtype(target)), np.ones((2, 1), np.float32)) == (
-        CastLosses()
+        LostValues()
     )
 
 

@@ -6,10 +6,10 @@ import pytest
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.io.numeric.dtype_casts import (
-    NO_LOSSES,
-    CastLosses,
+    NONE_LOST,
+    LostValues,
     cast_into,
-    losses_of,
+    count_lost_values,
     numpy_dtype,
 )
 
@@ -21,8 +21,8 @@ def test_each_pattern_alone_is_finite_or_not_as_numpy_says(dtype: DType) -> None
     patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
     wide = patterns.astype(np.float32)
     for pattern, value in zip(patterns.reshape(-1, 1), wide, strict=True):
-        wanted = CastLosses(nans=int(np.isnan(value)), infinities=int(np.isinf(value)))
-        assert losses_of(pattern, pattern) == wanted
+        wanted = LostValues(nans=int(np.isnan(value)), infinities=int(np.isinf(value)))
+        assert count_lost_values(pattern, pattern) == wanted
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -30,20 +30,20 @@ def test_extremes_are_found_among_others_and_through_strides(dtype: DType) -> No
     element = numpy_dtype(dtype)
     for value in (np.inf, -np.inf, np.nan, -np.nan):
         values = np.zeros((7, 5), element)
-        assert losses_of(values[:, ::2], values[:, ::2]) == NO_LOSSES
+        assert count_lost_values(values[:, ::2], values[:, ::2]) == NONE_LOST
         values[3, 2] = value
-        found = losses_of(values[:, ::2], values[:, ::2])
+        found = count_lost_values(values[:, ::2], values[:, ::2])
         assert found.nans + found.infinities == 1
-        assert losses_of(values[:, 1::2], values[:, 1::2]) == NO_LOSSES
-    assert losses_of(np.zeros((0, 3), element), np.zeros((0, 3), element)) == NO_LOSSES
-    assert losses_of(np.array(np.inf, element), np.array(np.inf, element)).infinities == 1
+        assert count_lost_values(values[:, 1::2], values[:, 1::2]) == NONE_LOST
+    assert count_lost_values(np.zeros((0, 3), element), np.zeros((0, 3), element)) == NONE_LOST
+    assert count_lost_values(np.array(np.inf, element), np.array(np.inf, element)).infinities == 1
 
 
 def test_overflow_is_told_from_infinity() -> None:
     source = np.array([65504, 65519.99, 65520, -7e4, np.inf, np.nan, 1e-9], np.float32)
     destination = np.empty(source.shape, np.float16)
     found = cast_into(destination, source)
-    assert found == CastLosses(overflowed=2, largest=7e4, nans=1, infinities=1)
+    assert found == LostValues(overflowed=2, largest=7e4, nans=1, infinities=1)
 
 
 def test_the_largest_float32_overflows_bfloat16() -> None:

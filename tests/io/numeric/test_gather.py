@@ -12,7 +12,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32
 from zerotools.io.files.open_files import ThreadFiles
-from zerotools.io.numeric.dtype_casts import NO_LOSSES, numpy_cast
+from zerotools.io.numeric.dtype_casts import NONE_LOST, numpy_cast
 from zerotools.io.numeric.gather import cast_ordered, gather_elements
 
 
@@ -64,7 +64,7 @@ def test_every_order_is_copied(order: tuple[int, ...], shape: tuple[int, ...], d
     values = (np.arange(count) % 251).astype(dtype).reshape(shape).transpose(order)
     for made in permutations(range(3)):
         out = np.zeros([values.shape[dim] for dim in made], dtype).transpose(np.argsort(made))
-        assert cast_ordered(out, values, numpy_cast) == NO_LOSSES
+        assert cast_ordered(out, values, numpy_cast) == NONE_LOST
         assert (out == values).all()
 
 

@@ -95,7 +95,7 @@ def test_ranks_of_a_node_are_divided() -> None:
 
 def test_a_share_of_the_batch_is_that_of_ranks_which_compute_together() -> None:
     found = spec_tensor_rules(train={"batch_size": 2})
-    assert (found.shares, found.zero.share_ranks) == (2, 2)
+    assert (found.data_ranks, found.zero.same_data_ranks) == (2, 2)
 
 
 def test_an_elastic_job_keeps_its_groups() -> None:

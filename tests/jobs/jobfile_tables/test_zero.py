@@ -25,10 +25,10 @@ def together(count: int, ranks: Any = 4, **changes: Any) -> JobSpec:
 
 
 def test_a_share_is_what_ranks_compute_together() -> None:
-    assert [together(count).shares for count in (1, 2, 4)] == [4, 2, 1]
-    assert together(4, train={"batch_size": 1}).shares == 1
+    assert [together(count).data_ranks for count in (1, 2, 4)] == [4, 2, 1]
+    assert together(4, train={"batch_size": 1}).data_ranks == 1
     both = spec(8, zero={"sequence_ranks": 2, "tensor_ranks": 2})
-    assert (both.shares, both.zero.share_ranks) == (2, 4)
+    assert (both.data_ranks, both.zero.same_data_ranks) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_an_estimate_for_other_ranks() -> None:
     with pytest.raises(BadRequest, match="cannot be shared evenly by 4 ranks"):
         with_ranks(asked, 4)
     wider = replace(asked, train=replace(asked.train, batch_size=2))
-    assert with_ranks(wider, 4).shares == 2
+    assert with_ranks(wider, 4).data_ranks == 2

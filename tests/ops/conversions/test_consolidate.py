@@ -17,7 +17,7 @@ from tests.ops import exports
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import read_any
-from zerotools.io.numeric.dtype_casts import Array, CastLosses
+from zerotools.io.numeric.dtype_casts import Array, LostValues
 from zerotools.ops.conversions.consolidate import Options, prepare_export, refuse_overflow
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import WriteReport
@@ -106,12 +106,12 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
 
 
 def test_overflow_names_the_tensor_and_the_largest_value() -> None:
-    report = WriteReport(losses={Key("w", "param"): CastLosses(overflowed=3, largest=1e6)})
+    report = WriteReport(losses={Key("w", "param"): LostValues(overflowed=3, largest=1e6)})
     with pytest.raises(
         BadRequest, match=r"1 tensors do not fit in their new type .*w: 3 values up to 1e\+06"
     ):
         refuse_overflow(report)
-    refuse_overflow(WriteReport(losses={Key("w", "param"): CastLosses(nans=1)}))
+    refuse_overflow(WriteReport(losses={Key("w", "param"): LostValues(nans=1)}))
 
 
 def test_an_output_inside_the_checkpoint_is_refused(tmp_path: Path) -> None:

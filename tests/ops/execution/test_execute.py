@@ -13,7 +13,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
-from zerotools.io.numeric.dtype_casts import NO_LOSSES, Array
+from zerotools.io.numeric.dtype_casts import NONE_LOST, Array
 from zerotools.ops.execution.execute import Publication, Transfer, execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_counted_in_parameters_alone(tmp_path: Path) -> No
         output = target(tmp_path / dtype.name, wanted)
         losses = execute(plan(source, output.checkpoint), source.root, output).losses
         assert (losses[KEY].nans, losses[KEY].infinities) == (1, 1)
-        lost = losses.get(mask, NO_LOSSES)
+        lost = losses.get(mask, NONE_LOST)
         assert (lost.nans, lost.infinities, lost.overflowed) == (0, 0, overflowed)
 
 

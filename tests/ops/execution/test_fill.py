@@ -23,7 +23,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Range
 from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.numeric.dtype_casts import Array, CastLosses, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, LostValues, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
@@ -68,10 +68,10 @@ def test_what_is_lost_is_told_of_the_tensor_that_lost_it(files: OpenFiles) -> No
         _, same = fill_tile(files, tile(FLOAT32), Scratch(64, 64), counting=True)
         _, unasked = fill_tile(files, tile(FLOAT32), Scratch(64, 64))
     assert cast == [
-        (A, CastLosses(overflowed=1, largest=7e4, nans=1)),
-        (B, CastLosses(infinities=1)),
+        (A, LostValues(overflowed=1, largest=7e4, nans=1)),
+        (B, LostValues(infinities=1)),
     ]
-    assert same == [(A, CastLosses(nans=1)), (B, CastLosses(infinities=1))]
+    assert same == [(A, LostValues(nans=1)), (B, LostValues(infinities=1))]
     assert unasked == []
 
 

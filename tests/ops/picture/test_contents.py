@@ -36,11 +36,11 @@ def test_every_tensor_has_its_facts_and_its_files() -> None:
     names = [file[0] for file in found["files"]]
     assert names == sorted(checkpoint.files)
     for (key, tensor), shown in zip(checkpoint.tensors.items(), found["tensors"], strict=True):
-        name, role, dtype, shape, elements, size, _, spans, is_whole = shown
+        name, role, dtype, shape, elements, size, _, file_ranges, is_whole = shown
         assert Key(name, found["roles"][role]) == key
         assert (found["dtypes"][dtype], tuple(shape)) == (tensor.dtype.name, tensor.shape)
         assert (elements, size, is_whole) == (tensor.numel, tensor.nbytes, True)
-        held = {names[n] for first, last in spans for n in range(first, last + 1)}
+        held = {names[n] for first, last in file_ranges for n in range(first, last + 1)}
         assert held == {chunk.file for chunk in tensor.chunks}
 
 
@@ -106,12 +106,12 @@ def test_a_thousand_ranks_make_a_small_page() -> None:
 def test_a_strip_has_all_cells_and_the_largest_tensor_of_each(data: st.DataObject) -> None:
     cells = data.draw(st.integers(1, 12))
     lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=12))
-    begin, segments = 0, []
+    begin, tensor_bytes = 0, []
     for tensor, length in enumerate(lengths):
         if data.draw(st.booleans()):
-            segments.append((begin, begin + length, tensor))
+            tensor_bytes.append((begin, begin + length, tensor))
         begin += length
-    found = strip(segments, begin, cells)
+    found = strip(tensor_bytes, begin, cells)
     assert sum(found[::2]) == cells
     shown = [
         tensor
@@ -120,6 +120,6 @@ def test_a_strip_has_all_cells_and_the_largest_tensor_of_each(data: st.DataObjec
     ]
     for cell, tensor in enumerate(shown):
         low, high = cell * begin / cells, (cell + 1) * begin / cells
-        held = {t: min(e, high) - max(b, low) for b, e, t in segments}
+        held = {t: min(e, high) - max(b, low) for b, e, t in tensor_bytes}
         most = max((size for size in held.values() if size > 1e-9), default=0.0)
         assert held.get(tensor, 0.0) == pytest.approx(most, abs=1e-6)

@@ -21,7 +21,7 @@ from zerotools.cli.options.launcher_configs import (
     WORDING,
     Closing,
     Configs,
-    RecipeOptions,
+    LaunchOptions,
     config_options,
     read_job_file,
     write_report,
@@ -32,7 +32,7 @@ from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import Imported, JobFile, job_text
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
 from zerotools.jobs.imports.reading.import_report import report_lines as report_lines
@@ -108,22 +108,22 @@ def command(
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
-    if configs.any and blocks and (configs.recipe_options.launch is None or len(blocks) > 1):
+    if configs.any and blocks and (configs.launch_options.launch is None or len(blocks) > 1):
         raise BadRequest("--block is for a page or a script; leave it out, or the configs")
     closing = partial(_closing, output, target)
     files: Files = {}
 
-    def finish(chosen: Configs, recipe: Recipe | None) -> Imported:
+    def finish(chosen: Configs, settings: RunSettings | None) -> Imported:
         if target == "train":
-            return chosen.with_recipe(job, recipe, closing=closing)
-        imported, texts = script_import(chosen, job, recipe, output, closing)
+            return chosen.with_settings(job, settings, closing=closing)
+        imported, texts = script_import(chosen, job, settings, output, closing)
         files.update(texts)
         return imported
 
     job: JobFile | None = None
     if configs.any:
         job = None if job_file is None else read_job_file(job_file)
-        imported = finish(configs, configs.recipe(blocks[0] if blocks else None))
+        imported = finish(configs, configs.read(blocks[0] if blocks else None))
     elif job_file is None:
         raise BadRequest(
             "no config to import was given; give a page, --deepspeed, --accelerate, --launch, "
@@ -153,7 +153,7 @@ def command(
 
 
 def _closing(
-    output: Path | None, target: str, imported: Imported, recipe: Recipe | None
+    output: Path | None, target: str, imported: Imported, settings: RunSettings | None
 ) -> Iterator[str]:
     """Yield sentences on the next steps: how to use the job file, or how to run the user's own
     program instead.
@@ -164,10 +164,10 @@ def _closing(
     if imported.missing:
         yield f"add to {name}: {', '.join(imported.missing)}"
     yield f"zerotools submit --dry-run {name} && zerotools submit --follow {name}"
-    if recipe is not None and recipe.program is not None:
+    if settings is not None and settings.program is not None:
         if target == "train":
-            yield f"or run {recipe.program.name} itself: the same import with --as script"
-        elif not recipe.findings.unsupported:
+            yield f"or run {settings.program.name} itself: the same import with --as script"
+        elif not settings.findings.unsupported:
             yield "or train the model here: the same import with --as train"
 
 
@@ -190,7 +190,7 @@ def _write(output: Path, text: str) -> None:
 
 OPTION = "--block"
 _SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
-Finish = Callable[[Configs, Recipe | None], Imported]
+Finish = Callable[[Configs, RunSettings | None], Imported]
 
 
 def page_import(
@@ -210,8 +210,8 @@ def page_import(
     if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):
         # It starts its program by python, which is no launch line where people write sentences.
         script = read_launch(text, source, place.parent, lines=True, lenient=True)
-        configs = Configs(None, None, RecipeOptions(), lenient=True)
-        return configs.with_recipe(None, script) if finish is None else finish(configs, script)
+        configs = Configs(None, None, LaunchOptions(), lenient=True)
+        return configs.with_settings(None, script) if finish is None else finish(configs, script)
     if not blocks:
         raise BadRequest(
             f"{source}: has no launch line and no config of DeepSpeed or accelerate; paste your "
@@ -223,34 +223,36 @@ def page_import(
     for line in block_lines(blocks):
         sys.stderr.write(f"#   {clean(line)}\n")
     chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
-    recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)
-    configs = Configs(None, None, RecipeOptions(), lenient=True)
+    settings = next(
+        (_launch_settings(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None
+    )
+    configs = Configs(None, None, LaunchOptions(), lenient=True)
     for block in chosen:
         if block.kind is BlockKind.DEEPSPEED:
-            recipe, configs = _with_deepspeed(block, source, recipe, configs)
+            settings, configs = _with_deepspeed(block, source, settings, configs)
         elif block.kind is BlockKind.ACCELERATE:
             path = Path(source)
             written = {**configs.written, str(path): block.in_place}
             configs = configs._replace(accelerate=path, written=written)
-    return configs.with_recipe(None, recipe) if finish is None else finish(configs, recipe)
+    return configs.with_settings(None, settings) if finish is None else finish(configs, settings)
 
 
 def _with_deepspeed(
-    block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
-) -> tuple[Recipe | None, Configs]:
-    """Add the DeepSpeed config in `block` to the recipe and the configs, and return both.
+    block: PageBlock, source: str, settings: RunSettings | None, configs: Configs
+) -> tuple[RunSettings | None, Configs]:
+    """Add the DeepSpeed config in `block` to `settings` and `configs`, and return both.
 
     If the launch line names a DeepSpeed file, the block is taken as the text of that file.
     """
-    if recipe is not None and recipe.deepspeed is not None:
-        named = str(recipe.deepspeed.value)
-        return replace(recipe, documents={**recipe.documents, named: block.in_place}), configs
+    if settings is not None and settings.deepspeed is not None:
+        named = str(settings.deepspeed.value)
+        return replace(settings, documents={**settings.documents, named: block.in_place}), configs
     path = Path(f"{source} (DeepSpeed)")
     written = {**configs.written, str(path): block.in_place}
-    return recipe, configs._replace(deepspeed=path, written=written)
+    return settings, configs._replace(deepspeed=path, written=written)
 
 
-def _recipe(block: PageBlock, source: str) -> Recipe:
+def _launch_settings(block: PageBlock, source: str) -> RunSettings:
     return read_launch(block.in_place, source, Path(), lines=True, lenient=True)
 
 
@@ -277,7 +279,7 @@ def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
     for block in blocks:
         if block.kind is BlockKind.LAUNCH:
             try:
-                _recipe(block, source)
+                _launch_settings(block, source)
             except ZerotoolsError as error:
                 refusal = refusal or error
                 sys.stderr.write(f"#   line {block.line} is not read: {clean(str(error))}\n")
@@ -306,7 +308,7 @@ Files = dict[Path, str]
 def script_import(
     configs: Configs,
     job: JobFile | None,
-    recipe: Recipe | None,
+    settings: RunSettings | None,
     output: Path | None,
     closing: Closing,
 ) -> tuple[Imported, Files]:
@@ -319,13 +321,13 @@ def script_import(
     Raises:
         BadRequest: the program is not found, or a config cannot be read.
     """
-    if recipe is None:
+    if settings is None:
         raise BadRequest("--as script needs the command of a program; give it with --launch")
-    findings = Findings(accepted=list(recipe.findings.accepted))
+    findings = Findings(accepted=list(settings.findings.accepted))
     files: Files = {}
     paths: dict[str, Path] = {}
-    for named in (recipe.deepspeed, recipe.accelerate_file):
-        text = None if named is None else _text_to_write(configs, recipe, named, findings)
+    for named in (settings.deepspeed, settings.accelerate_file):
+        text = None if named is None else _text_to_write(configs, settings, named, findings)
         if named is None or text is None:
             continue
         name = str(named.value)
@@ -335,24 +337,24 @@ def script_import(
         path = (output.parent / f"{output.stem}-{Path(name).name}").absolute()
         files[path], paths[name] = text, path
         findings.steps.append(f"the program reads {path.name}, next to the job file, as {name}")
-    imported = import_script(job, recipe, paths, findings)
+    imported = import_script(job, settings, paths, findings)
     if imported.problem is None:
-        lines = [f"# {recipe.source}", *report_lines(findings, written=True, wording=WORDING)]
-        write_report([*lines, *next_steps(findings, closing(imported, recipe), WORDING)])
+        lines = [f"# {settings.source}", *report_lines(findings, written=True, wording=WORDING)]
+        write_report([*lines, *next_steps(findings, closing(imported, settings), WORDING)])
     return imported, files
 
 
 def _text_to_write(
-    configs: Configs, recipe: Recipe, named: ConfigValue, findings: Findings
+    configs: Configs, settings: RunSettings, named: ConfigValue, findings: Findings
 ) -> str | None:
     """Return the text of a config if it must be written to a new file. Return None if the program
     can read the existing file.
     """
     name = str(named.value)
-    path = recipe.found(name)
-    held = {**configs.written, **recipe.documents}.get(name)
+    path = settings.found(name)
+    held = {**configs.written, **settings.documents}.get(name)
     if held is None and not path.exists():
-        if named is recipe.deepspeed and Path(name).suffix not in (".json", ".yaml", ".yml"):
+        if named is settings.deepspeed and Path(name).suffix not in (".json", ".yaml", ".yml"):
             return None  # a name that the program itself knows
         what = f"{named.said} = {name}: is not found here; correct the path, or import there"
         findings.wrong.append(what)

@@ -97,9 +97,10 @@ def waits_for_user(job: Job) -> bool:
 
 
 class EndingWatch:
-    """Waits until the jobs `numbers` end, by events of the daemon.
+    """Waits until the jobs `numbers` have ended.
 
-    A job is requested only after it had an event. `open` has the numbers of unfinished jobs.
+    It listens to the daemon's events, and fetches the state of a job from the daemon only after an
+    event of that job. `open` has the numbers of the jobs that have not ended yet.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_con
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.programs.trainer_programs import PRESET
 from zerotools.jobs.imports.reading.import_report import (
@@ -46,7 +46,7 @@ from zerotools.jobs.text.yaml_parser import parse_yaml
 LINE = "the launch line"
 
 
-class RecipeOptions(NamedTuple):
+class LaunchOptions(NamedTuple):
     """Values of the options --launch, --llamafactory and --axolotl. At most one of the three may be
     given.
     """
@@ -60,9 +60,9 @@ class RecipeOptions(NamedTuple):
         """True if one of the three options was given."""
         return any(given is not None for given in self)
 
-    def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
-        """Read the launch line or the config of the given option, and return its recipe; None
-        without such an option.
+    def read(self, lenient: bool, number: int | None = None) -> RunSettings | None:
+        """Read the launch line or the config of the given option, and return the settings in it;
+        None without such an option.
 
         `number` selects one of several launch lines.
 
@@ -84,7 +84,7 @@ class RecipeOptions(NamedTuple):
         return None
 
 
-def _launch(given: str, lenient: bool, number: int | None) -> Recipe:
+def _launch(given: str, lenient: bool, number: int | None) -> RunSettings:
     if not given.strip():
         raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
     if given == "-":
@@ -115,15 +115,15 @@ def _yaml(path: Path, what: str, lenient: bool) -> Document:
 
 
 def named_file(
-    recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
+    settings: RunSettings, named: ConfigValue | None, option: str, given: Path | None
 ) -> Path | None:
-    """Return the path of the config that the recipe names. If the recipe names no config, return
+    """Return the path of the config that `settings` name. If they name no config, return
     `given`, the path of the option.
 
-    If the config is not found, an error is added to the findings of the recipe.
+    If the config is not found, an error is added to the findings of `settings`.
 
     Raises:
-        BadRequest: the recipe and the option both name a config.
+        BadRequest: `settings` and the option both name a config.
     """
     if named is None:
         return given
@@ -133,22 +133,22 @@ def named_file(
             "of them"
         )
     if not isinstance(named.value, str):
-        recipe.findings.wrong.append(f"{named.said}: must be the path of a file; write it to one")
+        settings.findings.wrong.append(f"{named.said}: must be the path of a file; write it to one")
         return None
-    if named.value in recipe.documents:
+    if named.value in settings.documents:
         return Path(named.value)
-    path = recipe.found(named.value)
+    path = settings.found(named.value)
     if not path.exists():
         found = "is not found here"
-        if recipe.beside != Path():
-            found = f"is found neither here nor next to {recipe.source}"
+        if settings.beside != Path():
+            found = f"is found neither here nor next to {settings.source}"
         if named.title.lstrip("-") == PRESET:
             found += f", and is none of TRL's own ({', '.join(TRL_PRESETS)})"
         what = (
             f"{named.said} = {named.value}: {found}; correct the path, or import the page with "
             "both (zerotools import PAGE)"
         )
-        recipe.findings.wrong.append(what)
+        settings.findings.wrong.append(what)
         return None
     return path
 
@@ -178,7 +178,7 @@ RECIPE_OPTIONS = (
 )
 
 
-Closing = Callable[[Imported, Recipe | None], Iterable[str]]
+Closing = Callable[[Imported, RunSettings | None], Iterable[str]]
 """A function that returns sentences on the next steps with an imported job."""
 
 
@@ -208,7 +208,7 @@ class Configs(NamedTuple):
 
     deepspeed: Path | None
     accelerate: Path | None
-    recipe_options: RecipeOptions
+    launch_options: LaunchOptions
     lenient: bool
     written: Mapping[str, str] = MappingProxyType({})
     """The texts of files by path. A launch script writes these files, or a web page shows them."""
@@ -216,15 +216,15 @@ class Configs(NamedTuple):
     @property
     def any(self) -> bool:
         """True if an option names a config or a launch line."""
-        return self.deepspeed is not None or self.accelerate is not None or self.recipe_options.any
+        return self.deepspeed is not None or self.accelerate is not None or self.launch_options.any
 
-    def recipe(self, number: int | None = None) -> Recipe | None:
-        """Return the recipe of the given launch line or config; None if neither was given.
+    def read(self, number: int | None = None) -> RunSettings | None:
+        """Return the settings in the given launch line or config; None if neither was given.
 
         `number` selects one of several launch lines of a script. Raises the errors of
-        `RecipeOptions.recipe`.
+        `LaunchOptions.read`.
         """
-        return self.recipe_options.recipe(self.lenient, number)
+        return self.launch_options.read(self.lenient, number)
 
     def imported(self, job: JobFile | None) -> Imported:
         """Combine the job file `job` with these configs to one job, and print a report of the
@@ -234,41 +234,42 @@ class Configs(NamedTuple):
             BadRequest: a file cannot be read.
             Unsupported: a file is YAML, and PyYAML is not installed.
         """
-        return self.with_recipe(job, self.recipe())
+        return self.with_settings(job, self.read())
 
-    def with_recipe(
-        self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
+    def with_settings(
+        self, job: JobFile | None, settings: RunSettings | None, *, closing: Closing | None = None
     ) -> Imported:
-        """Combine the job file with these configs as `imported` does, with a `recipe` that was read
-        before.
+        """Combine the job file with these configs as `imported` does, with `settings` that were
+        already read.
 
-        `closing` returns sentences on the next steps. It is given by a command that prints the job
-        file.
+        `closing` returns sentences on the next steps, which are added to the report.
         """
-        if recipe is not None:
-            return self._with_files_of(recipe)._imported(job, recipe, closing)
+        if settings is not None:
+            return self._with_files_of(settings)._imported(job, settings, closing)
         return self._imported(job, None, closing)
 
-    def _with_files_of(self, recipe: Recipe) -> Configs:
-        """Return these configs, completed with the config files that the recipe names. Raises
-        BadRequest if the recipe and an option both name such a file.
+    def _with_files_of(self, settings: RunSettings) -> Configs:
+        """Return these configs, completed with the config files that `settings` name. Raises
+        BadRequest if `settings` and an option both name such a file.
         """
-        deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
-        accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
+        deepspeed = named_file(settings, settings.deepspeed, "--deepspeed", self.deepspeed)
+        accelerate = named_file(settings, settings.accelerate_file, "--accelerate", self.accelerate)
         return self._replace(
-            deepspeed=deepspeed, accelerate=accelerate, written={**self.written, **recipe.documents}
+            deepspeed=deepspeed,
+            accelerate=accelerate,
+            written={**self.written, **settings.documents},
         )
 
     def _imported(
-        self, job: JobFile | None, recipe: Recipe | None, closing: Closing | None
+        self, job: JobFile | None, settings: RunSettings | None, closing: Closing | None
     ) -> Imported:
         job, named = self._with_named(job)
         accelerate = None if self.accelerate is None else self._accelerate(self.accelerate)
-        if recipe is not None and recipe.accelerate is not None:
-            accelerate = with_launch_options(accelerate, recipe.accelerate)
+        if settings is not None and settings.accelerate is not None:
+            accelerate = with_launch_options(accelerate, settings.accelerate)
         result = import_configs(
             job,
-            recipe=recipe,
+            run=settings,
             deepspeed=None if named is None else self._deepspeed(named),
             accelerate=accelerate,
             load=self._named,
@@ -277,7 +278,7 @@ class Configs(NamedTuple):
         files = [path for path in (named, self.accelerate) if path is not None]
         sources = [
             *([] if job is None else [job.source]),
-            *([] if recipe is None else [recipe.source]),
+            *([] if settings is None else [settings.source]),
             *map(str, files),
         ]
         lines = [
@@ -289,7 +290,7 @@ class Configs(NamedTuple):
             lines += [f"# {head}", *(f"#   {x}" for x in result.changes)]
         if result.problem is not None:
             return result
-        ending = () if closing is None else closing(result, recipe)
+        ending = () if closing is None else closing(result, settings)
         lines += next_steps(result.findings, ending, WORDING)
         write_report(lines)
         return result
@@ -373,8 +374,8 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
         lenient: bool,
         **given: Any,
     ) -> int:
-        recipe_options = RecipeOptions(launch, llamafactory, axolotl)
-        return command(**given, configs=Configs(deepspeed, accelerate, recipe_options, lenient))
+        launch_options = LaunchOptions(launch, llamafactory, axolotl)
+        return command(**given, configs=Configs(deepspeed, accelerate, launch_options, lenient))
 
     options = (
         option(

@@ -92,14 +92,21 @@ class LogicalGroup:
 class LogicalState:
     """The state of one model-parallel rank, independent of the number of data-parallel ranks.
 
-    `model` and `optimizer` are the trees of the model file and of the optimizer file; at stage 3,
-    those of rank 0. `model_file` and `optim_file` are the files with bytes that are copied.
-    `shapes` are the values of `param_shapes` that will be written. `frozen` are the frozen
-    parameters; stage 3 writes partitions of them. `weights` are the tensors in `model` that are
-    filled again, and `weight_sources` the tensors that they are filled from. `known_storages` has
-    the bytes of storages that are in no file. `source_tensors` are the tensors of the source that
-    the output must contain. `autoep_size` is the number of AutoEP's expert-parallel ranks in the
-    save; None without AutoEP.
+    Attributes:
+        groups: the param groups with their optimizer state.
+        model, optimizer: the trees of the model file and of the optimizer file; at stage 3, those
+            of rank 0.
+        shapes: the values of `param_shapes` that will be written.
+        frozen: the frozen parameters. Stage 3 writes partitions of them.
+        autoep_size: the number of AutoEP's expert-parallel ranks in the save; None without AutoEP.
+        model_file, optim_file: the source files that storages of `model` and `optimizer` are copied
+            from.
+        source_tensors: the tensors of the source that the output must contain.
+        weights: the tensors in `model` that get their values from `weight_sources`, not from
+            `model_file`.
+        weight_sources: the tensors that these values are copied from.
+        known_storages: storage key -> bytes, for storages that no source file has, such as those of
+            numbers.
     """
 
     kind: str

@@ -153,7 +153,8 @@ class _OwnedStream(SourceStream):
 def array_file(name: str, zarr: int) -> str:
     """Return the name of the file with the decoded chunks of the array `name`.
 
-    Names of Haiku have slashes, and a file of the item's directory has none: it has %2F.
+    The file lies directly in the item's directory, but names of arrays may contain slashes (those
+    of Haiku do). So each slash is written as %2F, and each % as %25.
     """
     return f"{name.replace('%', '%25').replace('/', '%2F')}.zarr{zarr}"
 

@@ -47,11 +47,10 @@ _NOT_OPTIONS = ("params", "param_names")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the training state, with param groups and numbers such as `step` by the names of the
-    weights.
+    """Return the training state.
 
-    If the name of a parameter is unknown, it is `optimizer.state.<number>`, as for the parameter's
-    tensors.
+    Its param groups, and its numbers such as `step`, use the names of the weights as keys. A
+    parameter with an unknown name is called `optimizer.state.<number>`, as its tensors are.
     """
     state = checkpoint.state
     groups, unnamed = _groups(checkpoint)

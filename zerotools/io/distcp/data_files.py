@@ -1,13 +1,16 @@
 """Checks that the files next to `.metadata` all exist, and are from the save that it describes.
 
-torch writes items one after the other and nothing after them, so the end of the last item is the
-end of the file. There is one exception: mcore-bridge lets two ranks write the first copy of a norm,
-and the metadata names one of them. Then unused bytes remain, which torch ignores. A file of another
-save has its items at other positions.
+A file is checked in two ways:
 
-Two saves of one model have files of the same names and, mostly, of the same sizes. They differ in
-an optimizer's `step`: torch spreads one per parameter over the ranks. A file with steps that agree
-with each other and not with the others' is of another save.
+1. Its size. torch writes one item after the other, so a file normally ends with its last item. With
+   mcore-bridge, a file may have more bytes: two ranks write the same norm, and the metadata names
+   only one of the two copies. torch ignores the unused bytes. A longer file is therefore accepted
+   if each item in it is a complete archive. If one is not, the items are at other positions than
+   the metadata says, and the file is from another save.
+2. Its optimizer steps. Two saves of one model usually have files of the same names and sizes, so
+   sizes do not show that files of two saves are mixed. But the optimizer has a number `step` for
+   each parameter, and these numbers are spread over the files. If the steps in one file agree with
+   each other but not with those in the other files, that file is from another save.
 """
 
 from __future__ import annotations

@@ -91,9 +91,11 @@ def file_name(stem: str, suffix: str, number: int, count: int) -> str:
 class ModelFileStyle:
     """The way in which a format writes a model directory.
 
-    The name of a file consists of `stem`, a number and `suffix`; `index` is the name of the index.
-    `encode` makes one file of the tensors of a shard: it returns the plan of the file, and the
-    offset of each tensor in it.
+    Attributes:
+        stem, suffix: the name of a weight file is `stem`, a number and `suffix`.
+        index: the name of the index file.
+        encode: plans one file for the tensors of a shard. It returns the plan, and name -> offset
+            of each tensor in the file.
     """
 
     format: str

@@ -31,12 +31,14 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class CastLosses:
-    """The values that a cast lost, and those that were not finite before, as numbers of elements.
+class LostValues:
+    """How many values a cast lost, and how many were not finite before it, as numbers of elements.
 
-    `overflowed` are finite values that were too large for the new type, and became infinite, NaN or
-    its largest number. `largest` is the largest of their magnitudes. `nans` and `infinities` are
-    values that were NaN or infinite before the cast.
+    Attributes:
+        overflowed: finite values that were too large for the new dtype. They became infinite, NaN
+            or its largest number.
+        largest: the largest magnitude among the overflowed values.
+        nans, infinities: values that were NaN or infinite before the cast.
     """
 
     overflowed: int = 0
@@ -44,8 +46,8 @@ class CastLosses:
     nans: int = 0
     infinities: int = 0
 
-    def __add__(self, other: CastLosses) -> CastLosses:
-        return CastLosses(
+    def __add__(self, other: LostValues) -> LostValues:
+        return LostValues(
             self.overflowed + other.overflowed,
             max(self.largest, other.largest),
             self.nans + other.nans,
@@ -53,7 +55,7 @@ class CastLosses:
         )
 
 
-NO_LOSSES = CastLosses()
+NONE_LOST = LostValues()
 
 
 def check_castable(source: DType, target: DType) -> None:
@@ -145,31 +147,31 @@ def _cast_through_float32(destination: Array, source: Array) -> None:
     np.copyto(destination, source.astype(np.float32), casting="unsafe")
 
 
-def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> CastLosses:
-    """Write `source` into `destination`, by the function `cast` if the types differ. Return the
-    losses of the cast.
+def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> LostValues:
+    """Write `source` into `destination`, with the function `cast` if the dtypes differ. Return the
+    number of values that the cast lost.
     """
     if source.dtype == destination.dtype:
         np.copyto(destination, source)
-        return NO_LOSSES
+        return NONE_LOST
     cast(destination, source)
-    return losses_of(destination, source)
+    return count_lost_values(destination, source)
 
 
-def losses_of(destination: Array, source: Array) -> CastLosses:
-    """Return the losses of a cast from `source` to `destination`, which have the same shape.
+def count_lost_values(destination: Array, source: Array) -> LostValues:
+    """Count the values that a cast from `source` to `destination` lost. Both have the same shape.
 
-    The elements of `destination` that are not finite, or that are the largest number, are looked up
-    in `source`.
+    Only the elements of `destination` that are infinite, NaN, or (in an 8-bit dtype without
+    infinities) the largest number are compared with their values in `source`.
     """
     if not _may_be_lost(destination):
-        return NO_LOSSES
+        return NONE_LOST
     with np.errstate(invalid="ignore"):  # a signalling NaN
         before = source[_at_the_end(destination)].astype(np.float64)
     lost = np.isfinite(before)
     if destination.dtype.name == _E4M3FN:
         lost &= np.abs(before) > _ROUNDS_TO_LARGEST
-    return CastLosses(
+    return LostValues(
         int(lost.sum()),
         float(np.abs(before[lost]).max(initial=0.0)),
         int(np.isnan(before).sum()),

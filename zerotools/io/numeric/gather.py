@@ -27,10 +27,10 @@ from zerotools.core.dtypes import DType
 from zerotools.core.flat_ranges import Range
 from zerotools.io.files.open_files import HeldFiles, NeededRange
 from zerotools.io.numeric.dtype_casts import (
-    NO_LOSSES,
+    NONE_LOST,
     Array,
     Cast,
-    CastLosses,
+    LostValues,
     cast_into,
     numpy_dtype,
 )
@@ -75,15 +75,15 @@ def gather_elements(
     raw: Array,
     buffer: Array,
     cast: Cast,
-) -> CastLosses:
-    """Write the elements of `box`, in row-major order, into the bytes `raw`. Return the losses of
-    the cast.
+) -> LostValues:
+    """Write the elements of `box`, in row-major order, into the bytes `raw`. Return the number of
+    values that the cast lost.
 
-    `pieces` cover the box and are inside it. `buffer` (bytes) is used for reading. NaNs and
-    infinities are counted only if the types differ.
+    `pieces` are the parts of chunks to read: together they cover the box, and each lies inside it.
+    `buffer` (bytes) is used for reading. NaNs and infinities are counted only if the dtypes differ.
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
-    losses = NO_LOSSES
+    losses = NONE_LOST
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, buffer.nbytes)
     for near in together:
         files.read_into(near.file, near.begin, buffer[: near.end - near.begin].data)
@@ -144,12 +144,12 @@ def cast_flat(
     raw: Array,
     buffer: Array,
     cast: Cast,
-) -> CastLosses:
+) -> LostValues:
     """Do the same as `gather_flat`, with a cast. Return the losses of the cast."""
     out = raw.view(numpy_dtype(target_dtype))
     element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
     most = buffer.nbytes // itemsize
-    losses, at = NO_LOSSES, 0
+    losses, at = NONE_LOST, 0
     for file, offset, length in _stretches(pieces, itemsize):
         for done in range(0, length // itemsize, most):
             count = min(most, length // itemsize - done)
@@ -316,7 +316,7 @@ _WORDS = {4: np.uint32, 8: np.uint64}
 _PLAIN = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 
 
-def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
+def cast_ordered(out: Array, values: Array, cast: Cast) -> LostValues:
     """Write `values` into `out` as `cast_into` does. This is fast for arrays with any strides."""
     if out.dtype == values.dtype and out.itemsize in _PLAIN:
         plain: Any = _PLAIN[out.itemsize]  # numpy copies bfloat16 and its like element by element
@@ -330,7 +330,7 @@ def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
     if ours[0] == theirs[0]:
         return cast_into(out, values, cast)
     copied = _copy_of(out, values, ours[0], theirs[0])
-    losses = NO_LOSSES
+    losses = NONE_LOST
     for index in _blocks(out.shape, (ours, theirs)):
         if copied is None:
             losses += cast_into(out[index], values[index], cast)

@@ -22,8 +22,8 @@ from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed
 from zerotools.jobs.imports.deepspeed_optimizer import read_missing
-from zerotools.jobs.imports.programs.program_arguments import Recipe
-from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, read_recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, translate_settings
 from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS
 from zerotools.jobs.imports.reading.config_reader import Claim, Claims, ConfigReading, claims_of_job
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
@@ -115,14 +115,14 @@ class Imported:
 def import_configs(
     job: JobFile | None,
     *,
-    recipe: Recipe | None = None,
+    run: RunSettings | None = None,
     deepspeed: Document | None = None,
     accelerate: Document | None = None,
     load: Load | None = None,
     release: Release = NEWEST,
     reads_files: bool = True,
 ) -> Imported:
-    """Combine the job file, the configs and the arguments in `recipe` into one job.
+    """Combine the job file, the configs and the settings `run` into one job.
 
     `load` reads the DeepSpeed config file that the accelerate config names. `release` is the
     DeepSpeed version that the job's Python has. Without `reads_files` the config of the model is
@@ -136,7 +136,7 @@ def import_configs(
     base_dir = None if not reads_files else Path.cwd() if job is None else job.base_dir
     claims, findings = claims_of_job(tree, source), Findings()
     deepspeed = _configured(tree, source, deepspeed, findings)
-    arguments = None if recipe is None else read_recipe(recipe, claims, findings)
+    arguments = None if run is None else translate_settings(run, claims, findings)
     if accelerate is not None:
         launched = read_accelerate(accelerate, claims, findings, release)
         deepspeed = _chosen(deepspeed, launched, load, findings)
@@ -146,8 +146,8 @@ def import_configs(
         read_batch_of(arguments)
     for_deepspeed = None
     if deepspeed is not None:
-        if recipe is not None and recipe.defaults:
-            _leave_schedule(recipe, deepspeed, claims, findings)
+        if run is not None and run.defaults:
+            _leave_schedule(run, deepspeed, claims, findings)
         hidden = hidden_size(_with_model(tree, claims), base_dir)
         for_deepspeed = read_deepspeed(
             deepspeed, claims, findings, hidden_size=hidden, release=release
@@ -157,10 +157,10 @@ def import_configs(
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
-    if recipe is not None and recipe.program is not None:
-        findings.differs += training_differences(tree, findings.rows, recipe.program.name)
+    if run is not None and run.program is not None:
+        findings.differs += training_differences(tree, findings.rows, run.program.name)
     spec: JobSpec | None = None
-    data_key = "data.text" if recipe is None else recipe.data_key
+    data_key = "data.text" if run is None else run.data_key
     missing = tuple(_missing(tree, data_key)) if job is None else ()
     if not findings.wrong:
         spec, refusal = _judge(_completed(tree, missing), source, base_dir, origins)
@@ -239,13 +239,13 @@ def _configured(
 
 
 def _leave_schedule(
-    recipe: Recipe, deepspeed: Document, claims: Claims, findings: Findings
+    run: RunSettings, deepspeed: Document, claims: Claims, findings: Findings
 ) -> None:
     """Remove the claim of the Trainer's schedule if DeepSpeed's config has a scheduler.
 
     DeepSpeed's scheduler replaces it.
     """
-    given = recipe.given.get("lr_scheduler_type")
+    given = run.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
     if given is None or kind is None:
         return

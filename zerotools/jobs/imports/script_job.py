@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, problem_of
-from zerotools.jobs.imports.programs.program_arguments import Program, Recipe
+from zerotools.jobs.imports.programs.program_arguments import Program, RunSettings
 from zerotools.jobs.imports.reading.import_report import Findings
 from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, set_key
 from zerotools.jobs.jobfile.parse import job_from_tree
@@ -23,33 +23,31 @@ _STOP = (
 
 
 def import_script(
-    job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
+    job: JobFile | None, run: RunSettings, configs: Mapping[str, Path], findings: Findings
 ) -> Imported:
-    """Return a job of engine `script` that runs the program of `recipe`.
+    """Return a job of engine `script` that runs the program of `run`.
 
     Keys that the job file `job` sets are kept. `configs` maps a config path in the program's
     command to the file that replaces it.
 
     Raises:
-        BadRequest: the recipe has no program, for example because it is a YAML.
+        BadRequest: `run` has no program, for example because it was read from a YAML file.
     """
-    program = recipe.program
+    program = run.program
     if program is None:
-        raise BadRequest(
-            f"{recipe.source}: has no command to run; give the launch line with --launch"
-        )
+        raise BadRequest(f"{run.source}: has no command to run; give the launch line with --launch")
     tree: JobTree = {} if job is None else copy.deepcopy(dict(job.tree))
     source = "the job file" if job is None else job.source
     findings.wrong += program.unknown
-    started = (row for row in recipe.findings.rows if row.key in STARTED_BY)
+    started = (row for row in run.findings.rows if row.key in STARTED_BY)
     findings.steps += (f"{row.key}: {row.why}" for row in started)
     origins: dict[str, str] = {}
-    directory = _directory(recipe, program)
-    for key, value in _keys(recipe, program, tree, directory, configs).items():
+    directory = _directory(run, program)
+    for key, value in _keys(run, program, tree, directory, configs).items():
         if look_up(tree, key) is None:
             set_key(tree, key, value)
             origins[key] = program.place
-    findings.steps += _steps(recipe, program, directory)
+    findings.steps += _steps(run, program, directory)
     spec = None
     try:
         spec = job_from_tree(tree, source=source, base_dir=directory)
@@ -60,18 +58,18 @@ def import_script(
     return Imported(in_order(tree), origins, spec, (), findings, None, problem_of(findings))
 
 
-def _directory(recipe: Recipe, program: Program) -> Path:
+def _directory(run: RunSettings, program: Program) -> Path:
     """Return the start directory of the program: the working directory, or the directory of the
     script if the program exists only there.
     """
-    here, beside = Path.cwd(), Path.cwd() / recipe.beside
+    here, beside = Path.cwd(), Path.cwd() / run.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()
     return beside if is_beside else here
 
 
 def _keys(
-    recipe: Recipe,
+    run: RunSettings,
     program: Program,
     tree: JobTree,
     directory: Path,
@@ -79,14 +77,14 @@ def _keys(
 ) -> dict[str, Any]:
     keys: dict[str, Any] = {"engine": "script"}
     ranks = "ranks" if look_up(tree, "device") == "cpu" else "gpus"
-    if (count := _ranks_of(recipe)) is not None:
+    if (count := _ranks_of(run)) is not None:
         keys[ranks] = count
     keys["script.command"] = _words(program.command, configs)
     keys["script.launcher"] = program.launcher
     if program.options:
         keys["script.launcher_options"] = _words(program.options, configs)
     keys["script.directory"] = str(directory)
-    output = recipe.given.get(_OUTPUT)
+    output = run.given.get(_OUTPUT)
     if output is not None and isinstance(output.value, str):
         keys["script.checkpoint_dir"] = str(directory / output.value)
     for name, value in program.env.items():
@@ -94,16 +92,16 @@ def _keys(
     return keys
 
 
-def _ranks_of(recipe: Recipe) -> Any:
+def _ranks_of(run: RunSettings) -> Any:
     """Return the number of ranks from the command, an option of accelerate or a preset; None if
     none of them states it.
     """
-    if recipe.ranks is not None:
-        return recipe.ranks.value
-    return None if recipe.accelerate is None else recipe.accelerate.tree.get("num_processes")
+    if run.ranks is not None:
+        return run.ranks.value
+    return None if run.accelerate is None else run.accelerate.tree.get("num_processes")
 
 
-def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
+def _steps(run: RunSettings, program: Program, directory: Path) -> list[str]:
     steps = []
     file = next((word for word in program.command if word.endswith(".py")), None)
     if file is not None and not (directory / file).exists():
@@ -111,8 +109,8 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
             f"{file} is not in {directory}: set script.directory to its directory, or import "
             "from there"
         )
-    launcher = recipe.launcher or ("accelerate" if program.launcher == "accelerate" else "")
-    if launcher and _ranks_of(recipe) is None:
+    launcher = run.launcher or ("accelerate" if program.launcher == "accelerate" else "")
+    if launcher and _ranks_of(run) is None:
         steps.append(f"{launcher} takes every GPU: set gpus; without it the job has one")
     steps.append(_STOP.format(name=program.name))
     return steps

@@ -47,7 +47,7 @@ def shard_size_of(spec: JobSpec) -> int | None:
 
 
 def _accumulate(spec: JobSpec) -> str | None:
-    per_rank = spec.train.batch_size // spec.shares
+    per_rank = spec.train.batch_size // spec.data_ranks
     if spec.engine != "torch" or (spec.train.micro_batch_size or per_rank) >= per_rank:
         return None
     return spec.train.accumulate or (SHARDED if spec.zero.stage >= 2 else LOCAL)

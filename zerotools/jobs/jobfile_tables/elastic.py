@@ -41,7 +41,7 @@ def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
     if spec.train.micro_batch_size is not None:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
-    together = spec.zero.share_ranks
+    together = spec.zero.same_data_ranks
     shares, most = (max(1, count // together) for count in (size, largest))
     passes = _pass_of(spec.train.batch_size, shares, most)
     train = replace(spec.train, micro_batch_size=passes)
@@ -104,7 +104,7 @@ def _check_end(spec: JobSpec, key: str, name: str, wanted: SizeRange) -> Iterato
 
 def _why_uneven(spec: JobSpec, size: int) -> str:
     batch, micro = spec.train.batch_size, spec.train.micro_batch_size
-    together = spec.zero.share_ranks
+    together = spec.zero.same_data_ranks
     if size % together:
         return f"is not a multiple of the {together} ranks that compute one sequence together"
     shares = size // together

@@ -249,10 +249,10 @@ def _check_tasks(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_batch(spec: JobSpec) -> Iterator[str]:
-    shares, batch, micro = spec.shares, spec.train.batch_size, spec.train.micro_batch_size
+    shares, batch, micro = spec.data_ranks, spec.train.batch_size, spec.train.micro_batch_size
     if spec.all_ranks < 1 or spec.size_range is not None:  # `check_sizes` reports faults of a range
         return
-    together = spec.zero.share_ranks
+    together = spec.zero.same_data_ranks
     whose = f"rank{'s' * (shares > 1)}" if together == 1 else f"group{'s' * (shares > 1)} of ranks"
     if batch % shares:
         yield f"train.batch_size = {batch}: must be divisible by the {shares} {whose}"

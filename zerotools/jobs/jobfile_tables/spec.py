@@ -293,7 +293,7 @@ class JobSpec:
             return (self.world_size,)
         train, zero = self.train, self.zero
         return wanted.sizes(
-            train.batch_size, train.micro_batch_size, zero.shard_size, zero.share_ranks
+            train.batch_size, train.micro_batch_size, zero.shard_size, zero.same_data_ranks
         )
 
     @property
@@ -302,12 +302,12 @@ class JobSpec:
         return self.world_size * self.fewest_nodes
 
     @property
-    def shares(self) -> int:
+    def data_ranks(self) -> int:
         """The number of parts into which the sequences of a step are divided.
 
         Ranks that compute the same sequences together get one part.
         """
-        return max(1, self.all_ranks // self.zero.share_ranks)
+        return max(1, self.all_ranks // self.zero.same_data_ranks)
 
     @property
     def fewest_nodes(self) -> int:

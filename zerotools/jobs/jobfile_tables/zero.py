@@ -50,7 +50,7 @@ class ZeroSpec:
     )
 
     @property
-    def share_ranks(self) -> int:
+    def same_data_ranks(self) -> int:
         """The number of ranks that compute the same sequences together."""
         return self.sequence_ranks * self.tensor_ranks
 
@@ -62,7 +62,7 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
         ranks = getattr(zero, name)
         if world_size >= 1 and world_size % ranks:
             yield f"zero.{name} = {ranks}: must divide the {_ranks(world_size)}"
-    together = zero.share_ranks
+    together = zero.same_data_ranks
     if zero.sequence_ranks > 1 and zero.tensor_ranks > 1 and world_size % together:
         yield (
             f"zero.sequence_ranks = {zero.sequence_ranks} and zero.tensor_ranks = "

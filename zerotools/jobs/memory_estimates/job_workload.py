@@ -85,7 +85,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     if spec.model.attention not in (None, AUTO, "sdpa"):
         attention = EAGER if spec.model.attention == EAGER else SHARED
     pair = 2 if spec.data.preferences else 1  # both answers
-    batch = train.micro_batch_size or max(1, train.batch_size // spec.shares)
+    batch = train.micro_batch_size or max(1, train.batch_size // spec.data_ranks)
     return MicroBatch(
         pair * batch,
         sequence,
@@ -124,7 +124,7 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
     Raises:
         BadRequest: the number does not divide the job's batch.
     """
-    together = spec.zero.share_ranks
+    together = spec.zero.same_data_ranks
     if ranks % together:
         raise BadRequest(
             f"{ranks} ranks are not a multiple of the {together} that compute the same sequences "

@@ -175,7 +175,9 @@ def _launch(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _yaml(lines: list[str], at: int) -> tuple[PageBlock | None, int]:
-    """Return accelerate's config if one begins at line `at`, and where the keys there end."""
+    """Read the lines `KEY: VALUE` that begin at line `at`. Return (accelerate's config, the line
+    after the last of them); the config is None if the keys are not accelerate's.
+    """
     end = at
     keys: set[str] = set()
     while end < len(lines) and (found := _KEY.match(lines[end])) is not None:

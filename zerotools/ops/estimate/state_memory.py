@@ -152,8 +152,10 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
-    """Yield one parameter of each group that takes the same memory, and the size of the group: most
-    blocks are equal.
+    """Yield one parameter of each set of parameters that need the same memory, and the number of
+    parameters in the set.
+
+    The blocks of a model are mostly alike, so there are few sets, and the estimate is fast.
     """
     counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
     for each in parameters:  # hundreds of times for one search: no Parameter is made for each

@@ -17,7 +17,7 @@ from zerotools.core.target import Target
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.dtype_casts import NO_LOSSES, Cast, CastLosses, numpy_cast
+from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues, numpy_cast
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
@@ -41,20 +41,20 @@ class WriteReport:
 
     bytes_written: int = 0
     files: int = 0
-    losses: dict[Key, CastLosses] = field(default_factory=dict)
+    losses: dict[Key, LostValues] = field(default_factory=dict)
     resumed: tuple[str, ...] = ()
     bytes_verified: int = 0
     manifest: Path | None = None
     notes: tuple[str, ...] = ()
 
-    def add_losses(self, key: Key, losses: CastLosses) -> None:
-        if losses != NO_LOSSES:
-            self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
+    def add_losses(self, key: Key, losses: LostValues) -> None:
+        if losses != NONE_LOST:
+            self.losses[key] = self.losses.get(key, NONE_LOST) + losses
 
     def add_noted(self, noted: Sequence[Any]) -> None:
         """Add the losses (overflows and NaN counts) of a file, read from its journal entry."""
         for name, role, *counts in noted:
-            self.add_losses(Key(name, role), CastLosses(*counts))
+            self.add_losses(Key(name, role), LostValues(*counts))
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def are_losses(noted: Any) -> bool:
     """Return whether the journal entry `noted` has the form of the losses of a complete file."""
     return isinstance(noted, list) and all(
         isinstance(each, list)
-        and len(each) == 2 + len(fields(CastLosses))
+        and len(each) == 2 + len(fields(LostValues))
         and all(isinstance(part, str) for part in each[:2])
         and all(isinstance(part, int | float) for part in each[2:])
         for each in noted

@@ -18,12 +18,12 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import HeldFiles, NeededRange, OpenFiles
 from zerotools.io.numeric.dtype_casts import (
-    NO_LOSSES,
+    NONE_LOST,
     Array,
     Cast,
-    CastLosses,
+    LostValues,
     cast_into,
-    losses_of,
+    count_lost_values,
     numpy_cast,
     numpy_dtype,
 )
@@ -39,7 +39,7 @@ from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.execution.plan import ScaledSource
 from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 
-Losses = list[tuple[Key, CastLosses]]
+Losses = list[tuple[Key, LostValues]]
 
 
 def fill_tile(
@@ -72,7 +72,7 @@ def fill_tile(
             found = []
     if counting and not is_cast:
         found = _not_finite(tile, raw)
-    return raw.data, [(key, losses) for key, losses in found if losses != NO_LOSSES]
+    return raw.data, [(key, losses) for key, losses in found if losses != NONE_LOST]
 
 
 def of_weights(tile: Tile, losses: Losses) -> Losses:
@@ -109,7 +109,7 @@ def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array
 
 def _fill(
     held: HeldFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, scratch: Scratch, cast: Cast
-) -> CastLosses:
+) -> LostValues:
     types, buffer = (tile.source_dtype, tile.target_dtype), scratch.read
     if isinstance(part, RangePart):
         return cast_flat(held, part.pieces, *types, raw, buffer, cast)
@@ -122,14 +122,14 @@ def _not_finite(tile: Tile, raw: Array) -> Losses:
     """Return the number of NaN and infinite values of each part of the tile. Most tiles have none,
     and one check of the whole buffer shows that.
     """
-    if _losses(raw, tile.target_dtype) == NO_LOSSES:
+    if _losses(raw, tile.target_dtype) == NONE_LOST:
         return []
     return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]
 
 
-def _losses(raw: Array, dtype: DType) -> CastLosses:
+def _losses(raw: Array, dtype: DType) -> LostValues:
     values = raw.view(numpy_dtype(dtype))
-    return losses_of(values, values)
+    return count_lost_values(values, values)
 
 
 LARGEST_BLOCK = 2**17
@@ -158,7 +158,7 @@ def fill_scaled(
     raw: Array,
     scratch: Scratch,
     cast: Cast,
-) -> CastLosses:
+) -> LostValues:
     """Put the elements of `box` in row-major order into the bytes `raw`, cast to `target_dtype`.
     Inputs are read in blocks that are as large as they may be, and computed with in smaller ones.
 
@@ -166,7 +166,7 @@ def fill_scaled(
         BadFile: scales that cannot be used, or values that cannot be quantised.
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
-    losses, tensor = NO_LOSSES, scaled.tensor
+    losses, tensor = NONE_LOST, scaled.tensor
     most_read, most_work = _buffer_shares(scratch.beside)
     for read in tensor.blocks_to_read(box, most_read):
         whole = tensor.scheme.needs(read)
@@ -211,7 +211,7 @@ def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
     return tuple(map(slice, inner.start, inner.stop))
 
 
-def _put(place: Array, values: Array, cast: Cast) -> CastLosses:
+def _put(place: Array, values: Array, cast: Cast) -> LostValues:
     """Cast `values` into `place`, as `cast_into` does. Transposed values are cast in the order of
     the source, because that is twice as fast.
     """

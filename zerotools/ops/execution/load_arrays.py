@@ -14,9 +14,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import (
-    NO_LOSSES,
+    NONE_LOST,
     Array,
-    CastLosses,
+    LostValues,
     check_castable,
     numpy_dtype,
 )
@@ -71,9 +71,9 @@ def load_tensors(
 
 
 def _refuse_overflow(found: Losses, dtypes: Mapping[Key, DType]) -> None:
-    lost: dict[Key, CastLosses] = {}
+    lost: dict[Key, LostValues] = {}
     for key, losses in found:
-        lost[key] = lost.get(key, NO_LOSSES) + losses
+        lost[key] = lost.get(key, NONE_LOST) + losses
     if not lost:
         return
     worst = "; ".join(

@@ -23,7 +23,7 @@ from zerotools.io.files.crc32 import combine_crc32, of_zeros
 from zerotools.io.files.open_files import OpenFiles, copy_bytes
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.dtype_casts import NO_LOSSES, Cast, CastLosses
+from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.output.journal import Journal
 from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
@@ -69,7 +69,7 @@ class Writer:
         self._cast = cast
         self._cut = cut
         self._crcs: dict[str, list[ChecksummedRange]] = {}
-        self._losses: dict[str, dict[Key, CastLosses]] = {}
+        self._losses: dict[str, dict[Key, LostValues]] = {}
         self._finishing: list[Future[None]] = []
         self._unflushed = 0
 
@@ -97,7 +97,7 @@ class Writer:
         file = written.file
         for key, losses in written.losses:
             lost = self._losses.setdefault(file, {})
-            lost[key] = lost.get(key, NO_LOSSES) + losses
+            lost[key] = lost.get(key, NONE_LOST) + losses
         if self._target.files[file].checksums:
             part = ChecksummedRange(written.offset, written.length, written.crc)
             self._crcs.setdefault(file, []).append(part)

@@ -29,7 +29,7 @@ UNCLAIMED = -1
 """In a strip, bytes that are in no tensor: headers and padding."""
 MOST_PROBLEMS = 100
 
-Segment = tuple[int, int, int]
+TensorBytes = tuple[int, int, int]
 """Begin and end in bytes of a file, and the index of a tensor."""
 
 
@@ -59,7 +59,7 @@ def picture_contents(
     missing = set(inspection.missing)
     names = sorted({*checkpoint.files, *missing})
     number = {name: index for index, name in enumerate(names)}
-    segments, spans = _segments((tensor for _, tensor in tensors), number)
+    tensor_bytes, file_ranges = _tensor_bytes((tensor for _, tensor in tensors), number)
     group_of = {name: n for n, group in enumerate(training.groups) for name in group.params}
     incomplete, affected = set(inspection.incomplete), set(inspection.affected)
     cells = max(FEWEST_CELLS, min(MOST_CELLS, ALL_CELLS // max(1, len(names))))
@@ -86,7 +86,7 @@ def picture_contents(
                 tensor.numel,
                 tensor.nbytes,
                 group_of.get(key.name, -1),
-                spans[index],
+                file_ranges[index],
                 key not in incomplete,
             ]
             for index, (key, tensor) in enumerate(tensors)
@@ -97,7 +97,7 @@ def picture_contents(
                 checkpoint.files.get(name, 0),
                 None
                 if name in missing
-                else strip(segments[index], checkpoint.files.get(name, 0), cells),
+                else strip(tensor_bytes[index], checkpoint.files.get(name, 0), cells),
                 name in affected,
             ]
             for index, name in enumerate(names)
@@ -157,12 +157,14 @@ def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -
     }
 
 
-def _segments(
+def _tensor_bytes(
     tensors: Iterable[Tensor], number: dict[str, int]
-) -> tuple[dict[int, list[Segment]], list[list[list[int]]]]:
-    """Return the segments of each file, and for each tensor the spans of its files."""
-    segments: dict[int, list[Segment]] = defaultdict(list)
-    spans = []
+) -> tuple[dict[int, list[TensorBytes]], list[list[list[int]]]]:
+    """Return two values: file index -> the byte ranges of tensors in the file; and for each tensor,
+    the ranges `[first, last]` of the indexes of its files.
+    """
+    tensor_bytes: dict[int, list[TensorBytes]] = defaultdict(list)
+    file_ranges = []
     for index, tensor in enumerate(tensors):
         files = set()
         for chunk in tensor.chunks:
@@ -170,13 +172,13 @@ def _segments(
                 continue
             files.add(file)
             length = chunk.extent(tensor.dtype)
-            segments[file].append((chunk.offset, chunk.offset + length, index))
-        spans.append(list(_spans(sorted(files))))
-    return segments, spans
+            tensor_bytes[file].append((chunk.offset, chunk.offset + length, index))
+        file_ranges.append(list(_index_ranges(sorted(files))))
+    return tensor_bytes, file_ranges
 
 
-def _spans(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Yield `[first, last]` of each run of consecutive numbers."""
+def _index_ranges(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield `[first, last]` for each run of consecutive numbers in the sorted `numbers`."""
     begin = 0
     for place in range(1, len(numbers) + 1):
         if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
@@ -184,14 +186,17 @@ def _spans(numbers: Sequence[int]) -> Iterator[list[int]]:
             begin = place
 
 
-def strip(segments: Iterable[Segment], size: int, cells: int) -> list[int]:
-    """Return the strip of a file of `size` bytes: pairs of a number of cells, and the index of the
-    tensor with most bytes in these cells, or UNCLAIMED. The numbers of cells add up to `cells`."""
+def strip(tensor_bytes: Iterable[TensorBytes], size: int, cells: int) -> list[int]:
+    """Return a picture of a file of `size` bytes as a row of `cells` cells of equal size.
+
+    The result alternates the number of equal neighbouring cells and their value. The value is the
+    index of the tensor with the most bytes in the cell, or UNCLAIMED.
+    """
     if not size:
         return [cells, UNCLAIMED]
     most: list[tuple[float, int]] = [(0.0, UNCLAIMED)] * cells
     width = size / cells
-    for begin, end, tensor in segments:
+    for begin, end, tensor in tensor_bytes:
         for cell in range(int(begin / width), min(cells, int(max(begin, end - 1) / width) + 1)):
             held = min(end, (cell + 1) * width) - max(begin, cell * width)
             if held > most[cell][0]:

@@ -170,7 +170,9 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
-    """Return the prefix of every name of the job's model in `names`; empty if they have none."""
+    """Return the prefix that `names` have before all names of the job's weights, such as `module.`;
+    "" without a common prefix.
+    """
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:

@@ -27,7 +27,7 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Checksum, FilePlan
 from zerotools.formats import format_of
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.dtype_casts import NO_LOSSES, CastLosses
+from zerotools.io.numeric.dtype_casts import NONE_LOST, LostValues
 from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.marker import marker_text
 from zerotools.io.output.store_staging import FarStaging, check_far_destination
@@ -185,12 +185,12 @@ class _Upload:
         return [name for name in names if name not in last], last
 
     def _send(self, name: str) -> None:
-        lost: dict[Key, CastLosses] = {}
+        lost: dict[Key, LostValues] = {}
 
         def note(count: int, losses: Losses) -> None:
             with self._lock:
                 for key, each in losses:
-                    lost[key] = lost.get(key, NO_LOSSES) + each
+                    lost[key] = lost.get(key, NONE_LOST) + each
                 self._on_bytes(count)
 
         plan, digest = self._files[name], hashlib.sha256()

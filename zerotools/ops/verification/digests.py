@@ -1,14 +1,14 @@
-"""The digest of a tensor: a tree of blocks over its elements, independent of their files.
+"""The digest of a tensor: a hash over blocks of its elements, independent of the files they are in.
 
-The elements are taken in row-major order as little-endian bytes, and cut into blocks of
-BLOCK_ELEMENTS; the last may be shorter, and a tensor without elements has no block. The digest of a
-block is XXH3 with 128 bits and seed 0, in its canonical form of 16 bytes, high bytes first. The
-digest of the tensor is that of the digests of its blocks, concatenated, in hexadecimal. That of a
-file is the digest of its bytes as a tensor of uint8.
+The elements are taken in row-major order as little-endian bytes, and divided into blocks of
+BLOCK_ELEMENTS. The last block may be shorter, and a tensor without elements has no block. The
+digest of a block is XXH3 with 128 bits and seed 0, in its canonical form of 16 bytes, high bytes
+first. The digest of the tensor is the XXH3 of its blocks' digests, concatenated, in hexadecimal.
+The digest of a file is the digest of its bytes as a tensor of uint8.
 
-Every tensor has the digest of its bytes. One of floating-point numbers has also those of its
-values in bfloat16 and in float16, rounded to nearest even, with every NaN as NAN_BITS: an export in
-16 bits has one of them.
+Every tensor has the digest of its bytes. A tensor of floating-point numbers has two more: those of
+its values cast to bfloat16 and to float16, rounded to nearest even, with NAN_BITS for every NaN. So
+an export in 16 bits can be compared with a checkpoint in fp32.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ NAN_BITS = {BFLOAT16: 0x7FC0, FLOAT16: 0x7E00}
 
 @dataclass(frozen=True, slots=True)
 class TensorDigest:
-    """The digest of a tensor's bytes, and those of its casts by the name of the type, all in
-    hexadecimal.
+    """The digests of one tensor, in hexadecimal.
+
+    Attributes:
+        digest: the digest of the tensor's bytes.
+        casts: name of a 16-bit dtype -> the digest of the tensor after a cast to it.
     """
 
     dtype: DType
@@ -51,7 +54,7 @@ def block_hasher() -> Any:
 
 
 def of_blocks(blocks: Iterable[bytes]) -> str:
-    """Return the digest of a tensor from those of its blocks, in hexadecimal."""
+    """Return the digest of a tensor, in hexadecimal, from the digests of its blocks."""
     whole = xxhash.xxh3_128()
     for block in blocks:
         whole.update(block)
@@ -67,10 +70,13 @@ def digests_of(
     cast: Cast = numpy_cast,
     casts: bool = True,
 ) -> dict[Key, TensorDigest]:
-    """Return the digests of the tensors `keys`, and with `casts`, those of their casts.
+    """Return the digest of each tensor in `keys`.
 
-    `on_bytes` is called with the number of bytes of tensors that are done. `cast` equals numpy's
-    for every value except NaN.
+    Args:
+        on_bytes: called with the number of bytes of tensors that are done.
+        cast: the function that casts to 16 bits. Except for NaN, it must give the same bits as
+            `numpy_cast`.
+        casts: also compute the digests of each floating-point tensor cast to 16 bits.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.

@@ -212,8 +212,12 @@ def _adapter_of_hub(
     base: Checkpoint,
     table: FormatTable,
 ) -> tuple[Checkpoint, list[AdapterTensor], Mapping[str, Any]]:
-    """Return the adapter `tensors` of `held` and its config, in the layout that a model of the Hub
-    has."""
+    """Convert an adapter to the names and shapes that it has for a model of the Hugging Face Hub.
+
+    `tensors` are the adapter's tensors in the checkpoint `held`, and `config` is its config. `base`
+    is the base model. Return the converted checkpoint, its adapter tensors, and the converted
+    config.
+    """
     beside = {name: each for name, each in base.model_sidecars.items() if name == CONFIG}
     alone = replace(saved_tensors(held, tensors), model_sidecars=beside)
     found = mapped_checkpoint(alone, MapRequest(to=HUB), training_of(held, table))

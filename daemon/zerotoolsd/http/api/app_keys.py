@@ -18,7 +18,7 @@ TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobRequests] = web.AppKey("service")
 PAGE: web.AppKey[JobPage] = web.AppKey("page")
 PEOPLE: web.AppKey[UserDirectory] = web.AppKey("people")
-TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")
+USER_LOCK: web.AppKey[PerUserLock] = web.AppKey("user_lock")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 """Key of the mapping from each route's handler to its `Action`."""

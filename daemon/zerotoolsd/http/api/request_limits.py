@@ -68,12 +68,14 @@ class PerUserLock:
         self._inside: dict[int, int] = {}
 
     @asynccontextmanager
-    async def turn(self, uid: int) -> AsyncIterator[None]:
-        """Wait for a free slot of the user, and hold it inside the context."""
-        slot = self._slots.setdefault(uid, asyncio.Semaphore(self._at_once))
+    async def slot(self, uid: int) -> AsyncIterator[None]:
+        """Return a context that one request of the user `uid` holds. At most `at_once` requests of
+        a user are inside at a time; others wait.
+        """
+        free = self._slots.setdefault(uid, asyncio.Semaphore(self._at_once))
         self._inside[uid] = self._inside.get(uid, 0) + 1
         try:
-            async with slot:
+            async with free:
                 yield
         finally:
             self._inside[uid] -= 1

@@ -12,7 +12,7 @@ from zerotoolsd.http.api.app_keys import (
     RIGHTS,
     SERVICE,
     TOKENS,
-    TURNS,
+    USER_LOCK,
     JobPage,
     NoPage,
 )
@@ -94,7 +94,7 @@ def make_app(
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or UserDirectory()
     app[PAGE] = page or NoPage()
-    app[TURNS] = PerUserLock()
+    app[USER_LOCK] = PerUserLock()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens

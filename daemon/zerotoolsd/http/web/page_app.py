@@ -21,7 +21,7 @@ from aiohttp.typedefs import Middleware
 import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
+from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, USER_LOCK
 from zerotoolsd.http.api.problems import problem_response, problems
 from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.http.api.request_validation import routes_of
@@ -80,7 +80,7 @@ def make_page_app(
     """
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
     app = web.Application(middlewares=middlewares, client_max_size=request_validation.LARGEST_BODY)
-    app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, PerUserLock()
+    app[SERVICE], app[RIGHTS], app[PEOPLE], app[USER_LOCK] = service, rights, people, PerUserLock()
     app[SESSIONS] = sessions
     app[PICTURES] = PictureDocuments()
     actions = {route.handler: action for route, action in ROUTES}

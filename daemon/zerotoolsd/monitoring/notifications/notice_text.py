@@ -18,11 +18,11 @@ from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConfig
-from zerotoolsd.monitoring.notifications.webhooks import place_of
+from zerotoolsd.monitoring.notifications.webhooks import host_of
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.stored_values import one_line
-from zerotoolsd.queue.tables.notice_outbox import COMMAND, PLACE, WEBHOOK, Notice
+from zerotoolsd.queue.tables.notice_outbox import COMMAND, DESTINATION, WEBHOOK, Notice
 from zerotoolsd.supervisor.heartbeats.stall_detector import format_duration
 
 STALLED, FIRST_STEP = "stalled", "first_step"
@@ -139,15 +139,15 @@ class JobNotices:
             tree = self._body(notice, title, why, [], key, now)
             yield _notice(key, os.geteuid(), MACHINE_JOB, channel, target, tree)
 
-    def sample(self, notice: str, place: str, now: float) -> Notice:
+    def sample(self, notice: str, destination: str, now: float) -> Notice:
         """Return an example of a notice for the place of this name. It concerns no job."""
         is_of_machine = notice in (MEMORY_SHORT, DISK_SHORT)
         who = self._host if is_of_machine else f"job 0 (example) on {self._host}"
         title = f"{who} {_WORDS[notice]}"
         why = "this is a test of zerotools notify"
-        key = _key(MACHINE_JOB, now, notice, PLACE, place)
+        key = _key(MACHINE_JOB, now, notice, DESTINATION, destination)
         tree = self._body(notice, title, why, [], key, now)
-        return _notice(key, os.geteuid(), MACHINE_JOB, PLACE, place, tree)
+        return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:
         """Return whether any recipient gets this notice. None as the job: a notice of the
@@ -160,11 +160,11 @@ class JobNotices:
         """Yield channel and target of each recipient. Each address gets the notice once, by the
         place that has it if there is one: only a place can sign messages.
         """
-        places = [place for place in self._config.places if notice in place.on]
+        places = [destination for destination in self._config.places if notice in destination.on]
         addresses = set[object]()
-        for place in places:
-            if place.url is None or _add_address(place.url, addresses):
-                yield PLACE, place.name
+        for destination in places:
+            if destination.url is None or _add_address(destination.url, addresses):
+                yield DESTINATION, destination.name
         ours = self._config.webhook if notice in self._config.on else None
         if ours is not None and _add_address(ours, addresses):
             yield WEBHOOK, ours
@@ -274,7 +274,7 @@ def _add_address(url: str, addresses: set[object]) -> bool:
     words.
     """
     parts = urlsplit(url)
-    address = (*place_of(url), parts.path or "/", parts.query)
+    address = (*host_of(url), parts.path or "/", parts.query)
     is_new = address not in addresses
     addresses.add(address)
     return is_new

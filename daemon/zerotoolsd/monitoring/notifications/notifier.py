@@ -17,10 +17,10 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.destinations import DestinationSender, try_destinations
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
-from zerotoolsd.monitoring.notifications.places import PlaceSender, try_places
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.monitoring.notifications.shortage_watch import Shortages, ShortageWatch
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
@@ -28,7 +28,7 @@ from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retry_rules import part_of_wait
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.tables.notice_outbox import COMMAND, PLACE, WEBHOOK, Notice, Outbox
+from zerotoolsd.queue.tables.notice_outbox import COMMAND, DESTINATION, WEBHOOK, Notice, Outbox
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 OUTBOX_SECONDS = 1.0
@@ -57,7 +57,7 @@ class JobNotifier:
         senders: dict[str, NoticeSender] = {
             WEBHOOK: self._web,
             COMMAND: CommandRunner(config.timeout_seconds, users),
-            PLACE: PlaceSender(config, self._web),
+            DESTINATION: DestinationSender(config, self._web),
         }
         self.courier = NoticeDelivery(store.outbox, config, senders)
         self._store = store
@@ -83,11 +83,11 @@ class JobNotifier:
     def _newest(self, job: JobRow) -> AttemptRow | None:
         return next(reversed(self._store.attempts(job.id)), None)
 
-    async def try_places(
+    async def try_destinations(
         self, names: Collection[str], kinds: Collection[str]
     ) -> list[dict[str, Any]]:
         """Send examples of notices to the configured places; see `places.try_places`."""
-        return await try_places(self._config, self._web, self._notices, names, kinds)
+        return await try_destinations(self._config, self._web, self._notices, names, kinds)
 
     async def keep_up(self) -> None:
         """Deliver notices until this task is cancelled; the next daemon repeats unfinished

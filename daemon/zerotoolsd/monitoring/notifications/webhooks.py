@@ -24,7 +24,7 @@ from aiohttp.abc import AbstractResolver
 
 import zerotools
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig, service_of
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig, service_of
 from zerotoolsd.monitoring.notifications.message_formats import (
     ANSWERS_IN_BODY,
     REQUESTS,
@@ -142,7 +142,7 @@ class WebhookSender:
         """
         if (why := why_refused(notice.target, self._config)) is not None:
             raise NotDelivered(why)
-        _, host, _ = place_of(notice.target)
+        _, host, _ = host_of(notice.target)
         try:
             if _is_address(host):  # aiohttp looks up names alone
                 check_address(host, host, self._config)
@@ -151,13 +151,15 @@ class WebhookSender:
         resolver = CheckedResolver(self._config, self._look_up)
         return await self._try(notice, service_of(notice.target), notice.target, None, resolver)
 
-    async def send_to(self, place: NoticePlace, notice: Notice) -> str:
+    async def send_to(self, destination: NoticeDestination, notice: Notice) -> str:
         """Send the notice to `place` once, as `send` does.
 
         The administrator has given its address, so it may lead to any network.
         """
         resolver = CheckedResolver(None, self._look_up)
-        return await self._try(notice, place.kind, place.url or "", place.secret, resolver)
+        return await self._try(
+            notice, destination.kind, destination.url or "", destination.secret, resolver
+        )
 
     async def _try(
         self,
@@ -261,7 +263,7 @@ class ForbiddenAddress(OSError):
     """The administrator does not allow notices to this address."""
 
 
-def place_of(url: str) -> tuple[str, str, int]:
+def host_of(url: str) -> tuple[str, str, int]:
     """Return the scheme, host and port of `url`; an entry of `notify.allow` may lack the scheme."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = (parts.hostname or "").rstrip(".")
@@ -270,10 +272,10 @@ def place_of(url: str) -> tuple[str, str, int]:
 
 def why_refused(url: str, config: NotifyConfig) -> str | None:
     """Return the reason why nothing is sent to `url`; None if its host may be looked up."""
-    places = [place_of(entry) for entry in config.allow]
+    places = [host_of(entry) for entry in config.allow]
     if config.webhook is not None:
-        places.append(place_of(config.webhook))
-    scheme, host, port = place_of(url)
+        places.append(host_of(config.webhook))
+    scheme, host, port = host_of(url)
     if (scheme, host, port) in places:
         return None
     if not places:
@@ -298,7 +300,7 @@ def check_address(host: str, address: str, config: NotifyConfig) -> None:
 
 def _is_named(found: IPv4Address | IPv6Address, allow: Sequence[str]) -> bool:
     """Return whether the address `found` itself is an entry of the administrator's list `allow`."""
-    return str(found) in {place_of(entry)[1] for entry in allow}
+    return str(found) in {host_of(entry)[1] for entry in allow}
 
 
 def why_job_refused(notify: NotifySpec, config: NotifyConfig) -> str | None:

@@ -1,10 +1,10 @@
-"""The waiting jobs, grouped by need. A scheduler pass checks one need instead of every single
-job.
+"""The waiting jobs, grouped by the resources that they need. A scheduler pass checks each group
+instead of every job.
 
-Ten thousand jobs have a few dozen different needs. In each group, jobs with the highest
-priority come first, and among these the oldest (`Request.turn`). Jobs behind a waiting job
-are not checked, unless they may borrow resources that are reserved for others. For that they
-must end in time (`scheduler`).
+Ten thousand jobs have only a few dozen different needs. In each group, jobs with the highest
+priority come first, and among these the oldest (`Request.user_order`). If the first job of a group
+must wait, the jobs after it are not checked. The exception are jobs that may borrow resources
+reserved for others, because they end before the reservation begins (`scheduler`).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from zerotoolsd.queue.scheduling.requests import (
     ResourceNeed,
     order_of,
     priority_of,
-    turns_before,
+    user_order_limit,
 )
 
 
 class Group:
-    """The waiting jobs of one user with the same need, in ascending order of `Request.turn`.
+    """The waiting jobs of one user with the same need, in ascending order of `Request.user_order`.
     Each job takes 16 bytes.
     """
 
     def __init__(self, need: ResourceNeed, uid: int = 0) -> None:
         self.need = need
         self.uid = uid
-        self.turns = array("q")
+        self.user_orders = array("q")
         self._lasts = array("d")
 
     def add(self, request: Request) -> None:
-        """Insert a job into the group, in the order of the turns."""
-        place = bisect_left(self.turns, request.turn)
-        self.turns.insert(place, request.turn)
+        """Insert a job into the group, at its place in the order."""
+        place = bisect_left(self.user_orders, request.user_order)
+        self.user_orders.insert(place, request.user_order)
         self._lasts.insert(place, math.inf if request.lasts is None else request.lasts)
 
-    def remove(self, turn: int) -> None:
-        """Remove the job with this turn from the group."""
-        place = bisect_left(self.turns, turn)
-        del self.turns[place], self._lasts[place]
+    def remove(self, user_order: int) -> None:
+        """Remove the job with the order number `user_order` from the group."""
+        place = bisect_left(self.user_orders, user_order)
+        del self.user_orders[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
         """Return the longest time, in seconds, that the job at index `place` holds its
@@ -58,7 +58,7 @@ class Group:
         `latest` if it started `now`; None if none exists.
         """
         if latest == math.inf:
-            return place if place < len(self.turns) else None
+            return place if place < len(self.user_orders) else None
         if latest < now:
             return None
         lasts = self._lasts
@@ -83,16 +83,16 @@ class PendingQueue:
             key = request.need, request.uid
             group = self._groups.setdefault(key, Group(*key))
             group.add(request)
-            self._place_of[request.job_id] = group, request.turn
+            self._place_of[request.job_id] = group, request.user_order
 
     def remove(self, job_id: int) -> None:
         """Remove the job `job_id`. Do nothing if it does not wait."""
         place = self._place_of.pop(job_id, None)
         if place is None:
             return
-        group, turn = place
-        group.remove(turn)
-        if not group.turns:
+        group, user_order = place
+        group.remove(user_order)
+        if not group.user_orders:
             del self._groups[group.need, group.uid]
 
     def need_of(self, job_id: int) -> ResourceNeed | None:
@@ -128,13 +128,15 @@ class PendingQueue:
         found = self._place_of.get(job_id)
         if found is None:
             return None
-        own, turn = found
+        own, user_order = found
         groups = self.groups(gpus=own.need.gpus is not None)
         before: int = sum(
-            bisect_left(each.turns, turns_before(turn, self.rank(each), self.rank(own)))
+            bisect_left(
+                each.user_orders, user_order_limit(user_order, self.rank(each), self.rank(own))
+            )
             for each in groups
         )
-        return before + 1, sum(len(group.turns) for group in groups)
+        return before + 1, sum(len(group.user_orders) for group in groups)
 
     def groups(self, *, gpus: bool) -> list[Group]:
         """Return the groups with jobs that need GPUs (`gpus` is True), or the groups with jobs
@@ -145,7 +147,7 @@ class PendingQueue:
     @property
     def highest_priority(self) -> int | None:
         """Return the highest priority of a waiting job; None if no job waits."""
-        first = min((each.turns[0] for each in self._groups.values()), default=None)
+        first = min((each.user_orders[0] for each in self._groups.values()), default=None)
         return None if first is None else priority_of(first)
 
     @property
@@ -162,7 +164,7 @@ class PendingQueue:
         """Return the number of jobs of each user that wait for GPUs: uid to number."""
         found: dict[int, int] = {}
         for group in self.groups(gpus=True):
-            found[group.uid] = found.get(group.uid, 0) + len(group.turns)
+            found[group.uid] = found.get(group.uid, 0) + len(group.user_orders)
         return found
 
     @property

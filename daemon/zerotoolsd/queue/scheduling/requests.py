@@ -78,7 +78,7 @@ class Request:
     uid: int = 0
 
     @property
-    def turn(self) -> int:
+    def user_order(self) -> int:
         """Return a number by which the waiting jobs of one user are sorted, ascending: higher
         priority first, then the older job.
         """
@@ -91,41 +91,43 @@ _RANKS = 2**32
 """A number larger than the rank of any user."""
 
 
-def order_of(turn: int, rank: int) -> int:
+def order_of(user_order: int, rank: int) -> int:
     """Return a number by which the waiting jobs of all users are sorted, ascending.
 
-    It depends on the priority, then on the rank of the user (`fair_share`; the smaller rank
-    comes first), then on the age of the job. `job_of` accepts this number, too.
+    It depends on the priority, then on the rank of the user (`fair_share`; the smaller rank comes
+    first), then on the age of the job. `job_of` accepts this number, too.
     """
-    return ((turn // _IDS) * _RANKS + rank) * _IDS + turn % _IDS
+    return ((user_order // _IDS) * _RANKS + rank) * _IDS + user_order % _IDS
 
 
-def turns_before(turn: int, rank: int, own_rank: int) -> int:
-    """Return a limit for the turns of a user with the rank `rank`: jobs with smaller turns come
-    before the job with `turn`.
+def user_order_limit(user_order: int, rank: int, own_rank: int) -> int:
+    """Return the number below which a user's jobs start before the job with `user_order`.
 
-    `own_rank` is the rank of the user of the job with `turn`.
+    `rank` is the rank of the user in the fair-share order, and `own_rank` the rank of the user of
+    the job with `user_order`.
     """
     if rank == own_rank:
-        return turn
-    return (turn // _IDS + (rank < own_rank)) * _IDS
+        return user_order
+    return (user_order // _IDS + (rank < own_rank)) * _IDS
 
 
-def job_of(turn: int) -> int:
-    """Return the number of the job with the turn `turn`."""
-    return turn % _IDS
+def job_of(user_order: int) -> int:
+    """Return the number of the job with this `user_order`."""
+    return user_order % _IDS
 
 
-def priority_of(turn: int) -> int:
-    """Return the priority of the job with the turn `turn`."""
-    return -(turn // _IDS)
+def priority_of(user_order: int) -> int:
+    """Return the priority of the job with this `user_order`."""
+    return -(user_order // _IDS)
 
 
-def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """Return the request of the job with the turn `turn`, which has this need, duration in
-    seconds and user.
+def request_at(user_order: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
+    """Return the request of the job with this `user_order`, need, longest duration in seconds, and
+    user.
     """
-    return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
+    return Request(
+        job_id=user_order % _IDS, need=need, lasts=lasts, priority=priority_of(user_order), uid=uid
+    )
 
 
 ATTENTION_CAPABILITIES = {

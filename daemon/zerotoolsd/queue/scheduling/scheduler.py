@@ -153,7 +153,7 @@ class _Walk:
 
     def _head(self, group: Group, place: int) -> tuple[int, int, int, Group]:
         # Two groups have no job in common, so the third is never compared.
-        return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
+        return order_of(group.user_orders[place], self._line.rank(group)), place, id(group), group
 
     def next(self) -> tuple[Request, Group, int, int] | None:
         """Return the next job: its request, its group, its index in the group, and its position
@@ -167,7 +167,7 @@ class _Walk:
         if not self._heads:
             return None
         order, place, _, group = heapq.heappop(self._heads)
-        request = request_at(group.turns[place], group.need, group.lasts(place), group.uid)
+        request = request_at(group.user_orders[place], group.need, group.lasts(place), group.uid)
         try:
             self._touch(request.job_id)
         except Exception as error:  # of whatever kind: that job is set aside

@@ -12,7 +12,7 @@ from typing import Any
 
 RunSql = Callable[..., sqlite3.Cursor]
 
-WEBHOOK, COMMAND, PLACE = "webhook", "command", "place"
+WEBHOOK, COMMAND, DESTINATION = "webhook", "command", "place"
 DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
 """Ways in which a notice can end, which are counted. Dropped: too many notices waited. Expired:
 its delivery took too long.

@@ -50,7 +50,7 @@ class UsageAccounting:
         return list(cursor.execute(what, (first, until)))
 
     def in_all(self) -> dict[int, float]:
-        """Return the sum of all GPU-seconds that were ever booked: uid to GPU-seconds."""
+        """Return the total of all GPU-seconds ever booked for each user, as uid -> GPU-seconds."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))

@@ -1,7 +1,7 @@
 """The check that the daemon can watch a process that a user started by hand.
 
-The check runs in a process of that user, because /proc shows the command, directory and environment
-only of the user's processes.
+The check runs in a process of that user: /proc lets a process read the working directory and the
+environment only of processes of its own user.
 """
 
 from __future__ import annotations

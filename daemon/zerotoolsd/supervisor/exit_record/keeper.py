@@ -68,7 +68,7 @@ def run_keeper(
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),
-        ReservedRecord(Path(ENDED), plan.processes) if plan.follows else None,
+        ReservedRecord(Path(ENDED), plan.processes) if plan.has_final_tasks else None,
         group,
     )
     ledger = RankLedger(plan.processes, Path(LEDGER))

@@ -39,12 +39,12 @@ class Batches:
         """Return the `count` examples that begin at position `first` of the run."""
         return [self.pool.example(self.number(first + offset)) for offset in range(count)]
 
-    def share(self, first: int, batch_size: int, rank: int, world_size: int) -> RankBatch:
+    def rank_batch(self, first: int, batch_size: int, rank: int, world_size: int) -> RankBatch:
         """Return the examples of rank `rank` in the batch that begins at position `first` of the
         run.
         """
         numbers = [self.number(first + offset) for offset in range(batch_size)]
-        begin, count = rank_share(0, batch_size, rank, world_size)
+        begin, count = rank_part(0, batch_size, rank, world_size)
         return RankBatch(
             [self.pool.example(number) for number in numbers[begin : begin + count]],
             sum(self.pool.predicted(number) for number in numbers),
@@ -52,7 +52,7 @@ class Batches:
         )
 
 
-def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
+def rank_part(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
     """Return (first position, number of positions) of the part that one rank gets of the batch
     that begins at position `first`.
     """
@@ -83,7 +83,7 @@ class Prefetch:
     ) -> None:
         self._reader.shutdown(cancel_futures=True)
 
-    def share(self, first: int) -> RankBatch:
+    def rank_batch(self, first: int) -> RankBatch:
         """Return this rank's examples in the batch that begins at position `first` of the run.
 
         Raises:
@@ -91,10 +91,10 @@ class Prefetch:
         """
         known = self._ahead
         found = known[1] if known is not None and known[0] == first else self._read(first)
-        share = found.result()
+        batch = found.result()
         following = first + self._whose[0]
         self._ahead = (following, self._read(following))
-        return share
+        return batch
 
     def _read(self, first: int) -> Future[RankBatch]:
-        return self._reader.submit(self._batches.share, first, *self._whose)
+        return self._reader.submit(self._batches.rank_batch, first, *self._whose)

@@ -451,7 +451,7 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
         Unsupported: the job requires the loss in parts, but this is impossible with its settings.
     """
     train, text = spec.train, config.get_text_config()
-    sequences = train.micro_batch_size or train.batch_size // spec.shares
+    sequences = train.micro_batch_size or train.batch_size // spec.data_ranks
     if spec.eval.has_data:
         sequences = max(sequences, spec.eval.batch_size or 1)
     if spec.data.preferences:

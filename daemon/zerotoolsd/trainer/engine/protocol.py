@@ -85,7 +85,7 @@ class Engine(Protocol):
     spec: JobSpec
     """The job. If the job file sets epochs, this job has the computed number of steps instead."""
 
-    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
+    def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Do optimizer step `step`, counted from 0.
 
         This rank computes the examples `share`.

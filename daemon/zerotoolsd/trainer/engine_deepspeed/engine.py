@@ -82,16 +82,16 @@ class DeepSpeedEngine:
     def __post_init__(self) -> None:
         self._model = _Called(self.engine)
 
-    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
+    def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Do an optimizer step; see `Engine.step`."""
         engine, group = self.engine, self.group
         scale = float(engine.optimizer.cur_scale) if self._scales else None
         rate = self._rate(step)
         micro = engine.train_micro_batch_size_per_gpu()
-        examples = share.examples
+        examples = batch.examples
         pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
         # DeepSpeed averages over ranks and pieces; tokens count alike, wherever they are.
-        weight = group.rank.world_size * len(pieces) / max(1, share.predicted)
+        weight = group.rank.world_size * len(pieces) / max(1, batch.predicted)
         losses, before = list[torch.Tensor](), engine.skipped_steps
         for number, piece in enumerate(pieces):
             part = training_loss(self._model, piece, group.device, weight=weight, router_weight=1.0)

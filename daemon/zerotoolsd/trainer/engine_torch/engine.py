@@ -59,7 +59,7 @@ class TorchEngine:
         if self.spec.train.precision == "fp16":
             self.loss_scale = initial_loss_scale(self.spec.fp16)
 
-    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
+    def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Do an optimizer step; see `Engine.step`.
 
         If fp16 gradients overflow, the step is skipped and the loss scale is lowered.
@@ -67,7 +67,7 @@ class TorchEngine:
         scale = self.loss_scale
         outcome = train_step(
             self.live,
-            share,
+            batch,
             step,
             self.spec.train,
             self.group,

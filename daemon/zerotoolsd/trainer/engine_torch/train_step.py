@@ -38,7 +38,7 @@ class Scaling:
 
 def train_step(
     live: LiveState,
-    share: RankBatch,
+    batch: RankBatch,
     step: int,
     train: TrainSpec,
     group: WorldGroup,
@@ -62,11 +62,11 @@ def train_step(
         Unsupported: the ranks have gradients of different parameters.
     """
     loss_scale, skipped = scaling.loss_scale, scaling.skipped
-    examples = share.examples
+    examples = batch.examples
     micro = train.micro_batch_size or len(examples)
     pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
     alike = group.rank.tensor_ranks
-    weight = group.rank.world_size / (alike * max(1, share.predicted))
+    weight = group.rank.world_size / (alike * max(1, batch.predicted))
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     rewards = torch.zeros(3, dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
@@ -108,7 +108,7 @@ def train_step(
         bias.step(skipped=skip)
     means = None
     if are_preferences(examples):
-        means = Rewards(*(each / (alike * max(1, share.predicted)) for each in rest))
+        means = Rewards(*(each / (alike * max(1, batch.predicted)) for each in rest))
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)
 
 

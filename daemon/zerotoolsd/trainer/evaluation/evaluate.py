@@ -109,7 +109,7 @@ class Evaluation:
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
         of_pairs = isinstance(self.pool.example(0), Preference)
-        for examples in self._batches(group.rank.share, group.rank.shares):
+        for examples in self._batches(group.rank.data_rank, group.rank.data_ranks):
             summed = engine.evaluate(examples)
             loss += summed.loss
             tokens += summed.tokens
@@ -127,13 +127,13 @@ class Evaluation:
         means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
         return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
 
-    def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
-        """Yield the batches of examples of one of `shares` equal shares of the data.
+    def _batches(self, data_rank: int, data_ranks: int) -> Iterator[list[Example]]:
+        """Yield the batches of examples of one data-parallel rank, of `data_ranks`.
 
-        All shares have the same number of batches, because each forward pass needs all ranks.
+        All of them get the same number of batches, because each forward pass needs all ranks.
         """
-        numbers = range(share, self.sequences, shares)
-        for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
+        numbers = range(data_rank, self.sequences, data_ranks)
+        for first in range(0, math.ceil(self.sequences / data_ranks), self.batch_size):
             chosen = numbers[first : first + self.batch_size]
             # A rank without remaining examples takes part without being counted.
             yield [self.pool.example(n) for n in chosen] or [self.pool.example(0).without_targets()]
@@ -220,11 +220,11 @@ class TextGeneration:
         """
         started = time.monotonic()
         said: list[Ids] = []
-        for numbers in self._batches(group.rank.share, group.rank.shares):
+        for numbers in self._batches(group.rank.data_rank, group.rank.data_ranks):
             # A rank without remaining examples takes part without being counted.
             prompts = [self._pair(number)[0] for number in numbers or [0]]
             found = engine.generate(prompts, self.decoding)[: len(numbers)]
-            said_here = found if group.rank.leads_share else []
+            said_here = found if group.rank.leads_same_data else []
             parts = group.gathered((said_here, stop_asked()))
             if any(stop for _, stop in parts):
                 return None
@@ -234,14 +234,14 @@ class TextGeneration:
         seconds = time.monotonic() - started
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
-    def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
-        """Yield the example numbers of each batch of one of `shares` equal shares.
+    def _batches(self, data_rank: int, data_ranks: int) -> Iterator[Sequence[int]]:
+        """Yield the example numbers of each batch of one data-parallel rank, of `data_ranks`.
 
-        All shares have the same number of batches. A batch may be empty.
+        All of them get the same number of batches. A batch may be empty.
         """
         numbers, size = range(self.count), self.batch_size
-        for first in range(0, self.count, size * shares):
-            yield numbers[first + share * size : first + (share + 1) * size]
+        for first in range(0, self.count, size * data_ranks):
+            yield numbers[first + data_rank * size : first + (data_rank + 1) * size]
 
     def _pair(self, number: int) -> tuple[Ids, Ids]:
         prompt, response = split_prompt(

@@ -189,10 +189,10 @@ def _view(tensor: TracedTensor, shape: Sequence[int]) -> TracedTensor:
 def _regrouped(
     block: HubBlock, at: int, joined: Sequence[int], cut: Sequence[int]
 ) -> Iterable[HubBlock]:
-    """Return the blocks of `block` after a reshape of some dimensions, which begin at dimension
-    `at`.
+    """Return the blocks that `block` becomes if some of its dimensions are reshaped.
 
-    Before the reshape, these dimensions have the sizes `joined`, afterwards the sizes `cut`.
+    These dimensions begin at dimension `at`, and have the sizes `joined` before the reshape and
+    `cut` after it.
     """
     parts = [_with_dim(block, at)] if not joined else [block]
     for count in range(len(joined) - 1, 0, -1):

@@ -27,10 +27,14 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 class Rank:
     """One process of a job.
 
-    `index` is the number of the process from 0 to `world_size` - 1. `local` is its number on this
-    machine, and selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks`
-    consecutive ranks compute the same share of a step's sequences. Of these, `tensor_ranks`
-    consecutive ranks compute the same values.
+    Attributes:
+        index: the number of the process, from 0 to `world_size` - 1.
+        local: its number on this machine. It selects the GPU.
+        node: the number of this machine among `nodes` machines.
+        same_data_ranks: the number of consecutive ranks that compute the same sequences together
+            (sequence ranks times tensor ranks).
+        tensor_ranks: of these, the number of consecutive ranks that each hold a part of every
+            layer.
     """
 
     index: int
@@ -38,30 +42,32 @@ class Rank:
     world_size: int
     node: int = 0
     nodes: int = 1
-    share_ranks: int = 1
+    same_data_ranks: int = 1
     tensor_ranks: int = 1
 
     def in_job(self, spec: JobSpec) -> Rank:
-        """Return a copy of this rank with the numbers of share ranks and tensor ranks of the
-        job `spec`.
+        """Return a copy of this rank with the numbers of ranks that the job `spec` sets in
+        `[zero]`.
         """
         zero = spec.zero
-        return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
+        return replace(self, same_data_ranks=zero.same_data_ranks, tensor_ranks=zero.tensor_ranks)
 
     @property
-    def share(self) -> int:
-        """The number of this rank's share of a step's sequences, counted from 0."""
-        return self.index // self.share_ranks
+    def data_rank(self) -> int:
+        """The data-parallel rank: the number, from 0, of the part of a step's sequences that this
+        rank computes.
+        """
+        return self.index // self.same_data_ranks
 
     @property
-    def shares(self) -> int:
-        """The number of shares into which a step's sequences are divided."""
-        return self.world_size // self.share_ranks
+    def data_ranks(self) -> int:
+        """The data-parallel size: the number of parts into which a step's sequences are divided."""
+        return self.world_size // self.same_data_ranks
 
     @property
-    def leads_share(self) -> bool:
-        """True if this is the first of the ranks that compute the same share."""
-        return self.index % self.share_ranks == 0
+    def leads_same_data(self) -> bool:
+        """True if this is the first of the ranks that compute the same sequences."""
+        return self.index % self.same_data_ranks == 0
 
     @property
     def leads(self) -> bool:

@@ -46,7 +46,7 @@ def _shared(spec: JobSpec) -> Iterator[str]:
     """Suggest that more ranks compute each sequence together (`zero.sequence_ranks`), if this
     is possible.
     """
-    micro = spec.train.micro_batch_size or spec.train.batch_size // spec.shares
+    micro = spec.train.micro_batch_size or spec.train.batch_size // spec.data_ranks
     twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
     can = spec.engine == "torch" and fixed
     if can and micro == 1 and spec.all_ranks % (twice * spec.zero.tensor_ranks) == 0:
@@ -72,7 +72,7 @@ def _sums_whole(layout: MemoryLayout) -> bool:
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     """Suggest settings that reduce the memory of activations."""
     train = spec.train
-    share = train.batch_size // spec.shares
+    share = train.batch_size // spec.data_ranks
     micro = train.micro_batch_size or share
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)

@@ -81,15 +81,16 @@ class SequencePart:
 
 
 def split_sequences(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
-    """Make `sequence_ranks` ranks compute the losses of `model` together.
+    """Change `model` so that groups of `sequence_ranks` ranks compute its loss together, each rank
+    on a part of every sequence.
 
-    All ranks call it together. These are the ranks of a share that have the same part of the
-    layers.
+    The ranks of a group get the same sequences and, with tensor parallelism, hold the same part of
+    the layers. All ranks of the job must call this function.
     """
     if sequence_ranks == 1:
         return
     rank = group.rank
-    shape = (rank.shares, sequence_ranks, rank.tensor_ranks)
+    shape = (rank.data_ranks, sequence_ranks, rank.tensor_ranks)
     mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch", "part"))
     index = rank.index // rank.tensor_ranks % sequence_ranks
     set_sequence_part(

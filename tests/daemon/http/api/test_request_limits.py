@@ -40,11 +40,11 @@ def test_whoever_asks_too_often_is_told(tmp_path: Path) -> None:
 
 def test_one_users_submits_wait_for_each_other_and_for_nobody_else() -> None:
     async def story() -> None:
-        turns, go = PerUserLock(2), asyncio.Event()
+        lock, go = PerUserLock(2), asyncio.Event()
         inside: list[int] = []
 
         async def submit(uid: int) -> None:
-            async with turns.turn(uid):
+            async with lock.slot(uid):
                 inside.append(uid)
                 await go.wait()
                 inside.remove(uid)
@@ -57,6 +57,6 @@ def test_one_users_submits_wait_for_each_other_and_for_nobody_else() -> None:
         annas[4].cancel()
         go.set()
         await asyncio.gather(*annas, bobs, return_exceptions=True)
-        assert (inside, turns._slots, turns._inside) == ([], {}, {})
+        assert (inside, lock._slots, lock._inside) == ([], {}, {})
 
     asyncio.run(story())

@@ -31,7 +31,7 @@ from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import given_of
 from zerotoolsd.config.config_tables import ApiConfig
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
 from zerotoolsd.http.api.app_keys import JobPage, NoPage
 from zerotoolsd.http.api.listen import open_socket, open_tcp
 from zerotoolsd.http.api.openapi.openapi_document import document
@@ -195,7 +195,7 @@ def check_body(operation: Operation, status: int, tree: Any) -> None:
 JOB = given_of(make_job("exit=0"))
 UNSUPPORTED = copy.deepcopy(JOB) | {"train": {**JOB["train"], "precision": "fp16"}}
 FUTURE = {**JOB, "of_a_later_version": 1}
-MAIL = NoticePlace(name="mail", to=("me@example.org",), on=("failed",))
+MAIL = NoticeDestination(name="mail", to=("me@example.org",), on=("failed",))
 WITH_PLACE = replace(CONFIG, notify=NotifyConfig(places=(MAIL,), sendmail="/bin/true"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.http.api.made_views import a_job
 from zerotools.jobs.jobfile_tables.notify import NOTICES
 from zerotools.jobs.states import STATES
-from zerotoolsd.config.notify_config import PLACE_NOTICES, NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import DESTINATION_NOTICES, NoticeDestination, NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices, notice_of
 from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -94,8 +94,8 @@ def test_the_administrator_is_told_of_all_jobs_and_each_address_once() -> None:
 
 @pytest.mark.parametrize("url", [URL, "https://HOOKS.slack.com:443/x"])
 def test_places_and_webhooks_of_one_address_get_a_notice_once(url: str) -> None:
-    place = NoticePlace(name="lab", url=url, on=("failed",))
-    twice = NoticePlace(name="again", url=URL)
+    place = NoticeDestination(name="lab", url=url, on=("failed",))
+    twice = NoticeDestination(name="again", url=URL)
     config: dict[str, Any] = {"places": (place, twice), "webhook": URL}
     job = a_row(webhook=URL, on=["failed", "started", "cancelled"])
     assert [each.target for each in told(job, "failed", **config)] == ["lab"]
@@ -192,8 +192,8 @@ def test_a_first_step_has_the_time_from_the_start_to_it() -> None:
 
 def test_each_place_gets_the_kinds_that_it_names() -> None:
     places = (
-        NoticePlace(name="all", url="https://ntfy.sh/a", on=PLACE_NOTICES),
-        NoticePlace(name="bad", to=("me@example.org",), on=("failed",)),
+        NoticeDestination(name="all", url="https://ntfy.sh/a", on=DESTINATION_NOTICES),
+        NoticeDestination(name="bad", to=("me@example.org",), on=("failed",)),
     )
     assert [each.target for each in told(a_row(), "failed", places=places)] == ["all", "bad"]
     assert [each.target for each in told(a_row(), "succeeded", places=places)] == ["all"]
@@ -207,6 +207,6 @@ def test_each_place_gets_the_kinds_that_it_names() -> None:
 
 def test_an_example_of_each_kind_has_a_text() -> None:
     teller = JobNotices(NotifyConfig(), "box1")
-    texts = {json.loads(teller.sample(kind, "a", 1.0).body)["text"] for kind in PLACE_NOTICES}
-    assert len(texts) >= len(PLACE_NOTICES) - 1, "held and paused have the same words"
+    texts = {json.loads(teller.sample(kind, "a", 1.0).body)["text"] for kind in DESTINATION_NOTICES}
+    assert len(texts) >= len(DESTINATION_NOTICES) - 1, "held and paused have the same words"
     assert all("this is a test" in text for text in texts)

@@ -20,7 +20,7 @@ from tests.daemon.queue.tables.test_notice_outbox import a_notice, put
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
 from zerotoolsd.monitoring.notifications import notifier
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notifier import (
@@ -78,7 +78,9 @@ def test_a_job_that_would_send_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_reported_to_the_places(tmp_path: Path) -> None:
-    place = NoticePlace(name="mail", to=("me@example.org",), on=("disk_short", "memory_short"))
+    place = NoticeDestination(
+        name="mail", to=("me@example.org",), on=("disk_short", "memory_short")
+    )
     notify = NotifyConfig(places=(place,), disk_free="1000000GiB", sendmail="/bin/false")
     config = replace(CONFIG, notify=notify)
 
@@ -265,7 +267,7 @@ def test_an_error_of_the_watches_does_not_end_the_deliveries(
         asked.append(1)
         raise ZeroDivisionError
 
-    place = NoticePlace(name="mail", to=("me@example.org",))
+    place = NoticeDestination(name="mail", to=("me@example.org",))
 
     async def story() -> None:
         it = JobNotifier(store, NotifyConfig(places=(place,)), no_guard, shortages=broken)

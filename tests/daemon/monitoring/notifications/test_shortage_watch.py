@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.shortage_watch import CALM_SECONDS, ShortageWatch
 from zerotoolsd.queue.store import Store
 
-PLACE = NoticePlace(name="lab", url="https://ntfy.sh/lab", on=("memory_short", "disk_short"))
+PLACE = NoticeDestination(name="lab", url="https://ntfy.sh/lab", on=("memory_short", "disk_short"))
 
 
 def test_each_shortage_is_reported_once_until_it_was_over_for_a_while(tmp_path: Path) -> None:

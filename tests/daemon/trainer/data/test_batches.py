@@ -45,7 +45,7 @@ def test_every_world_size_reads_the_same_global_batch(
     batches = batches_of(tokens, sequence_length, seed)
     whole = [example.inputs.tolist() for example in batches.examples(start, 12)]
     for world_size in (1, 2, 3, 4, 6):
-        shares = [batches.share(start, 12, rank, world_size) for rank in range(world_size)]
+        shares = [batches.rank_batch(start, 12, rank, world_size) for rank in range(world_size)]
         read = [example.inputs.tolist() for share in shares for example in share.examples]
         assert read == whole
         assert {share.predicted for share in shares} == {12 * sequence_length}
@@ -103,7 +103,7 @@ def test_the_shares_are_those_of_the_batches() -> None:
     plain, batches = batches_of(101, 5, 3), batches_of(101, 5, 3)
     with Prefetch(batches, 6, 1, 2) as ahead:
         for first in (0, 6, 12, 18, 60, 66):
-            found, wanted = ahead.share(first), plain.share(first, 6, 1, 2)
+            found, wanted = ahead.rank_batch(first), plain.rank_batch(first, 6, 1, 2)
             assert [e.inputs.tolist() for e in found.examples] == [
                 e.inputs.tolist() for e in wanted.examples
             ]
@@ -123,6 +123,6 @@ def test_an_error_comes_with_the_step_that_needs_the_data() -> None:
 
     batches.pool.tokens.read = once  # type: ignore[attr-defined]
     with Prefetch(batches, 1, 0, 1) as ahead:
-        ahead.share(0)
+        ahead.rank_batch(0)
         with pytest.raises(BadFile, match="become shorter"):
-            ahead.share(1)
+            ahead.rank_batch(1)

@@ -72,7 +72,7 @@ def test_the_order_does_not_depend_on_the_ranks(world_size: int) -> None:
     batches = Batches(MixedPools(pools(5, 9), (0.5, 0.5), seed=1), seed=1)
     for first in (0, 12, 24):
         whole = [example.inputs.tolist() for example in batches.examples(first, 4)]
-        parts = [batches.share(first, 4, rank, world_size) for rank in range(world_size)]
+        parts = [batches.rank_batch(first, 4, rank, world_size) for rank in range(world_size)]
         assert [e.inputs.tolist() for part in parts for e in part.examples] == whole
 
 

@@ -134,9 +134,9 @@ def test_ranks_that_share_sequences_and_layers_have_one_micro_batch(tmp_path: Pa
     sizes = "context_parallel_size: 2\ntensor_parallel_size: 2\ndeepspeed: ds.json\n"
     document = parse_yaml((CONFIG + sizes).replace("{root}", str(tmp_path)), source="x.yml")
     imported(tmp_path)
-    recipe = read_axolotl(document, tmp_path)
+    run = read_axolotl(document, tmp_path)
     config = parse_json('{"zero_optimization": {"stage": 3}}', source="ds.json")
-    job = import_configs(a_job("gpus = 8\n"), recipe=recipe, deepspeed=config)
+    job = import_configs(a_job("gpus = 8\n"), run=run, deepspeed=config)
     assert (key(job, "zero.sequence_ranks"), key(job, "zero.tensor_ranks")) == (2, 2)
     assert key(job, "train.batch_size") == 2 * 4 * 8 // 4
     assert not rows(job, "unknown")

@@ -124,11 +124,11 @@ def test_the_command_of_a_batch_job_is_read(wrap: str) -> None:
     ],
 )
 def test_options_of_launchers_may_be_joined(line: str, options: tuple[str, ...]) -> None:
-    recipe = read_launch(f"{line} --model_name_or_path a", "run.sh", Path(), lines=True)
-    assert recipe.program is not None
-    words = (*recipe.program.options, *recipe.program.command)
+    run = read_launch(f"{line} --model_name_or_path a", "run.sh", Path(), lines=True)
+    assert run.program is not None
+    words = (*run.program.options, *run.program.command)
     assert set(options) <= set(words)
-    unknown = [row.key for row in recipe.findings.rows if "no such option" in (row.why or "")]
+    unknown = [row.key for row in run.findings.rows if "no such option" in (row.why or "")]
     assert unknown == (["-mpkg"] if "-mpkg" in line else [])
 
 

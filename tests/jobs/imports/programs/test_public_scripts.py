@@ -486,8 +486,8 @@ def test_a_scheduler_of_deepspeed_takes_the_place_of_the_trainer_s() -> None:
     scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}
     config = Document("ds.json", {"zero_optimization": {"stage": 2}, "scheduler": scheduler}, {})
     line = f"deepspeed --num_gpus 2 f.py {CLM} --lr_scheduler_type cosine --max_steps 10"
-    recipe = read_launch(f"{line} --warmup_steps 3 --deepspeed ds.json", "x", Path(), lines=True)
-    imported = import_configs(None, recipe=recipe, deepspeed=config)
+    run = read_launch(f"{line} --warmup_steps 3 --deepspeed ds.json", "x", Path(), lines=True)
+    imported = import_configs(None, run=run, deepspeed=config)
     assert imported.problem is None
     assert look_up(imported.tree, "train.schedule") == "constant"
     assert look_up(imported.tree, "train.warmup_steps") == 3

@@ -128,9 +128,9 @@ def test_a_test_file_beside_a_validation_file_is_listed() -> None:
 
 def test_a_program_that_is_not_the_trainers_has_no_defaults_of_it() -> None:
     line = "deepspeed --num_gpus 2 main.py --deepspeed_config ds.json --learning_rate 1e-4"
-    recipe = read_launch(line, "run.sh", Path(), lines=False)
-    assert (recipe.deepspeed and recipe.deepspeed.value) == "ds.json"
-    imported = of(recipe)
+    run = read_launch(line, "run.sh", Path(), lines=False)
+    assert (run.deepspeed and run.deepspeed.value) == "ds.json"
+    imported = of(run)
     assert key(imported, "train.epochs") is None
     assert key(imported, "seed") is None
     assert set(imported.missing) >= {"model.path", "data.text", "train.steps"}
@@ -138,10 +138,10 @@ def test_a_program_that_is_not_the_trainers_has_no_defaults_of_it() -> None:
 
 def test_a_program_of_the_trainer_is_known_by_an_argument_whose_value_is_not() -> None:
     line = "torchrun x.py --output_dir out-$(date) --learning_rate 1e-4"
-    recipe = read_launch(line, "run.sh", Path(), lines=False)
-    assert "output_dir" not in recipe.given
-    assert key(of(recipe), "train.epochs") == 3
-    assert key(of(recipe), "train.batch_size") == 8
+    run = read_launch(line, "run.sh", Path(), lines=False)
+    assert "output_dir" not in run.given
+    assert key(of(run), "train.epochs") == 3
+    assert key(of(run), "train.batch_size") == 8
 
 
 def test_the_last_of_two_equal_arguments_counts() -> None:
@@ -255,12 +255,12 @@ def test_options_of_accelerate_go_before_its_file() -> None:
         source="acc.yaml",
     )
     line = "accelerate launch --config_file acc.yaml --num_processes 2 --zero_stage 3 x.py"
-    recipe = read_launch(f"{line} {TRAINER} --bf16", "run.sh", Path(), lines=False)
-    assert recipe.accelerate_file is not None
-    imported = of(recipe, file)
+    run = read_launch(f"{line} {TRAINER} --bf16", "run.sh", Path(), lines=False)
+    assert run.accelerate_file is not None
+    imported = of(run, file)
     assert "acc.yaml:3 mixed_precision" in str(imported.problem)
-    recipe = read_launch(f"{line} {TRAINER}", "run.sh", Path(), lines=False)
-    imported = of(recipe, file)
+    run = read_launch(f"{line} {TRAINER}", "run.sh", Path(), lines=False)
+    imported = of(run, file)
     assert key(imported, "zero.stage") == 3
     assert (key(imported, "gpus"), key(imported, "train.precision")) == (2, "fp16")
     assert "--zero_stage of run.sh" in {row.key for row in imported.findings.rows}
@@ -328,27 +328,27 @@ def test_values_that_a_shell_alone_knows_are_named_all_at_once_where_they_are_ne
         "run.sh:9: --learning_rate: $RATE is not set in the text; write its value",
     ]
     known = SCRIPT.replace("--learning_rate $RATE", "")
-    recipe = read_launch(known, "run.sh", Path(), lines=True)
-    assert set(recipe.given) == {"max_steps"}
-    left_out = [row.key for row in recipe.findings.rows if row.value is None]
+    run = read_launch(known, "run.sh", Path(), lines=True)
+    assert set(run.given) == {"max_steps"}
+    left_out = [row.key for row in run.findings.rows if row.value is None]
     assert left_out == ["--master_port", "--run_name", "--output_dir", "--seed"]
 
 
 def test_files_that_the_script_writes_are_known() -> None:
     known = SCRIPT.replace("$RATE", "1e-4").replace("$1", "7")
-    recipe = read_launch(known, "run.sh", Path(), lines=True)
-    assert recipe.deepspeed is not None
-    assert recipe.documents["ds.json"] == '{"zero_optimization": {"stage": 2}}\n'
-    assert recipe.documents["more.json"] == "{}\n"
+    run = read_launch(known, "run.sh", Path(), lines=True)
+    assert run.deepspeed is not None
+    assert run.documents["ds.json"] == '{"zero_optimization": {"stage": 2}}\n'
+    assert run.documents["more.json"] == "{}\n"
 
 
 def test_a_comment_that_swallows_the_program_is_named() -> None:
     text = "deepspeed --num_gpus=4 # four cards main.py \\\n  --lr 1\n"
     with pytest.raises(BadRequest, match=r"^run.sh:1: from main.py on, .* a comment in the middle"):
         read_launch(text, "run.sh", Path(), lines=True)
-    recipe = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
-    assert recipe.given["lr"].value == "1"
-    assert recipe.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
+    run = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
+    assert run.given["lr"].value == "1"
+    assert run.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
 
 
 PAGE = """LR=1e-4
@@ -367,8 +367,8 @@ def test_what_a_page_did_to_a_command_is_refused_all_at_once() -> None:
         "the end of the line behind a \\ (2 lines: 3 to 4); a long dash for -- (line 4); repair it "
         "with --lenient"
     )
-    recipe = read_launch(PAGE, "run.sh", Path(), lines=True, lenient=True)
-    assert recipe.given["learning_rate"].value == "1e-4"
+    run = read_launch(PAGE, "run.sh", Path(), lines=True, lenient=True)
+    assert run.given["learning_rate"].value == "1e-4"
 
 
 @pytest.mark.parametrize(
@@ -390,8 +390,8 @@ def test_words_that_are_not_those_that_were_typed_are_no_values(line: str, first
 
 def test_odd_characters_within_quotes_and_elsewhere_are_left_alone() -> None:
     text = '# \u201ca\u201d\u00a0b\ntorchrun x.py --name "it\u2019s\u3000a" --bf16 # \u201cb\u201d'
-    recipe = read_launch(text, "run.sh", Path(), lines=True)
-    assert recipe.given["name"].value == "it\u2019s\u3000a"
+    run = read_launch(text, "run.sh", Path(), lines=True)
+    assert run.given["name"].value == "it\u2019s\u3000a"
 
 
 @pytest.mark.parametrize(
@@ -413,8 +413,8 @@ def test_odd_characters_within_quotes_and_elsewhere_are_left_alone() -> None:
 )
 def test_variables_are_what_bash_would_make_of_them_or_not_known(text: str, rate: str) -> None:
     script = text.replace("{line}", "torchrun x.py --max_steps 3")
-    recipe = read_launch(script, "run.sh", Path(), lines=True)
+    run = read_launch(script, "run.sh", Path(), lines=True)
     if rate.isdecimal():
-        assert recipe.given["lr"].value == rate
+        assert run.given["lr"].value == rate
     else:
-        assert re.search(rate, recipe.findings.wrong[0])
+        assert re.search(rate, run.findings.wrong[0])

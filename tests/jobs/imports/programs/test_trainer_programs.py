@@ -152,16 +152,16 @@ def test_its_ranks_are_started_by_accelerate_with_the_options_of_a_preset() -> N
 
 
 def test_a_file_of_accelerate_is_named_to_it(tmp_path: Path) -> None:
-    recipe = read_launch(f"{LINE} --accelerate_config my.yaml", "run.sh", tmp_path, lines=True)
-    assert recipe.accelerate_file is not None
-    assert recipe.accelerate_file.value == "my.yaml"
-    assert recipe.accelerate_file.title == "--accelerate_config"
+    run = read_launch(f"{LINE} --accelerate_config my.yaml", "run.sh", tmp_path, lines=True)
+    assert run.accelerate_file is not None
+    assert run.accelerate_file.value == "my.yaml"
+    assert run.accelerate_file.title == "--accelerate_config"
 
 
 def test_the_file_of_its_arguments_may_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "settings").mkdir()
-    recipe = read_launch(f"{LINE} --config settings", "run.sh", tmp_path, lines=True)
-    assert any("--config" in each and "director" in each for each in recipe.findings.wrong)
+    run = read_launch(f"{LINE} --config settings", "run.sh", tmp_path, lines=True)
+    assert any("--config" in each and "director" in each for each in run.findings.wrong)
 
 
 @pytest.mark.parametrize("value", ["$N", "zero3"])

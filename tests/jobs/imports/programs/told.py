@@ -1,4 +1,4 @@
-"""Recipes as the tests of their readers want them."""
+"""Settings of runs as the tests of their readers want them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, import_configs
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.text.document import Document
 
 
-def of(recipe: Recipe, file: Document | None = None) -> Imported:
-    """The job that `recipe` amounts to, without files that it names."""
-    accelerate = None if recipe.accelerate is None else with_launch_options(file, recipe.accelerate)
-    return import_configs(None, recipe=recipe, accelerate=accelerate)
+def of(run: RunSettings, file: Document | None = None) -> Imported:
+    """The job that `run` amounts to, without files that it names."""
+    accelerate = None if run.accelerate is None else with_launch_options(file, run.accelerate)
+    return import_configs(None, run=run, accelerate=accelerate)
 
 
 def of_line(text: str, *, lines: bool = False) -> Imported:

@@ -153,9 +153,9 @@ def optimizer_name(config: Any) -> str | None:
 
 
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
-    """Return the type that a run with this configuration trains in.
+    """Return the dtype in which a run with this DeepSpeed config trains.
 
-    Return None if there is no configuration, or if its value is "auto".
+    Return None if there is no config, or if `enabled` of a precision in it is "auto".
     """
     if config is None:
         return None

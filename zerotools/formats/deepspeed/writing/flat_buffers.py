@@ -78,11 +78,12 @@ class FlatBuffer:
 
 @dataclass
 class BufferScalars:
-    """The 0-d tensors in the optimizer state, such as `step`, by (number of the flat buffer,
-    role).
+    """The 0-d tensors of the optimizer state, such as `step`.
 
-    If a group of the source is split into several buffers, each needs its own copy: `copies` maps
-    the key of the copy to the storage in the source.
+    Attributes:
+        found: (number of the flat buffer, role) -> the tensor.
+        copies: storage key in the output -> the storage in the source that is copied there. If one
+            group of the source becomes several buffers, each buffer needs its own copy.
     """
 
     found: dict[BufferRole, StoredTensor] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.programs.program_arguments import Recipe, YamlRecipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings, YamlSettings
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.program_keys import (
@@ -30,14 +30,14 @@ _OF_8_BITS = "llm_int8_"
 _READ = ("path", "type", "data_files", "ds_type")
 
 
-def read_axolotl(document: Document, beside: Path) -> Recipe:
+def read_axolotl(document: Document, beside: Path) -> RunSettings:
     """Return the training arguments in axolotl's YAML `document`.
 
     `beside` is the directory of the file. Raises BadRequest if the YAML is not axolotl's.
     """
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
-    yaml = YamlRecipe(document, "axolotl", "base_model", others)
+    yaml = YamlSettings(document, "axolotl", "base_model", others)
     adapter = yaml.left.get("adapter")
     adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
     preference = yaml.take("rl")
@@ -66,7 +66,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
     if linear is not None and not adapters:
         yaml.row(KeyOutcome.IGNORED, linear, None, "no adapters are trained")
     _floor(yaml, given_all)
-    return Recipe(
+    return RunSettings(
         document.source,
         given_all,
         beside,
@@ -80,7 +80,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
     )
 
 
-def _unpack(yaml: YamlRecipe, document: Document) -> None:
+def _unpack(yaml: YamlSettings, document: Document) -> None:
     """Move the options in the table `bnb_config_kwargs` (bitsandbytes) to the top level."""
     table = yaml.take("bnb_config_kwargs")
     if table is None or not table.value:
@@ -100,7 +100,7 @@ def _unpack(yaml: YamlRecipe, document: Document) -> None:
             yaml.left[name] = given
 
 
-def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:
+def _floor(yaml: YamlSettings, given: dict[str, ConfigValue]) -> None:
     ratio = given.pop("cosine_min_lr_ratio", None)
     if ratio is None or not ratio.value:
         return
@@ -110,7 +110,7 @@ def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:
     given["lr_scheduler_kwargs"] = replace(ratio, value=options)
 
 
-def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
+def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
     """Return the files of `datasets` or `pretraining_dataset` as Trainer arguments, and whether
     they contain examples (not plain text).
     """
@@ -139,7 +139,7 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
     return given, bool(kind)
 
 
-def _pairs(yaml: YamlRecipe) -> dict[str, ConfigValue]:
+def _pairs(yaml: YamlSettings) -> dict[str, ConfigValue]:
     """Return the preference data in `datasets` as Trainer arguments: the files, and the names
     of their columns.
     """
@@ -162,7 +162,9 @@ def _pairs(yaml: YamlRecipe) -> dict[str, ConfigValue]:
     return given
 
 
-def _columns(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> Mapping[str, str]:
+def _columns(
+    yaml: YamlSettings, listed: ConfigValue, table: Mapping[str, Any]
+) -> Mapping[str, str]:
     kind = table.get("type", "chat_template.default")
     own = {**kind, "type": None} if isinstance(kind, Mapping) else table
     name = "prompt_pairs" if isinstance(kind, Mapping) else str(kind).rpartition(".")[2]
@@ -180,7 +182,7 @@ def _columns(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) ->
     return {**AXOLOTL_PAIRS[name], **named}
 
 
-def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> str:
+def _kind(yaml: YamlSettings, listed: ConfigValue, table: Mapping[str, Any]) -> str:
     kind = table.get("type", "alpaca")
     name = str(kind).split(".")[0].split(":")[0]
     if isinstance(kind, str) and name in EXAMPLE_TYPES:
@@ -195,7 +197,7 @@ def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> st
 
 
 def _report_rest(
-    yaml: YamlRecipe,
+    yaml: YamlSettings,
     listed: ConfigValue,
     table: Mapping[str, Any],
     read: tuple[str, ...] = _READ,
@@ -207,7 +209,7 @@ def _report_rest(
             yaml.row(KeyOutcome.UNKNOWN, replace(listed, title=title, value=value), None, why)
 
 
-def _files(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> list[str]:
+def _files(yaml: YamlSettings, listed: ConfigValue, table: Mapping[str, Any]) -> list[str]:
     named = table.get("data_files") or table.get("path")
     names = named if isinstance(named, list) else [named]
     files = [str(name) for name in names if name]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.programs.program_arguments import Recipe, YamlRecipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings, YamlSettings
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.program_keys import (
@@ -30,14 +30,14 @@ _DPO = "dpo"
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
-def read_llamafactory(document: Document, beside: Path) -> Recipe:
+def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     """Return the training arguments in LLaMA-Factory's YAML `document`.
 
     `beside` is the directory of the file. Raises BadRequest if the YAML is not LLaMA-Factory's.
     """
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
-    yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
+    yaml = YamlSettings(document, "LLaMA-Factory", "model_name_or_path", others)
     stage = yaml.left.get("stage")
     is_dpo = stage is not None and stage.value == _DPO
     examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
@@ -53,7 +53,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
     given["use_lora"] = ConfigValue("use_lora", "finetuning_type", place, adapters)
     if adapters and "lora_target_modules" not in given:
         given["lora_target_modules"] = ConfigValue("", "(no lora_target)", place, "all")
-    return Recipe(
+    return RunSettings(
         document.source,
         given,
         beside,
@@ -67,7 +67,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
     )
 
 
-def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
+def _data(yaml: YamlSettings, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
     """Return the data files of the datasets named by the key `dataset`, as Trainer arguments."""
     directory = yaml.left.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
@@ -86,7 +86,7 @@ def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigVa
     return given
 
 
-def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
+def _switches(yaml: YamlSettings) -> dict[str, ConfigValue]:
     """Return Trainer arguments that are equivalent to those switches of LLaMA-Factory that are
     on.
     """
@@ -114,7 +114,7 @@ def _found(name: str, beside: Path) -> Path:
 
 
 def _file(
-    yaml: YamlRecipe,
+    yaml: YamlSettings,
     named: ConfigValue,
     name: str,
     root: Path,
@@ -156,7 +156,7 @@ def _file(
 
 
 def _pairs(
-    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+    yaml: YamlSettings, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
 ) -> None:
     """Add the column names of preference data to the arguments `given`.
 
@@ -179,7 +179,7 @@ def _pairs(
 
 
 def _form(
-    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+    yaml: YamlSettings, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
 ) -> None:
     columns = entry.get("columns")
     columns = columns if isinstance(columns, Mapping) else {}

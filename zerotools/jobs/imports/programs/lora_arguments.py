@@ -46,7 +46,7 @@ def read_adapters(reading: ArgumentReading) -> None:
         config.row(KeyOutcome.MAPPED, switch, RANK, "by lora_rank")
     if rank is not None:
         config.map(rank, RANK, rank.value)
-    elif "lora_rank" in reading.recipe.defaults:
+    elif "lora_rank" in reading.run.defaults:
         reading.default("lora_rank", RANK)
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
@@ -56,11 +56,11 @@ def read_adapters(reading: ArgumentReading) -> None:
         )
     if alpha is not None:
         config.map(alpha, "lora.alpha", alpha.value)
-    elif "lora_alpha" in reading.recipe.defaults:
+    elif "lora_alpha" in reading.run.defaults:
         reading.default("lora_alpha", "lora.alpha")
     if dropout is not None:
         config.map(dropout, "lora.dropout", dropout.value)
-    elif "lora_dropout" in reading.recipe.defaults:
+    elif "lora_dropout" in reading.run.defaults:
         reading.default("lora_dropout", "lora.dropout")
     if targets is not None:
         _read_targets(reading, targets)
@@ -103,7 +103,7 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
             config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
     if double is not None:
         config.map(double, DOUBLE, double.value)
-    elif "double_quantization" in reading.recipe.defaults:
+    elif "double_quantization" in reading.run.defaults:
         reading.default("double_quantization", DOUBLE)
     else:
         config.default("double_quantization", DOUBLE, False, "transformers' default")
@@ -149,7 +149,7 @@ def _type_by_name(reading: ArgumentReading) -> str:
     Return the empty string for an unknown name.
     """
     claim = reading.config.claims.of("model.path")
-    if claim is None or reading.recipe.found(str(claim.value)).is_dir():
+    if claim is None or reading.run.found(str(claim.value)).is_dir():
         return ""
     name = "/".join(Path(str(claim.value)).parts[-2:]).lower()
     return next((kind for part, kind in MODEL_NAMES.items() if re.search(part, name)), "")
@@ -160,7 +160,7 @@ def _model_type(reading: ArgumentReading) -> str:
     if claim is None:
         return ""
     try:
-        text = (reading.recipe.found(str(claim.value)) / "config.json").read_text("utf-8")
+        text = (reading.run.found(str(claim.value)) / "config.json").read_text("utf-8")
         config: Any = json.loads(text)
         return str(config["model_type"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -34,20 +34,28 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The arguments of a training program, under the names that Hugging Face's Trainer uses.
+class RunSettings:
+    """The settings of a training run, read from its launch line, script or YAML, under the names of
+    Hugging Face's Trainer arguments.
 
-    `defaults` has the program's defaults under the same names; it is empty if the program is not
-    known to use a Trainer. `beside` is the directory of the file that contains the arguments.
-    `deepspeed` is the DeepSpeed config that the arguments name. `accelerate` has the options of
-    `accelerate launch`, which are used in addition to the file `accelerate_file`. `launcher` is the
-    program that starts one rank for each GPU, if any; `numa` is the launcher's option that binds
-    ranks to CPU cores.
-
-    `examples` is true if the data are examples, false if they are text, and None if this is only
-    known from the data files. `preferences` is true if the data are pairs of answers. `documents`
-    maps a path to the text of a file that the script itself writes. `program` is the program that
-    takes the arguments, if a command starts it. `findings` are the findings of the reader.
+    Attributes:
+        source: the name of the file or line for messages.
+        given: name -> the argument that was given.
+        beside: the directory of the file that contains the arguments.
+        defaults: name -> default of the program; empty if the program is not known to use a
+            Trainer.
+        who: the name of the program for messages.
+        deepspeed: the DeepSpeed config that the arguments name.
+        accelerate, accelerate_file: the options of `accelerate launch`, and the config file to
+            which they are added.
+        launcher, ranks, numa: the program that starts one rank for each GPU, if any; its options
+            for the number of ranks, and for binding ranks to CPU cores.
+        examples: true if the data are examples, false if they are text, None if only the data files
+            show this.
+        preferences: true if the data are pairs of answers.
+        documents: path -> text of a file that the script itself writes.
+        program: the program that takes the arguments, if a command starts it.
+        findings: the findings of the reader.
     """
 
     source: str
@@ -70,8 +78,8 @@ class Recipe:
     def found(self, name: str) -> Path:
         """Return the path of the file `name`.
 
-        It is relative to the working directory. If the file exists only relative to the recipe's
-        file, that path is returned.
+        It is relative to the working directory. If the file exists only relative to
+        `beside`, that path is returned.
         """
         path = expand_home(name)
         beside = self.beside / path
@@ -79,14 +87,14 @@ class Recipe:
 
     @property
     def data_key(self) -> str:
-        """The key of the job file that holds the recipe's data, such as `data.text`."""
+        """The key of the job file that holds the data of the run, such as `data.text`."""
         if self.preferences:
             return "data.preferences"
         return "data.examples" if self.examples else "data.text"
 
 
-class YamlRecipe:
-    """Reads the keys of one YAML document, each key once, and adds rows to the report."""
+class YamlSettings:
+    """Reads the keys of one program's YAML document, each key once, and adds rows to the report."""
 
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
         """Begin to read the YAML document of the program `owner`.

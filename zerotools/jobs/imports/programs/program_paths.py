@@ -49,7 +49,7 @@ def read_files(reading: ArgumentReading) -> None:
     from to keys of the job file.
     """
     _read_model(reading)
-    examples = reading.recipe.examples
+    examples = reading.run.examples
     if any(reading.config.peek(name) is not None for name in _OF_EXAMPLES):
         examples = True
     _read_data(reading, examples)
@@ -72,7 +72,7 @@ def _claim_tokenizer(reading: ArgumentReading) -> None:
     claims = reading.config.claims
     model = claims.of("model.path")
     has_other = any(claims.of(key) for key in ("data.examples", "data.preferences"))
-    is_text = claims.of("data.text") is not None or reading.recipe.data_key == "data.text"
+    is_text = claims.of("data.text") is not None or reading.run.data_key == "data.text"
     if model is not None and is_text and not has_other:
         claims.add("data.tokenizer", model.value, f"{model.place}, its tokenizer", weak=True)
 
@@ -83,7 +83,7 @@ def _read_model(reading: ArgumentReading) -> None:
         _map_model(reading, given)
     config = reading.typed("config_name", ValueKind.TEXT)
     if config is not None and given is None:
-        found = reading.recipe.found(str(config.value))
+        found = reading.run.found(str(config.value))
         inside = found / "config.json" if found.is_dir() else found
         reading.path(replace(config, value=str(inside)), "model.config")
     elif config is not None:
@@ -100,7 +100,7 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
     will make.
     """
     name = str(given.value)
-    found = reading.recipe.found(name)
+    found = reading.run.found(name)
     fetched = None if found.exists() else config_of_model(name)
     if found.is_dir():
         reading.path(given, "model.path")
@@ -114,8 +114,8 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
         directory = str(Path.cwd() / found)
         reading.config.map(replace(given, value=directory), "model.path", directory)
         steps = reading.config.findings.steps
-        if is_on_hub(name, reading.recipe.found):
-            steps.append(fetch_command(name, kind="model", who=reading.recipe.who))
+        if is_on_hub(name, reading.run.found):
+            steps.append(fetch_command(name, kind="model", who=reading.run.who))
             steps.append(f"if {name} lies elsewhere, set model.path to its directory")
         else:
             steps.append(f"{name} is not here; set model.path to the directory of the model")
@@ -139,7 +139,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     if given is not None:
         if examples is None:
             examples = _holds_examples(reading, given)
-        key = replace(reading.recipe, examples=examples).data_key
+        key = replace(reading.run, examples=examples).data_key
         names = given.value if isinstance(given.value, list) else [given.value]
         if names and all(isinstance(n, str) and _is_hub_data(reading, n) for n in names):
             _name_hub_data(reading, given, names, key)
@@ -148,7 +148,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     hub = reading.config.take("dataset_name")
     if hub is not None:
         names = hub.value if isinstance(hub.value, list) else str(hub.value).split(",")
-        _name_hub_data(reading, hub, names, replace(reading.recipe, examples=examples).data_key)
+        _name_hub_data(reading, hub, names, replace(reading.run, examples=examples).data_key)
     held_out = reading.config.take("eval_dataset_name")
     if held_out is not None:
         names = held_out.value if isinstance(held_out.value, list) else [held_out.value]
@@ -167,7 +167,7 @@ def _name_hub_data(
     Otherwise report how to download the missing ones.
     """
     plain = [str(name).split("#")[0].strip() for name in names]
-    found = [reading.recipe.found(name) for name in plain]
+    found = [reading.run.found(name) for name in plain]
     if all(path.exists() for path in found):
         _map_paths(reading, replace(given, value=[str(path) for path in found]), key)
         return
@@ -176,13 +176,13 @@ def _name_hub_data(
     steps = reading.config.findings.steps
     for name, path in zip(plain, found, strict=True):
         if not path.exists():
-            steps.append(fetch_command(name, kind="dataset", who=reading.recipe.who))
+            steps.append(fetch_command(name, kind="dataset", who=reading.run.who))
     listed = ", ".join(f'"{name}/**/*.parquet"' for name in plain)
     steps.append(f"set {key} to the files of the data, such as [{listed}]")
 
 
 def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
-    return not name.lower().endswith(_DATA) and is_on_hub(name, reading.recipe.found)
+    return not name.lower().endswith(_DATA) and is_on_hub(name, reading.run.found)
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
@@ -194,14 +194,14 @@ def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
     """
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
-    if not kind and given.title.endswith("data_path") and not reading.recipe.found(name).exists():
+    if not kind and given.title.endswith("data_path") and not reading.run.found(name).exists():
         return True  # of FastChat and those made after it
     if kind not in (".json", ".jsonl", ".csv", ".tsv", ".parquet"):
         return False
     if kind == ".parquet" or given.title.endswith("data_path"):
         return given.title.endswith("data_path")
     try:
-        with reading.recipe.found(name).open("rb") as stream:
+        with reading.run.found(name).open("rb") as stream:
             begin = stream.read(_BEGIN)
     except OSError:
         return True
@@ -216,7 +216,7 @@ def _map_paths(reading: ArgumentReading, given: ConfigValue, key: str) -> None:
         what = f"{given.said}: must be the path of a file, or several"
         reading.config.findings.wrong.append(what)
         return
-    found = [reading.recipe.found(name) for name in names]
+    found = [reading.run.found(name) for name in names]
     missing = [str(path) for path in found if not path.exists() and "*" not in str(path)]
     for name in missing:
         reading.config.findings.steps.append(f"{name} is not here; put it there, or set {key}")
@@ -230,7 +230,7 @@ def _read_resume(reading: ArgumentReading) -> None:
         return
     if isinstance(given.value, str) and given.value.lower() not in ("true", "false", "", "none"):
         reading.path(given, "resume_from")
-        checkpoint = reading.recipe.found(given.value)
+        checkpoint = reading.run.found(given.value)
         if any((checkpoint / name).is_file() for name in _NUMBERED):
             reading.config.claims.add("resume_order", "model", given.said)
     else:

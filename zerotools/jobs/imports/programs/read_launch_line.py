@@ -33,7 +33,7 @@ from zerotools.jobs.imports.programs.launcher_options import (
     ranks_of,
 )
 from zerotools.jobs.imports.programs.non_trainer_programs import read_as_of
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word
 from zerotools.jobs.imports.programs.trainer_programs import as_accelerate
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, by_kind
@@ -76,14 +76,14 @@ def read_launch(
     lines: bool,
     lenient: bool = False,
     number: int | None = None,
-) -> Recipe:
+) -> RunSettings:
     """Return the training arguments in a launch line.
 
     `text` is the line itself, or a script that contains it.
 
     With `lines`, positions in messages have line numbers. With `lenient`, errors from copying are
     corrected first. `number`, from 1, selects one of several launch lines. If a required value can
-    only be computed by a shell, the recipe's findings contain an error.
+    only be computed by a shell, the findings contain an error.
 
     Raises:
         BadRequest: the script has no launch line, or several and `number` is not set.
@@ -121,7 +121,7 @@ def read_launch(
         ranks, every = ranks_of(launch.launcher, launch.options, visible, findings)
     _report_start(start, places, findings)
     _report_settings(launch, places, findings)
-    recipe = Recipe(
+    run = RunSettings(
         source,
         given,
         beside,
@@ -137,7 +137,7 @@ def read_launch(
         program=program_of(start, launch.program, settings, source if lines else ""),
         findings=findings,
     )
-    return read_as_of(recipe, launch.launcher, launch.program.text, loose, lenient=lenient)
+    return read_as_of(run, launch.launcher, launch.program.text, loose, lenient=lenient)
 
 
 @dataclass(frozen=True)

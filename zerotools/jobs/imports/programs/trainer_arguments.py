@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.lora_arguments import read_adapters
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.program_paths import read_files
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
 from zerotools.jobs.imports.reading.batch_size import (
@@ -49,17 +49,17 @@ STEPS, EPOCHS, WARMUP = "train.steps", "train.epochs", "train.warmup_steps"
 RATIO = "train.warmup_ratio"
 
 
-def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
-    """Translate the arguments in `recipe`: add their values to `claims`, and the report to
-    `findings`.
+def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> ArgumentReading:
+    """Translate the settings in `run` to keys of a job: add their values to `claims`, and the
+    report to `findings`.
 
     The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
-    Configs that the recipe names are read later, too: their `"auto"` values come from these
-    arguments.
+    The config files that the settings name are read later, too: their values `"auto"` are taken
+    from these arguments.
     """
-    findings.take(recipe.findings)
-    given = _named(recipe, findings)
-    reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))
+    findings.take(run.findings)
+    given = _named(run, findings)
+    reading = ArgumentReading(run, ConfigReading(run.source, given, claims, findings))
     _read_ranks(reading)
     _read_numa(reading)
     read_files(reading)
@@ -79,20 +79,20 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
     return reading
 
 
-def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
+def _named(run: RunSettings, findings: Findings) -> dict[str, ConfigValue]:
     """Return the arguments under the names that the tables in `launcher_keys` use.
 
     Synonyms are replaced.
     """
     found: dict[str, ConfigValue] = {}
-    for name, given in recipe.given.items():
-        if name == "test_file" and "validation_file" in recipe.given:
+    for name, given in run.given.items():
+        if name == "test_file" and "validation_file" in run.given:
             why = "the job is evaluated on the validation file"
             row = ReportRow(KeyOutcome.IGNORED, given.title, given.place, None, None, why)
             findings.rows.append(row)
             continue
         known = SYNONYMS.get(name, name)
-        if name == "text_column" and not _RESPONSES.isdisjoint(recipe.given):
+        if name == "text_column" and not _RESPONSES.isdisjoint(run.given):
             known = "prompt_column"  # of run_summarization.py
         if known in found:
             findings.wrong.append(
@@ -113,7 +113,7 @@ def _direct(reading: ArgumentReading, name: str, key: str, kind: ValueKind) -> N
 
 
 def _read_ranks(reading: ArgumentReading) -> None:
-    config, recipe = reading.config, reading.recipe
+    config, run = reading.config, reading.run
     cpu = [reading.typed(name, ValueKind.BOOL) for name in ("use_cpu", "no_cuda")]
     for given in cpu:
         if given is not None and given.value is True:
@@ -121,22 +121,22 @@ def _read_ranks(reading: ArgumentReading) -> None:
         elif given is not None:
             config.row(KeyOutcome.IGNORED, given, None, "the job file sets the device")
     key = ranks_key(config.claims)
-    if recipe.ranks is not None:
+    if run.ranks is not None:
         known = world_size(config.claims)
-        place = " ".join(part for part in (recipe.ranks.place or recipe.source,) if part)
-        given = replace(recipe.ranks, place=place)
+        place = " ".join(part for part in (run.ranks.place or run.source,) if part)
+        given = replace(run.ranks, place=place)
         if known is not None and known.value == given.value:
             config.row(KeyOutcome.MAPPED, given, key)
         else:
             config.map(given, key, given.value)
-    elif recipe.launcher and world_size(config.claims) is None:
-        why = f"{recipe.launcher} takes every GPU then; the job has one rank"
-        row = ReportRow(KeyOutcome.DEFAULT, "ranks", recipe.source, None, key, why)
+    elif run.launcher and world_size(config.claims) is None:
+        why = f"{run.launcher} takes every GPU then; the job has one rank"
+        row = ReportRow(KeyOutcome.DEFAULT, "ranks", run.source, None, key, why)
         config.findings.rows.append(row)
 
 
 def _read_numa(reading: ArgumentReading) -> None:
-    if (asked := reading.recipe.numa) is not None:
+    if (asked := reading.run.numa) is not None:
         reading.config.map(asked.given, "numa", asked.numa, asked.why)
 
 
@@ -176,7 +176,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
             reading.config.row(KeyOutcome.IGNORED, useless, None, "is of AdamW")
         return
     values = [
-        entry.value if entry else reading.recipe.defaults.get(f"adam_beta{n}")
+        entry.value if entry else reading.run.defaults.get(f"adam_beta{n}")
         for n, entry in ((1, betas[0]), (2, betas[1]))
     ]
     said = next((entry for entry in betas if entry), None)
@@ -187,7 +187,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         for entry in betas:
             if entry is not None and entry is not said:
                 reading.config.row(KeyOutcome.MAPPED, entry, "train.betas", "with the other beta")
-    elif "adam_beta1" in reading.recipe.defaults:
+    elif "adam_beta1" in reading.run.defaults:
         reading.weak("adam_beta1, adam_beta2", "train.betas", tuple(values))
     if eps is not None:
         reading.config.map(eps, "train.eps", eps.value)
@@ -196,11 +196,11 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 def read_batch_of(reading: ArgumentReading) -> None:
     """Set the job's batch size: the stated one, or micro batch x accumulation x ranks."""
     config = reading.config
-    if "total_batch_size" in reading.recipe.given:
+    if "total_batch_size" in reading.run.given:
         return
     given = reading.typed(ACCUMULATION, ValueKind.COUNT)
     micro, world = config.claims.of(JOB_MICRO), sequence_divisor(config.claims)
-    steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value
+    steps = reading.run.defaults.get(ACCUMULATION) if given is None else given.value
     if given is not None:
         config.row(KeyOutcome.MAPPED, given, JOB_TOTAL)
     if micro is None or type(micro.value) is not int or type(steps) is not int:
@@ -282,7 +282,7 @@ def read_sharding(reading: ArgumentReading) -> None:
 
     Without `fsdp` and without a DeepSpeed config, every rank has the whole model.
     """
-    config, recipe = reading.config, reading.recipe
+    config, run = reading.config, reading.run
     for name in [n for n in config.remaining if n.startswith("fsdp_")]:
         option = config.remaining.pop(name)
         config.row(KeyOutcome.IGNORED, option, None, "how FSDP wraps and communicates")
@@ -313,7 +313,7 @@ def read_sharding(reading: ArgumentReading) -> None:
         return
     if given is not None:
         config.row(KeyOutcome.IGNORED, given, None, "is off")
-    if recipe.deepspeed is None and recipe.accelerate is None and recipe.defaults and stage is None:
+    if run.deepspeed is None and run.accelerate is None and run.defaults and stage is None:
         config.default("deepspeed, fsdp", STAGE, 0, "every rank has the whole model")
 
 
@@ -397,7 +397,7 @@ def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None
         if entry is not None and kind == "constant":
             config.row(KeyOutcome.IGNORED, entry, None, "a constant schedule has no warm-up")
     if kind == "constant":
-        config.claims.add(WARMUP, 0, f"{reading.recipe.source} (constant)", weak=True)
+        config.claims.add(WARMUP, 0, f"{reading.run.source} (constant)", weak=True)
         return
     if given is not None and given.value >= 1:
         if ratio is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.jobs.imports.programs.launch_wrappers import StartCommand
 from zerotools.jobs.imports.programs.launcher_options import flags_document
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import Word
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
@@ -56,66 +56,66 @@ SCRIPTS = "trl.scripts."
 _FLAGS = WORDS_AFTER["accelerate"]
 
 
-def read_as_known(recipe: Recipe, program: str) -> Recipe:
-    """Return `recipe` with the argument names and defaults of the program.
+def read_as_known(run: RunSettings, program: str) -> RunSettings:
+    """Return `run` with the argument names and defaults of the program.
 
-    If the program is not known here, return `recipe` unchanged.
+    If the program is not known here, return `run` unchanged.
     """
-    given = recipe.given
+    given = run.given
     if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
-        return _alpaca_lora(recipe)
+        return _alpaca_lora(run)
     if "model_name_or_path" in given and not DEEPSPEED_CHAT_OWN.isdisjoint(given):
-        return _deepspeed_chat(recipe)
+        return _deepspeed_chat(run)
     model = given.get("model_name_or_path")
     of_qwen = None if model is None else _QWEN.search(str(model.value))
     if program.endswith("finetune.py") and of_qwen is not None:
-        return _qwen(recipe, of_qwen[1].lower())
+        return _qwen(run, of_qwen[1].lower())
     if _MEDICAL_OWN.issubset(given):
-        return _medical(recipe, program)
+        return _medical(run, program)
     of_trl = _OF_TRL.search(program)
     is_named = of_trl is not None and program.endswith(of_trl[0])
     is_own = program.startswith(SCRIPTS) or not TRL_OWN.isdisjoint(given)
     if of_trl is not None and is_named and is_own:
-        return _trl(recipe, is_dpo=of_trl[1] == "dpo")
-    return recipe
+        return _trl(run, is_dpo=of_trl[1] == "dpo")
+    return run
 
 
-def _alpaca_lora(recipe: Recipe) -> Recipe:
-    given = _renamed(recipe.given, ALPACA_LORA_NAMES)
-    given["use_lora"] = _always(recipe, "use_lora", True)
+def _alpaca_lora(run: RunSettings) -> RunSettings:
+    given = _renamed(run.given, ALPACA_LORA_NAMES)
+    given["use_lora"] = _always(run, "use_lora", True)
     given.setdefault(
-        "lora_target_modules", _always(recipe, "lora_target_modules", ["q_proj", "v_proj"])
+        "lora_target_modules", _always(run, "lora_target_modules", ["q_proj", "v_proj"])
     )
-    recipe.findings.differs.append(
+    run.findings.differs.append(
         'base model: in 8 bits there, and whole here; lora.frozen_precision = "nf4" takes 4 bits'
     )
     return replace(
-        recipe, given=given, defaults=ALPACA_LORA_DEFAULTS, who="alpaca-lora", examples=True
+        run, given=given, defaults=ALPACA_LORA_DEFAULTS, who="alpaca-lora", examples=True
     )
 
 
-def _qwen(recipe: Recipe, model: str) -> Recipe:
-    given = dict(recipe.given)
+def _qwen(run: RunSettings, model: str) -> RunSettings:
+    given = dict(run.given)
     if "use_lora" in given:
         given.setdefault(
             "lora_target_modules",
-            _always(recipe, "lora_target_modules", list(QWEN_TARGETS[model])),
+            _always(run, "lora_target_modules", list(QWEN_TARGETS[model])),
         )
-        recipe.findings.differs.append(
+        run.findings.differs.append(
             "adapters: with a model that is not named chat, and without --q_lora, the embeddings "
             "are trained as well there"
         )
     return replace(
-        recipe, given=given, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True
+        run, given=given, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True
     )
 
 
-def _deepspeed_chat(recipe: Recipe) -> Recipe:
-    is_dpo = not DEEPSPEED_CHAT_DPO.isdisjoint(recipe.given)
-    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+def _deepspeed_chat(run: RunSettings) -> RunSettings:
+    is_dpo = not DEEPSPEED_CHAT_DPO.isdisjoint(run.given)
+    given = _renamed(run.given, DPO_NAMES) if is_dpo else dict(run.given)
     padding = given.pop("num_padding_at_beginning", None)
     if padding is not None:
-        recipe.findings.unsupported.append(
+        run.findings.unsupported.append(
             f"{padding.said}: it trains a reward model there, which is not supported; run the "
             "program with --as script"
         )
@@ -125,14 +125,14 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
     if "lora_dim" in given and str(given["lora_dim"].value) == "0":
         del given["lora_dim"]  # all weights
     if "lora_dim" in given:
-        recipe.findings.differs.append(
+        run.findings.differs.append(
             "adapters: on every linear layer below --lora_module_name there "
             "(lora.target_modules), and at --lora_learning_rate; without --only_optimize_lora "
             "all other weights are trained as well"
         )
     rate = {"learning_rate": DEEPSPEED_CHAT_DPO_RATE} if is_dpo else {}
     return replace(
-        recipe,
+        run,
         given=given,
         defaults={**DEEPSPEED_CHAT_DEFAULTS, **rate},
         who="DeepSpeed-Chat",
@@ -148,45 +148,45 @@ def is_unread_trl(program: str) -> bool:
     return program.startswith(SCRIPTS) and program.removeprefix(SCRIPTS) not in ("sft", "dpo")
 
 
-def _medical(recipe: Recipe, program: str) -> Recipe:
+def _medical(run: RunSettings, program: str) -> RunSettings:
     """Convert the arguments of MedicalGPT to those of the Trainer.
 
     Its data arguments are directories, and the name of the program shows the training stage.
     """
     stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
     if stage is None:
-        recipe.findings.unsupported.append(
-            f"{recipe.source}: the arguments of {program} are not read; known programs: "
+        run.findings.unsupported.append(
+            f"{run.source}: the arguments of {program} are not read; known programs: "
             f"{', '.join(MEDICAL_DEFAULTS)}; run the program with --as script"
         )
-        return recipe
+        return run
     is_dpo = stage == MEDICAL_DPO
-    given = dict(recipe.given)
+    given = dict(run.given)
     for name in ("train_file", "validation_file"):
         if (directory := given.pop(f"{name}_dir", None)) is not None:
             kinds = ("txt", "json", "jsonl") if stage == MEDICAL_TEXT else ("json", "jsonl")
             files = [f"{directory.value}/**/*.{kind}" for kind in kinds]
-            found = [file for file in files if any(_files(recipe, file))] or files
+            found = [file for file in files if any(_files(run, file))] or files
             given[name] = replace(directory, name=name, value=found)
     if is_dpo:
-        given |= {name: _always(recipe, name, each) for name, each in MEDICAL_COLUMNS.items()}
+        given |= {name: _always(run, name, each) for name, each in MEDICAL_COLUMNS.items()}
         for name, value in MEDICAL_DPO_SETS.items():
-            given.setdefault(name, _always(recipe, name, value))
-        recipe.findings.differs.append(
+            given.setdefault(name, _always(run, name, value))
+        run.findings.differs.append(
             "prompts: the question alone; system and history of a record are not read"
         )
     if stage == MEDICAL_TEXT:
         given.pop("packing", None)  # text is one stream here, too
     given = _renamed(given, {"qlora": "load_in_4bit", "neft_alpha": "neftune_noise_alpha"})
-    given.setdefault("use_peft", _always(recipe, "use_lora", True))
+    given.setdefault("use_peft", _always(run, "use_lora", True))
     if not is_dpo:
-        given.setdefault("target_modules", _always(recipe, "target_modules", "all"))
+        given.setdefault("target_modules", _always(run, "target_modules", "all"))
     for name, why in (MEDICAL_DPO_IGNORED if is_dpo else MEDICAL_IGNORED).items():
         if (each := given.pop(name, None)) is not None:
             row = ReportRow(KeyOutcome.IGNORED, each.title, each.place, each.value, None, why)
-            recipe.findings.rows.append(row)
+            run.findings.rows.append(row)
     return replace(
-        recipe,
+        run,
         given=given,
         defaults=MEDICAL_DEFAULTS[stage],
         who="MedicalGPT",
@@ -195,14 +195,14 @@ def _medical(recipe: Recipe, program: str) -> Recipe:
     )
 
 
-def _files(recipe: Recipe, pattern: str) -> Iterator[Path]:
+def _files(run: RunSettings, pattern: str) -> Iterator[Path]:
     head, _, tail = pattern.partition("/**/")
-    return recipe.found(head).glob(f"**/{tail}")
+    return run.found(head).glob(f"**/{tail}")
 
 
-def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
-    recipe = _as_launched(recipe)
-    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+def _trl(run: RunSettings, *, is_dpo: bool) -> RunSettings:
+    run = _as_launched(run)
+    given = _renamed(run.given, DPO_NAMES) if is_dpo else dict(run.given)
     defaults: dict[str, Any] = {
         **TRL_DEFAULTS,
         "learning_rate": DPO_RATE if is_dpo else SFT_RATE,
@@ -212,11 +212,11 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
         given["dataset_name"] = replace(mixer, value=list(mixer.value))
     loss = given.pop("loss_type", None)
     if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
-        recipe.findings.unsupported.append(
+        run.findings.unsupported.append(
             f"{loss.said} = {loss.value}: is not supported; supported: sigmoid"
         )
     return replace(
-        recipe,
+        run,
         given=given,
         defaults=defaults,
         who="TRL",
@@ -225,33 +225,33 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
     )
 
 
-def _as_launched(recipe: Recipe) -> Recipe:
-    """Move the accelerate options in TRL's YAML to the options of `accelerate launch`, and
-    return the changed recipe.
+def _as_launched(run: RunSettings) -> RunSettings:
+    """Move the accelerate options in TRL's YAML to the options of `accelerate launch`, and return
+    the changed settings.
     """
-    given = dict(recipe.given)
+    given = dict(run.given)
     count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
     if preset is not None:
         options = preset_options(preset)
         options |= {} if count is None else {"num_processes": count}
-        file, document = flags_document("accelerate", options, preset.place, recipe.findings)
-        recipe = replace(recipe, accelerate=document, accelerate_file=file)
+        file, document = flags_document("accelerate", options, preset.place, run.findings)
+        run = replace(run, accelerate=document, accelerate_file=file)
         count = options.get("num_processes")
-    if count is not None and isinstance(count.value, int) and recipe.ranks is None:
-        recipe = replace(recipe, ranks=count, launcher="")
-    return replace(recipe, given=given)
+    if count is not None and isinstance(count.value, int) and run.ranks is None:
+        run = replace(run, ranks=count, launcher="")
+    return replace(run, given=given)
 
 
 def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict[str, ConfigValue]:
     return {names.get(name, name): each for name, each in given.items()}
 
 
-def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
+def _always(run: RunSettings, name: str, value: Any) -> ConfigValue:
     """Return an argument with a value that the program always uses, although the user did not
     give it.
     """
-    place = recipe.source if recipe.program is None else recipe.program.place
-    title = "the program" if recipe.program is None else Path(recipe.program.name).name
+    place = run.source if run.program is None else run.program.place
+    title = "the program" if run.program is None else Path(run.program.name).name
     return ConfigValue(name, title, place, value)
 
 

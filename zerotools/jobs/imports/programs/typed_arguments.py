@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed_value
@@ -23,9 +23,9 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 @dataclass
 class ArgumentReading:
-    """The state while the arguments of one recipe are translated to one job."""
+    """The state while the settings of one training program are translated to one job."""
 
-    recipe: Recipe
+    run: RunSettings
     config: ConfigReading
 
     def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
@@ -52,15 +52,15 @@ class ArgumentReading:
 
         Other sources override a default.
         """
-        if name in self.recipe.defaults:
-            self.weak(name, key, self.recipe.defaults[name])
+        if name in self.run.defaults:
+            self.weak(name, key, self.run.defaults[name])
 
     def weak(self, name: str, key: str, value: Any) -> None:
         """Use `value` for the job's `key`, because the argument `name` is absent.
 
         Other sources override this value.
         """
-        self.config.default(name, key, value, f"{self.recipe.who}, its default")
+        self.config.default(name, key, value, f"{self.run.who}, its default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:
         """Report the value of an argument as not supported by jobs.
@@ -74,7 +74,7 @@ class ArgumentReading:
         """Set the job's `key` to the path in an argument, made absolute: the job file may be
         read from another directory. A missing file is reported, unless `new` is true.
         """
-        found = self.recipe.found(str(given.value))
+        found = self.run.found(str(given.value))
         value: Any = str(Path.cwd() / found)
         why = "" if new or found.exists() else "is not there now"
         self.config.map(replace(given, value=value), key, value, why)

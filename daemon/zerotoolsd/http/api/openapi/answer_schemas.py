@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.config.notify_config import PLACE_NOTICES, SERVICES
+from zerotoolsd.config.notify_config import DESTINATION_NOTICES, SERVICES
 from zerotoolsd.http.api.openapi.json_schemas import (
     ANY_OBJECT,
     COUNT,
@@ -56,7 +56,7 @@ def answer_components() -> dict[str, Schema]:
         "NoticeAnswer": object_of(
             place=TEXT,
             service={"enum": list(SERVICES)},
-            notice={"enum": list(PLACE_NOTICES)},
+            notice={"enum": list(DESTINATION_NOTICES)},
             delivered=FLAG,
             answer=TEXT,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
-from zerotoolsd.config.notify_config import PLACE_NOTICES
+from zerotoolsd.config.notify_config import DESTINATION_NOTICES
 from zerotoolsd.http.api.openapi.json_schemas import (
     FLAG,
     KEY,
@@ -108,7 +108,7 @@ def request_components() -> dict[str, Schema]:
         "NoticeTestRequest": object_of(
             (),
             places=or_null(list_of(TEXT)),
-            kinds=or_null(list_of({"type": "string", "enum": list(PLACE_NOTICES)})),
+            kinds=or_null(list_of({"type": "string", "enum": list(DESTINATION_NOTICES)})),
         ),
         "CleanRequest": object_of(
             (),

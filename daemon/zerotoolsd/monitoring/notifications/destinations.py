@@ -14,10 +14,10 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.config.notify_config import (
+    DESTINATION_NOTICES,
     EMAIL,
-    PLACE_NOTICES,
     WEBHOOK_NAME,
-    NoticePlace,
+    NoticeDestination,
     NotifyConfig,
 )
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, NoticeText
@@ -33,12 +33,12 @@ TEST_SECONDS = 30.0
 """The longest time of a test of a place; its last notice may take `timeout_seconds` more."""
 
 
-class PlaceSender:
+class DestinationSender:
     """Sends notices to places by their names. `web` sends those that go by HTTP."""
 
     def __init__(self, config: NotifyConfig, web: WebhookSender) -> None:
         self._config = config
-        self._places = {place.name: place for place in config.places}
+        self._places = {destination.name: destination for destination in config.places}
         self._web = web
 
     async def send(self, notice: Notice) -> str:
@@ -46,16 +46,16 @@ class PlaceSender:
 
         Raises NotDelivered, within `notify.timeout_seconds`.
         """
-        place = self._places.get(notice.target)
-        if place is None:
+        destination = self._places.get(notice.target)
+        if destination is None:
             raise NotDelivered(f"the configuration has no place {notice.target} any more")
-        if place.name == WEBHOOK_NAME and self._config.webhook is not None:
+        if destination.name == WEBHOOK_NAME and self._config.webhook is not None:
             return await self._web.send(replace(notice, target=self._config.webhook))
-        if place.kind == EMAIL:
-            return await self._mail(place, notice)
-        return await self._web.send_to(place, notice)
+        if destination.kind == EMAIL:
+            return await self._mail(destination, notice)
+        return await self._web.send_to(destination, notice)
 
-    async def _mail(self, place: NoticePlace, notice: Notice) -> str:
+    async def _mail(self, destination: NoticeDestination, notice: Notice) -> str:
         """Give an e-mail to `sendmail`, which delivers or queues it.
 
         Its children may deliver later and are left alone; so its output is a file, which they may
@@ -65,7 +65,7 @@ class PlaceSender:
         with TemporaryFile() as output:
             try:
                 child = await asyncio.create_subprocess_exec(
-                    *(program, "-i", *place.to),
+                    *(program, "-i", *destination.to),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
@@ -77,7 +77,7 @@ class PlaceSender:
                 raise NotDelivered(f"{program} cannot be started: {error}") from None
             try:
                 async with asyncio.timeout(limit):
-                    await child.communicate(mail_of(place, notice))
+                    await child.communicate(mail_of(destination, notice))
             except TimeoutError:
                 raise NotDelivered(f"{program} did not end within {limit:g} s") from None
             finally:
@@ -90,15 +90,15 @@ class PlaceSender:
         return f"{program} ended with status 0"
 
 
-def mail_of(place: NoticePlace, notice: Notice) -> bytes:
+def mail_of(destination: NoticeDestination, notice: Notice) -> bytes:
     """Return the e-mail of a notice, with the headers that a mail program needs.
 
     The message id is the same each time, so a mail server may drop a repeated delivery.
     """
     text, host = NoticeText.of(notice), os.uname().nodename
     mail = EmailMessage()
-    mail["From"] = place.sender or f"zerotools@{host}"
-    mail["To"] = ", ".join(place.to)
+    mail["From"] = destination.sender or f"zerotools@{host}"
+    mail["To"] = ", ".join(destination.to)
     mail["Subject"] = text.title[:_LONGEST_SUBJECT]
     mail["Date"] = formatdate(notice.created, localtime=True)
     mail["Message-ID"] = f"<{notice.key}@zerotools.invalid>"
@@ -108,7 +108,7 @@ def mail_of(place: NoticePlace, notice: Notice) -> bytes:
     return mail.as_bytes()
 
 
-async def try_places(
+async def try_destinations(
     config: NotifyConfig,
     web: WebhookSender,
     notices: JobNotices,
@@ -121,30 +121,35 @@ async def try_places(
     The places are tried side by side. After a place did not answer, no more are sent to it. Raises
     BadRequest.
     """
-    known = config.all_places
+    known = config.all_destinations
     if not known:
         raise BadRequest("no place is configured; add [[notify.places]] to zerotoolsd.toml")
-    if unknown := sorted(set(kinds) - {*PLACE_NOTICES}):
-        raise BadRequest(f"kind {unknown[0]} is not one of {', '.join(PLACE_NOTICES)}")
-    if unknown := sorted(set(names) - {place.name for place in known}):
-        there = ", ".join(place.name for place in known)
+    if unknown := sorted(set(kinds) - {*DESTINATION_NOTICES}):
+        raise BadRequest(f"kind {unknown[0]} is not one of {', '.join(DESTINATION_NOTICES)}")
+    if unknown := sorted(set(names) - {destination.name for destination in known}):
+        there = ", ".join(destination.name for destination in known)
         raise BadRequest(f"place {unknown[0]} is not in the configuration, which has {there}")
-    sender = PlaceSender(replace(config, places=known), web)
-    chosen = [place for place in known if not names or place.name in names]
-    found = await asyncio.gather(*(_try_place(place, sender, notices, kinds) for place in chosen))
+    sender = DestinationSender(replace(config, places=known), web)
+    chosen = [destination for destination in known if not names or destination.name in names]
+    found = await asyncio.gather(
+        *(_try_destination(destination, sender, notices, kinds) for destination in chosen)
+    )
     return [answer for answers in found for answer in answers]
 
 
-async def _try_place(
-    place: NoticePlace, sender: PlaceSender, notices: JobNotices, kinds: Collection[str]
+async def _try_destination(
+    destination: NoticeDestination,
+    sender: DestinationSender,
+    notices: JobNotices,
+    kinds: Collection[str],
 ) -> list[dict[str, Any]]:
     answers, why_none = [], None
     deadline = time.monotonic() + TEST_SECONDS
-    for kind in kinds or place.on:
+    for kind in kinds or destination.on:
         is_delivered, answer = False, f"not sent: {why_none}"
         if why_none is None:
             try:
-                answer = await sender.send(notices.sample(kind, place.name, time.time()))
+                answer = await sender.send(notices.sample(kind, destination.name, time.time()))
                 is_delivered = True
             except NotDelivered as error:
                 answer, why_none = str(error), "the one before was not delivered"
@@ -152,8 +157,8 @@ async def _try_place(
                 why_none = f"the test took longer than {TEST_SECONDS:g} s"
         answers.append(
             {
-                "place": place.name,
-                "service": place.kind,
+                "place": destination.name,
+                "service": destination.kind,
                 "notice": kind,
                 "delivered": is_delivered,
                 "answer": answer,

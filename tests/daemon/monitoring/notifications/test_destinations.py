@@ -19,10 +19,14 @@ from aiohttp import web
 
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotools.core.errors import BadRequest
-from zerotoolsd.config.notify_config import NoticePlace, NotifyConfig
+from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
+from zerotoolsd.monitoring.notifications.destinations import (
+    DestinationSender,
+    mail_of,
+    try_destinations,
+)
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
-from zerotoolsd.monitoring.notifications.places import PlaceSender, mail_of, try_places
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 
 BODY = json.dumps(
@@ -92,9 +96,9 @@ def with_server(handler: Answer, story: Callable[[str], Awaitable[Any]]) -> Any:
     return asyncio.run(run())
 
 
-def sender_to(*places: NoticePlace, **config: Any) -> PlaceSender:
+def sender_to(*places: NoticeDestination, **config: Any) -> DestinationSender:
     settings = NotifyConfig(places=places, **config)
-    return PlaceSender(settings, WebhookSender(settings))
+    return DestinationSender(settings, WebhookSender(settings))
 
 
 @pytest.mark.parametrize("service", sorted(SERVERS))
@@ -108,8 +112,8 @@ def test_each_service_takes_its_message_on_the_own_machine(service: str) -> None
 
     async def story(url: str) -> str:
         secret = "s" if service in ("feishu", "dingtalk") else None
-        place = NoticePlace(name="lab", service=service, url=url, secret=secret)
-        return await sender_to(place).send(a_notice(target="lab", body=BODY))
+        destination = NoticeDestination(name="lab", service=service, url=url, secret=secret)
+        return await sender_to(destination).send(a_notice(target="lab", body=BODY))
 
     assert with_server(handler, story).startswith("status 200")
     ((path, tree),) = got
@@ -125,8 +129,8 @@ def test_a_place_without_a_service_of_its_own_gets_json() -> None:
         return web.Response(status=204)
 
     async def story(url: str) -> str:
-        place = NoticePlace(name="lab", url=url)
-        return await sender_to(place).send(a_notice(target="lab", body=BODY))
+        destination = NoticeDestination(name="lab", url=url)
+        return await sender_to(destination).send(a_notice(target="lab", body=BODY))
 
     assert with_server(handler, story) == "status 204"
     assert got == [json.loads(BODY)]
@@ -151,8 +155,8 @@ def test_an_answer_that_is_no_delivery(service: str, answer: web.Response, why: 
         return answer
 
     async def story(url: str) -> str:
-        place = NoticePlace(name="lab", service=service, url=url)
-        return await sender_to(place).send(a_notice(target="lab", body=BODY))
+        destination = NoticeDestination(name="lab", service=service, url=url)
+        return await sender_to(destination).send(a_notice(target="lab", body=BODY))
 
     with pytest.raises(NotDelivered, match=why) as found:
         with_server(handler, story)
@@ -174,9 +178,9 @@ def test_an_answer_that_is_no_http_shows_no_secret_and_is_not_decompressed() -> 
         return web.Response(status=400, body=gzip.compress(b"x" * 9999), headers=headers)
 
     async def story(url: str) -> str:
-        place = NoticePlace(name="lab", service="slack", url=url)
+        destination = NoticeDestination(name="lab", service="slack", url=url)
         with pytest.raises(NotDelivered) as found:
-            await sender_to(place).send(a_notice(target="lab", body=BODY))
+            await sender_to(destination).send(a_notice(target="lab", body=BODY))
         return str(found.value)
 
     said = with_server(broken, story)
@@ -194,7 +198,7 @@ def test_the_address_of_all_jobs_is_tested_as_it_is_used() -> None:
         return ["10.0.0.1"]
 
     web = WebhookSender(config, look_up=private)
-    (answer,) = asyncio.run(try_places(config, web, JobNotices(config), (), ()))
+    (answer,) = asyncio.run(try_destinations(config, web, JobNotices(config), (), ()))
     assert not answer["delivered"]
     assert "leads to 10.0.0.1, which is not a public address" in answer["answer"]
 
@@ -206,8 +210,10 @@ def test_a_service_that_never_ends_its_answer() -> None:
         await asyncio.Event().wait()
 
     async def story(url: str) -> str:
-        place = NoticePlace(name="lab", service="feishu", url=url)
-        return await sender_to(place, timeout_seconds=0.1).send(a_notice(target="lab", body=BODY))
+        destination = NoticeDestination(name="lab", service="feishu", url=url)
+        return await sender_to(destination, timeout_seconds=0.1).send(
+            a_notice(target="lab", body=BODY)
+        )
 
     with pytest.raises(NotDelivered, match=r"no answer within 0\.1 s"):
         with_server(handler, story)
@@ -218,7 +224,9 @@ def test_a_place_that_was_removed() -> None:
         asyncio.run(sender_to().send(a_notice(target="lab")))
 
 
-MAIL = NoticePlace(name="mail", to=("me@example.org", "you@example.org"), sender="gpu@example.org")
+MAIL = NoticeDestination(
+    name="mail", to=("me@example.org", "you@example.org"), sender="gpu@example.org"
+)
 
 
 def fake_sendmail(directory: Path, script: str) -> str:
@@ -279,7 +287,9 @@ def test_a_test_tells_what_each_place_answered(tmp_path: Path) -> None:
         return web.Response(status=500 if "has failed" in json.dumps(tree) else 200, text="late")
 
     async def story(url: str) -> list[dict[str, Any]]:
-        bad = NoticePlace(name="lab", service="slack", url=url, on=("started", "failed", "held"))
+        bad = NoticeDestination(
+            name="lab", service="slack", url=url, on=("started", "failed", "held")
+        )
         mail = replace(MAIL, on=("failed",))
         config = NotifyConfig(
             places=(bad, mail),
@@ -291,14 +301,14 @@ def test_a_test_tells_what_each_place_answered(tmp_path: Path) -> None:
         )
         web_sender, notices = WebhookSender(config), JobNotices(config, "box1")
         with pytest.raises(BadRequest, match=r"place gone is not in .* has lab, mail, webhook"):
-            await try_places(config, web_sender, notices, ["gone"], [])
+            await try_destinations(config, web_sender, notices, ["gone"], [])
         with pytest.raises(BadRequest, match="kind done is not one of started, "):
-            await try_places(config, web_sender, notices, [], ["done"])
+            await try_destinations(config, web_sender, notices, [], ["done"])
         with pytest.raises(BadRequest, match="no place is configured; add"):
-            await try_places(NotifyConfig(), web_sender, notices, [], [])
-        one = await try_places(config, web_sender, notices, ["mail"], ["held", "started"])
+            await try_destinations(NotifyConfig(), web_sender, notices, [], [])
+        one = await try_destinations(config, web_sender, notices, ["mail"], ["held", "started"])
         assert [each["notice"] for each in one] == ["held", "started"]
-        return await try_places(config, web_sender, notices, [], [])
+        return await try_destinations(config, web_sender, notices, [], [])
 
     answers = with_server(handler, story)
     assert [(a["place"], a["notice"], a["delivered"], a["answer"]) for a in answers] == [
