@@ -39,7 +39,7 @@ class Topic:
 
 
 def all_topics() -> Mapping[str, Topic]:
-    """Return all pages by name, in the order of `KINDS`.
+    """Return all pages keyed by name, in the order of `KINDS`.
 
     Raises:
         Unsupported: this installation has no pages.

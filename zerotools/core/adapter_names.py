@@ -57,9 +57,10 @@ _OTHERS = re.compile(
 class AdapterTensor:
     """One tensor of a PEFT adapter.
 
-    `module` is the name of its layer in the model without adapters. `part` is `lora_A`, ...,
-    `modules_to_save` or `trainable_tokens_delta`. `saved` is the tensor's name in PEFT's files; it
-    begins with `stem`.
+    Attributes:
+        module: the name of the layer that it changes, in the model without adapters.
+        part: `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`.
+        saved: the name of the tensor in PEFT's files. It begins with `stem`.
     """
 
     key: Key
@@ -185,9 +186,9 @@ def full_name(name: str) -> str:
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
     """Return, for each weight name that PEFT saved, the name of the weight in the model.
 
-    `trained` are the parameter names in the model that the optimizer has. A name in the model that
-    another weight already has is left out. Return an empty dict if two adapters were trained,
-    because PEFT saves both under the same names.
+    `trained` are the names of the parameters that the optimizer has. A name that another weight of
+    the model already has is left out. Return an empty dict if two adapters were trained, because
+    PEFT saves both under the same names.
     """
     own = {full_name(name): name for name in weights}
     taken, found = frozenset(own.values()), dict[str, str]()

@@ -156,11 +156,14 @@ class Origin:
     """The origin of a checkpoint: where it was read, and which program saved it. A field that the
     files do not record is None.
 
-    `format` is the name of the format, such as "dcp" or "safetensors", and `path` the directory or
-    file that was read. `title` describes the kind of checkpoint if `format` is not enough.
-    `precision` is the type that the run computes in. `notes` are sentences for the user ("took
-    step-40, the newest of 3"). `question` is the choice that the user must make before one model
-    can be exported. `refusal` is the reason why no output can be made from the files.
+    Attributes:
+        format: the name of the format, such as "dcp" or "safetensors".
+        path: the directory or file that was read.
+        title: the kind of checkpoint, if `format` does not say it.
+        precision: the dtype in which the run computes.
+        notes: sentences for the user ("took step-40, the newest of 3").
+        question: the choice that the user must make before one model can be exported.
+        refusal: the reason why no output can be made from the files.
     """
 
     format: str
@@ -180,13 +183,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect of a checkpoint that can still be read; `file` is relative to the checkpoint's
-    root.
+    """A defect of a checkpoint that can still be read.
 
-    If `blocks` is True, no complete output can be made from the checkpoint. If `is_loss` is True,
-    bytes of the file are lost and the rest of the file is valid; it is False for a file of another
-    save or rank. If `is_unread` is True, only the name of `tensor` is known: an output that would
-    contain this tensor is refused, and everything else can be used.
+    Attributes:
+        file: the damaged file, relative to the checkpoint's root.
+        blocks: no complete output can be made from the checkpoint.
+        is_loss: bytes of the file are lost, and the rest of the file is valid. False for a file of
+            another save or rank.
+        is_unread: only the name of `tensor` is known. An output that would contain this tensor is
+            refused; everything else can be used.
     """
 
     message: str
@@ -213,19 +218,23 @@ class Checkpoint:
     """Named tensors in the files below the directory `root`, and everything else that was saved
     with them.
 
-    `aliases` maps each tied name to the name that holds the bytes, if any tensor does. `state` is a
-    tree of plain values, `TensorRef` and `Opaque`. `files` maps each file that holds a chunk to its
-    size in bytes; the directory may contain other files. `model_sidecars` are the files of the
-    model that hold no tensors (config.json, tokenizer), by the name that they have next to an
-    export; the writer may add more. `own_config` is the config.json that was found with the
-    checkpoint; its quantisation settings determine how the checkpoint's bytes are read.
-
-    `stamps` maps the absolute path of every file that was read for this checkpoint to the identity
-    that the file had before its first byte was read; it is empty in a `Target`. `native` is a value
-    that the format's reader stores for the writer of the same format; no other code uses it.
-    `archives` records where archives follow each other in a file, {file: {offset: length}} in
-    bytes, if no chunk shows it. `beside` is the checkpoint of an optimizer in a separate file next
-    to the model, as its own reader returned it.
+    Attributes:
+        aliases: each tied name -> the name of the tensor that holds the bytes, if any tensor does.
+        state: a tree of plain values, `TensorRef` and `Opaque`.
+        files: each file that holds a chunk -> its size in bytes. The directory may contain other
+            files.
+        model_sidecars: the model's files without tensors (config.json, tokenizer), under the names
+            that they have next to an export. The writer may add more.
+        own_config: the config.json that was found with the checkpoint. Its quantisation settings
+            determine how the checkpoint's bytes are read.
+        stamps: the absolute path of every file that was read -> the identity of the file before its
+            first byte was read. Empty in a `Target`.
+        native: a value that the format's reader stores for the writer of the same format. No other
+            code uses it.
+        archives: {file: {offset: length}}, in bytes, of archives that follow each other in one
+            file, if no chunk shows where they are.
+        beside: the checkpoint of an optimizer in a separate file next to the model, as its own
+            reader returned it.
     """
 
     root: Path

@@ -1,7 +1,7 @@
-"""The table of element types: their width in bits, and their name in each format.
+"""The table of element types (dtypes): their width in bits, and their name in each format.
 
-numpy is not imported here: reading a header needs only widths. `zerotools.io.numeric.dtype_casts`
-turns a `DType` into numpy's.
+numpy is not imported here, because reading a header needs only widths.
+`zerotools.io.numeric.dtype_casts` converts a `DType` to numpy's dtype.
 
 Sources: safetensors `tensor.rs` (Dtype), torch `torch/storage.py` (legacy storage classes) and
 `c10/core/ScalarType.h`.
@@ -16,7 +16,9 @@ from zerotools.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type. `name` is torch's name, which is also numpy's name if numpy has the type."""
+    """The dtype of a tensor. `name` is torch's name, which is also numpy's name if numpy has this
+    dtype.
+    """
 
     name: str
     bits: int
@@ -26,7 +28,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element; every type in the table is a whole number of bytes wide."""
+        """Bytes per element; every dtype in the table is a whole number of bytes wide."""
         return self.bits // 8
 
     def __str__(self) -> str:
@@ -69,17 +71,17 @@ _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.tor
 
 
 def dtype_named(name: str) -> DType:
-    """Return the type that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
+    """Return the dtype that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
     return _look_up(_BY_NAME, name)
 
 
 def from_safetensors(name: str) -> DType:
-    """Return the type that a safetensors header calls `name`, as in "BF16"."""
+    """Return the dtype that a safetensors header calls `name`, as in "BF16"."""
     return _look_up(_BY_SAFETENSORS, name)
 
 
 def from_torch_storage(name: str) -> DType:
-    """Return the type of a legacy torch storage class, as in "FloatStorage"."""
+    """Return the dtype of a legacy torch storage class, as in "FloatStorage"."""
     return _look_up(_BY_TORCH_STORAGE, name)
 
 

@@ -1,4 +1,4 @@
-"""The layer of a model that a tensor belongs to, by its name.
+"""Find the layer of a model that a tensor belongs to, from the tensor's name.
 
 model.layers.3.mlp.experts.7.w1.weight    layer model.layers.3, kind mlp.experts.*.w1.weight
 lm_head.weight                            layer lm_head,        kind weight
@@ -15,7 +15,9 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerPlace(NamedTuple):
-    """The place of a tensor in a model. Tensors of one `kind` are the same part of their layers."""
+    """The layer of a tensor, and the kind of the tensor. Tensors of one kind have the same function
+    in their layers.
+    """
 
     layer: str
     kind: str
@@ -32,8 +34,11 @@ def _number_of(layer: str) -> int | None:
 
 
 def place_of(name: str) -> LayerPlace:
-    """Return the place of the tensor `name`. Its layer ends with the first number in the name; a
-    tensor without a number belongs to the module that holds it."""
+    """Return the layer and the kind of the tensor `name`.
+
+    The name of the layer ends with the first number in `name`. A tensor without a number belongs to
+    the module that holds it.
+    """
     found = _NUMBERED.fullmatch(name)
     if found is not None:
         return LayerPlace(found[1], _NUMBER.sub("*", found[2]))
@@ -42,8 +47,8 @@ def place_of(name: str) -> LayerPlace:
 
 
 def layers_in_order(names: Iterable[str]) -> list[str]:
-    """Return the layers of the tensors `names`, each once: in the order of the names, and numbered
-    ones of the same module by their numbers.
+    """Return each layer of the tensors `names` once, in the order of the names. Numbered layers of
+    the same module are in the order of their numbers.
     """
     groups: dict[str, set[tuple[int, str]]] = {}
     for layer in dict.fromkeys(place_of(name).layer for name in names):

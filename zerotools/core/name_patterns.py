@@ -63,7 +63,7 @@ _NOTHING: _Set = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where a match of a part of a pattern may begin and end, as positions of the automaton."""
+    """The positions of the automaton at which a match of a part of a pattern may begin and end."""
 
     may_be_empty: bool
     first: _Set = _NOTHING

@@ -1,4 +1,5 @@
-"""Schemes of quantised weights: which scales and payload elements each element is computed from.
+"""Schemes of quantised weights: for each element of the weight, the scale and the payload elements
+from which it is computed.
 
 Only positions are computed here, no values. Sources: DeepSeek-V3 `inference/kernel.py`
 (`weight_dequant`), OCP Microscaling Formats (MX) v1.0, transformers `integrations/mxfp4.py`
@@ -23,8 +24,9 @@ class Scheme(ABC):
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
-        """Return, by input name, the block of each input that the elements in `box` are computed
-        from."""
+        """Return, as input name -> block, the block of each input from which the elements in `box`
+        are computed.
+        """
 
     def work_bytes(self, box: Box) -> int:
         """Return the number of bytes of working memory that are needed to compute `box`, in
@@ -155,8 +157,10 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied(Scheme):
-    """payload x factor: a weight that a program stores divided by a number, such as MaxText the
-    projection of queries by the root of the size of a head. `factor` is rounded to float32.
+    """payload x factor: a weight that a program stores divided by a number. `factor` is rounded to
+    float32.
+
+    For example, MaxText stores the query projection divided by the square root of the head size.
     """
 
     factor: float
@@ -167,12 +171,14 @@ class Multiplied(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class BlockScaled(Scheme):
-    """payload x scale: one scale for each block of shape `block`; blocks at the edges are smaller.
+    """payload x scale x `factor`, with one scale for each block of shape `block`. Blocks at the
+    edges may be smaller.
 
-    `axes` has, for each dimension of the scales, the dimension of the weight that it follows, or
-    None for a dimension of length 1 that follows none. Scales of shape (R, 1), one for each row,
-    have axes (0, None). Values are also multiplied by `factor`. With `is_exponent`, a scale is a
-    byte e that means 2 ** (e - 127).
+    Attributes:
+        axes: for each dimension of the scales, the dimension of the weight that it belongs to; None
+            for a dimension of length 1 that belongs to none. Scales of shape (R, 1), one for each
+            row, have axes (0, None).
+        is_exponent: a scale is a byte e that means 2 ** (e - 127).
     """
 
     block: tuple[int, ...]
@@ -192,13 +198,16 @@ class BlockScaled(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class PackedFours(Scheme):
-    """4-bit floats (E2M1), two in a byte of the payload, low bits first; one scale for each `group`
-    of a row.
+    """4-bit floats (E2M1), two in a byte of the payload, low bits first, with one scale for each
+    `group` of elements in a row.
 
     Scales are exponents as in `BlockScaled`, or floats that are divided or multiplied by a global
-    scale. With `blocks`, the payload has a separate dimension for the bytes of a group. With
-    `transposed`, the last two dimensions of the result are exchanged: gpt-oss stores (experts,
-    rows, groups, 16) for a tensor that has shape (experts, columns, rows) in the model.
+    scale.
+
+    Attributes:
+        blocks: the payload has a separate dimension for the bytes of a group.
+        transposed: the last two dimensions of the result are exchanged. gpt-oss stores (experts,
+            rows, groups, 16) for a tensor that has shape (experts, columns, rows) in the model.
     """
 
     group: int
@@ -245,10 +254,10 @@ class CodedFours(Scheme):
     """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
     first.
 
-    Each element is code[index] x absmax of its block of `block` elements. With `nested_block`,
-    absmax values are bytes: nested code[index] x nested absmax of their block, plus `offset`. With
-    `is_signed` (fp4), the high bit of an index is a sign, so index 8 is -0.0. The stored code has
-    0.0 at index 8, and bitsandbytes' kernels do not read it.
+    An element is code[index] x absmax, with one absmax for each block of `block` elements. With
+    `nested_block`, each absmax is stored as a byte: absmax = nested code[byte] x nested absmax of
+    its block + `offset`. With `is_signed` (fp4), the high bit of an index is a sign, so index 8 is
+    -0.0. The stored code has 0.0 at index 8, and bitsandbytes' kernels do not read it.
     """
 
     shape: tuple[int, ...]

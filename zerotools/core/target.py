@@ -84,21 +84,22 @@ class Dropped:
 class Target:
     """A checkpoint that is planned but not written: the position of each of its bytes.
 
-    `checkpoint.root` is the destination. While the files are being written, they have the same
-    relative paths in a staging directory. `with_manifest` is True for a job's checkpoint: its
-    `MANIFEST.json` is written after all other files.
-
-    `notes` are sentences for the user about omissions and changes. `dropped` lists the parts of the
-    source that the format cannot hold. `carried` are tensors with bytes that are literals, or that
-    are copied unchanged from the source: a reader of the output finds them, but no tensor copy
-    fills them. `sources` are tensors of the source under names that only this target has, such as
-    the 16-bit weights that are cast from masters. `unlisted` are tensors of the target that its
-    reader does not list, because they repeat others.
-
-    `target_keys` maps a tensor of the source to its keys in the target, if these differ because
-    each model-parallel rank has a shard of the tensor. `compared` has the tensors, by the target's
-    keys, that the format's reader finds in the output; None means the tensors that the reader
-    lists.
+    Attributes:
+        checkpoint: the planned checkpoint; `checkpoint.root` is the destination. While the files
+            are being written, they have the same relative paths in a staging directory.
+        with_manifest: true for a job's checkpoint. Its `MANIFEST.json` is written after all other
+            files.
+        notes: sentences for the user about omissions and changes.
+        dropped: the parts of the source that the format cannot hold.
+        carried: tensors that no tensor copy fills, because their bytes are literals or are copied
+            unchanged from the source. A reader of the output finds them.
+        sources: tensors of the source under names that only this target has, such as the 16-bit
+            weights that are cast from masters.
+        unlisted: tensors of the target that its reader does not list, because they repeat others.
+        target_keys: tensor of the source -> its keys in the target, if these differ because each
+            model-parallel rank has a shard of the tensor.
+        compared: the tensors, under the target's keys, that the format's reader finds in the
+            output; None: the tensors that the reader lists.
     """
 
     checkpoint: Checkpoint

@@ -1,7 +1,8 @@
-"""The memory layout of a training run: element types, devices, and the ranks that share each part.
+"""The memory layout of a training run: the dtype and the device of each kind of tensor, and the
+ranks that share it.
 
-The estimate (`ops/estimate`), the engine that allocates, the check of disk space and the prediction
-of a rank all use the same value.
+The estimate (`ops/estimate`), the engine that allocates, the check of disk space and the memory
+prediction of a rank all use the same `MemoryLayout`.
 """
 
 from __future__ import annotations
@@ -63,16 +64,20 @@ def nf4_bytes(count: int, *, double_quant: bool) -> int:
 class MemoryLayout:
     """The layout of parameters, gradients and optimizer state over `world_size` ranks.
 
-    Field values are those of the job file: `precision` is the type of the forward and backward
-    pass, and the two `offload` fields are "none", "cpu" or "disk". At stages 2 and 3, groups of
-    `shard_size` ranks share one copy of the model (None: all ranks share one). `accumulate` is
-    "local" or "sharded", or None if a step has one micro batch.
-
-    `frozen_precision` is "train" (frozen weights only in the type of `precision`), "fp32" or "nf4".
-    With "nf4", every rank holds all frozen weights of linear layers, in 4 bits (with `double_quant`
-    their scales in 8 bits); other frozen weights are as with "train". Groups of `tensor_ranks`
-    consecutive ranks compute a layer together, each with a part of the weights that are split.
-    `has_adapters` means that there are frozen weights.
+    Attributes:
+        precision: the dtype of the forward and backward pass, as in the job file.
+        offload_optimizer, offload_params: "none", "cpu" or "disk".
+        shard_size: at stages 2 and 3, the number of ranks that share one copy of the model; None:
+            all.
+        accumulate: how gradients of several micro batches are added, "local" or "sharded"; None if
+            a step has one micro batch.
+        frozen_precision: "train" (frozen weights only in `precision`), "fp32" or "nf4". With "nf4",
+            every rank holds all frozen weights of linear layers in 4 bits; other frozen weights are
+            as with "train".
+        double_quant: the scales of nf4 weights have 8 bits.
+        tensor_ranks: the number of consecutive ranks that compute a layer together. Each has a part
+            of the weights that are split.
+        has_adapters: there are frozen weights.
     """
 
     stage: int
@@ -151,10 +156,10 @@ class MemoryLayout:
         with.
 
         Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
-        frozen weights have 16 bits, the trained weights have masters, because FSDP2 gathers weights
-        of one type (its first versions accept no others). A single rank has masters if they take no
-        more memory than FSDP2's copies: not with fp32 sums of micro batches, and not for frozen
-        weights.
+        the frozen weights have 16 bits, the trained weights have masters, because FSDP2 gathers
+        weights of one dtype (its first versions accept no others). A single rank has masters only
+        if they take no more memory than FSDP2's copies. They would take more if the gradients of
+        micro batches are added in fp32, or if weights are frozen.
         """
         is_half = self.precision != "fp32"
         alone = self.world_size == 1 and self.accumulate is None and not self.has_adapters
@@ -181,18 +186,18 @@ class MemoryLayout:
 
     @property
     def weights_dtype(self) -> str:
-        """The type of engine `torch`'s weights between steps, and of their gradients."""
+        """The dtype of engine `torch`'s weights between steps, and of their gradients."""
         return self.precision if self.has_masters else "fp32"
 
     @property
     def frozen_dtype(self) -> str:
-        """The type of engine `torch`'s frozen weights between steps."""
+        """The dtype of engine `torch`'s frozen weights between steps."""
         return self.weights_dtype if self.frozen_precision == "fp32" else self.precision
 
     @property
     def gradients_dtype(self) -> str:
-        """The type of engine `torch`'s gradients until the optimizer uses them. It is fp32 if each
-        rank sums its shard of the gradients over several micro batches (`SHARDED`).
+        """The dtype of engine `torch`'s gradients until the optimizer uses them. It is fp32 if each
+        rank adds its shard of the gradients over several micro batches (`SHARDED`).
         """
         return "fp32" if self.accumulate == SHARDED else self.weights_dtype
 

@@ -21,7 +21,7 @@ LARGEST_SCALE = 2.0**1023
 class Scalar:
     """One number in the optimizer state of a parameter, such as `step`.
 
-    `dtype` is the type of the 0-d tensor that stored it, or None if it was a plain number.
+    `dtype` is the dtype of the 0-d tensor that stored it, or None if it was a plain number.
     """
 
     value: int | float
@@ -65,23 +65,29 @@ class LossScale:
 class TrainingState:
     """The state of a run that is not a tensor.
 
-    `scalars` are the numbers of optimizer state by parameter, mainly `step`, in the form that the
-    format uses. A scalar that is stored as a tensor may be read on access; this raises `BadFile` if
-    it fails. `precision` is the type that the model computes with. `optimizer` is the short class
-    name of the optimizer (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
-    `skipped` and `samples` count optimizer steps, steps skipped by overflow, and samples seen.
+    Trees of plain values consist of None, bool, int, float, str, bytes, `DType`, `Opaque`, and
+    lists, tuples, sets and dicts of them. Tensors in them stay the source format's own objects.
 
-    `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
-    values (None, bool, int, float, str, bytes, `DType`, and lists, tuples, sets and dicts of them)
-    and `Opaque`; tensors in them stay the source format's own objects. `loss_scaler` is the saved
-    scaler.
-
-    `is_ordered` means that groups list their parameters in the optimizer's order. `unnamed` has
-    torch's number of each parameter that the files do not name; its name is made from the number.
-    `flat` are flattened parameters: each stands for several parameters, which follow each other in
-    each tensor of its state. `buffers` are weights that cannot be parameters, in formats that do
-    not separate the two. `tells_frozen` means that all other weights that are in no group are
-    frozen parameters.
+    Attributes:
+        groups: the param groups of the optimizer.
+        scalars: parameter name -> the numbers in its optimizer state, mainly `step`, in the form
+            that the format uses. A number that is stored as a tensor may be read on access; this
+            raises `BadFile` if it fails.
+        precision: the dtype in which the model computes.
+        optimizer, optimizer_wrapper: the short class name of the optimizer (`AdamW`), and the
+            framework's class around it.
+        steps, skipped, samples: the numbers of optimizer steps, of steps skipped by overflow, and
+            of samples seen.
+        lr_scheduler, ds_config, client: trees of plain values. `client` has the caller's own
+            values.
+        loss_scaler: the saved loss scaler.
+        is_ordered: the groups list their parameters in the optimizer's order.
+        unnamed: torch's number of each parameter that the files do not name. The name of such a
+            parameter is made from the number.
+        flat: flattened parameters. Each stands for several parameters, which follow each other in
+            each tensor of its state.
+        buffers: weights that cannot be parameters, in formats that do not separate the two.
+        tells_frozen: all other weights that are in no group are frozen parameters.
     """
 
     groups: tuple[ParamGroup, ...] = ()

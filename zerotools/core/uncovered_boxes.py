@@ -54,7 +54,7 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Return the boxes with an additional first dimension, which has the indices from `begin` to
+    """Return each box with an additional first dimension, which has the indices from `begin` to
     `end`.
     """
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]

@@ -120,7 +120,7 @@ def names_by_shape(
     """Return the parameter name for each of `numbers`, if for each of them exactly one weight fits
     the shapes of its state. If one does not, return an empty dict.
 
-    `state` has the shapes of the state tensors by number and role.
+    `state` has the shapes of the state tensors keyed by number and role.
     """
     by_shape: dict[Shape, list[str]] = {}
     for name, shape in weights.items():
@@ -139,7 +139,7 @@ def names_by_shape(
 
 def state_fits(state: Mapping[str, Shape], weight: Shape) -> bool:
     """Return whether a weight of shape `weight` can have state tensors of these shapes, which are
-    by role.
+    keyed by role.
 
     Additional tensors, such as the scales of 8-bit state, are allowed.
     """

@@ -67,8 +67,8 @@ class Curves:
 
     `host_bytes` is the memory of the rank's process, `gpu_bytes` that of its GPU. Times are in
     seconds since 1970. `not_finite` has the steps and evaluations with a loss of NaN or infinity.
-    `scores` has the curves of evaluation scores that are not a field of this class, by name, such
-    as `hellaswag/acc`.
+    `scores` has the curves of evaluation scores that are not a field of this class, keyed by name,
+    such as `hellaswag/acc`.
     """
 
     loss: CurvePoints = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Curves:
 
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores in an evaluation report that are not a field of `Curves`, by name."""
+    """Return the scores in an evaluation report that are not a field of `Curves`, keyed by name."""
     numbers = (
         (name, finite_number(value)) for name, value in record.items() if name not in NO_SCORES
     )

@@ -93,8 +93,8 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield each shared part that a map uses, by name, with the words that the map sets for this
-    part.
+    """Yield each shared part that a map uses, keyed by name, with the words that the map sets for
+    this part.
     """
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")

@@ -23,7 +23,7 @@ _KEPT = ("L", "D")
 
 @cache
 def shipped_maps() -> Mapping[str, FamilyMap]:
-    """Return all maps by name, sorted."""
+    """Return all maps keyed by name, sorted."""
     folder = files(__package__) / _FOLDER
     found = sorted(each.name for each in folder.iterdir() if each.name.endswith(_SUFFIX))
     maps = (read_map((folder / each).read_bytes(), each) for each in found)

@@ -79,11 +79,12 @@ class Entry:
 
 
 class Reader(Mapping[str | tuple[str, str], Entry]):
-    """The tensors of a checkpoint by name.
+    """The tensors of a checkpoint keyed by name.
 
-    The names are those of the model's parameters and buffers, tied names included. `reader[name]`
-    is the parameter (for a ZeRO run the fp32 master), or else the buffer. `reader[name, role]` is
-    another tensor with this name. A role is the kind of tensor, such as `exp_avg`.
+    The names are those of the model's parameters and buffers, tied names included.
+    `reader[name]` is the parameter (for a ZeRO run the fp32 master), or else the buffer.
+    `reader[name, role]` is another tensor with this name. A role is the kind of tensor, such as
+    `exp_avg`.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -166,13 +167,13 @@ def load_state_dict(
     section: str | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
-    """Return all tensors of one kind (role) by name, in memory, as `model.load_state_dict` takes
-    them.
+    """Return all tensors of one kind (role) keyed by name, in memory, as `model.load_state_dict`
+    takes them.
 
-    The role `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more;
-    other tensors keep their type. With a `dtype`, quantised weights are dequantised. Without one,
-    payloads and scales are returned as they are. Tied names share one tensor. `framework` selects
-    torch tensors or numpy arrays.
+    The role `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or
+    more; other tensors keep their type. With a `dtype`, quantised weights are dequantised. Without
+    one, payloads and scales are returned as they are. Tied names share one tensor. `framework`
+    selects torch tensors or numpy arrays.
 
     Raises:
         BadRequest: `path` does not exist, it has no tensor of that role, or it has several models

@@ -123,7 +123,7 @@ class ThinResult:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The bytes of the dropped tensors by role, summed over all checkpoints."""
+        """The bytes of the dropped tensors keyed by role, summed over all checkpoints."""
         found: dict[str, int] = {}
         for each in self.checkpoints:
             for role, size in each.dropped.items():

@@ -139,7 +139,7 @@ class LossScaleRecord:
     consecutive_hysteresis: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return all recorded values by name, except the scale itself and `dynamic`."""
+        """Return all recorded values keyed by name, except the scale itself and `dynamic`."""
         if not self.dynamic:
             return {}
         tree = dataclasses.asdict(self)

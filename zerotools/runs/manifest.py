@@ -126,7 +126,7 @@ def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
-    """Return the manifest entries of `directory`, by the path of the file relative to it.
+    """Return the manifest entries of `directory`, keyed by the path of the file relative to it.
 
     Raises:
         BadFile: the manifest does not exist, does not have the form shown above, or lists a path

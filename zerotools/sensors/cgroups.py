@@ -136,7 +136,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Return the numbers in a file by name. Each line of the file has a name and a number."""
+    """Return the numbers in a file keyed by name. Each line of the file has a name and a number."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -31,7 +31,7 @@ class _Wait:
 
 
 class StartBackoff:
-    """The delays before jobs are started, by job number.
+    """The delays before jobs are started, keyed by job number.
 
     `wake` is called after a new delay, because the loop might sleep longer than it.
     """

@@ -16,7 +16,7 @@ ALL = LEAST_PRIORITY, MOST_PRIORITY
 
 
 class PriorityClasses:
-    """The priority classes in the configuration, by uid. Root and the user of the daemon may
+    """The priority classes in the configuration, keyed by uid. Root and the user of the daemon may
     use all priorities.
 
     `find` returns the account of a uid, and `groups` returns the groups of a user.

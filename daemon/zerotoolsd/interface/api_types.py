@@ -54,7 +54,7 @@ class AttemptView:
     binding: tuple[Mapping[str, Any], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
 
 
@@ -136,7 +136,9 @@ class JobView:
         return word_of(self.state, self.phase, age_seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name, `state_word`, and `attempt`, the newest of `attempts`."""
+        """Return all fields keyed by name, `state_word`, and `attempt`, the newest of
+        `attempts`.
+        """
         attempts = [attempt.to_json() for attempt in self.attempts]
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
@@ -165,7 +167,7 @@ class Event:
     uid: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return asdict(self)
 
 
@@ -203,7 +205,7 @@ class CleanedJob:
     outputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return {**vars(self), "outputs": list(self.outputs)}
 
 
@@ -220,7 +222,7 @@ class KeptJob:
     gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return dict(vars(self))
 
 
@@ -232,7 +234,7 @@ class Cleaned:
     kept: tuple[KeptJob, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
 
 

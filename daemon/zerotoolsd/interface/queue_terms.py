@@ -34,7 +34,7 @@ class Drain:
         return f"the queue is drained by {who}{why}: nothing starts until it is undrained"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return asdict(self)
 
 

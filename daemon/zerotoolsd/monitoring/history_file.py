@@ -84,7 +84,7 @@ class AttemptPeak:
         return replace(self, **merged)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return asdict(self)
 
 
@@ -343,7 +343,7 @@ class MeanAndMost:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The measurements of one time interval, by the name of the series.
+    """The measurements of one time interval, keyed by the name of the series.
 
     The interval begins at `start`, in whole seconds since the epoch.
     """

@@ -359,8 +359,8 @@ def series_of(
     gpus_of_attempts: Mapping[Owner, Mapping[str, int]],
     host_of_attempts: Mapping[Owner, int],
 ) -> dict[str, float]:
-    """Return the measurements of one moment by the name of the series; unmeasured ones are left
-    out.
+    """Return the measurements of one moment keyed by the name of the series; unmeasured ones are
+    left out.
     """
     found = _host(snapshot.host)
     if snapshot.gpus_error is None:

@@ -124,8 +124,8 @@ EVERYBODY = "*"
 
 
 class ShareWeights:
-    """The weights of users in the configuration, by uid. The groups of each user are looked up
-    only once.
+    """The weights of users in the configuration, keyed by uid. The groups of each user are looked
+    up only once.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ def curve_columns(
 
 
 def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
-    """Return the columns of scores by name, with `time` and `step`, for the newest `points`
+    """Return the columns of scores keyed by name, with `time` and `step`, for the newest `points`
     steps.
     """
     steps = sorted({step for values in curves.scores.values() for step in values})[-points:]

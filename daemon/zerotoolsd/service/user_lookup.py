@@ -97,7 +97,7 @@ class UserDirectory:
         return {"name": None if known is None else known.caller.name, "groups": ()}
 
     async def names(self, uids: Iterable[int]) -> dict[int, str | None]:
-        """Return the name of each of these users by uid; None for an unknown name."""
+        """Return the name of each of these users keyed by uid; None for an unknown name."""
         wanted = list(set(uids))
         found = await asyncio.gather(*map(self.find, wanted))
         return {caller.uid: caller.name for caller in found}

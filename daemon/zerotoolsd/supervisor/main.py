@@ -220,7 +220,7 @@ def _follow(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
     """Run the steps that follow after the ranks have finished, or have saved and stopped.
-    Return the results of these steps, by name.
+    Return the results of these steps, keyed by name.
     """
     plan, found = watch.plan, dict[str, Any]()
     if verdict.outcome not in ("finished", "stopped") or not watch.ranks:

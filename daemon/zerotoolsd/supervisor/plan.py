@@ -145,7 +145,7 @@ class Plan:
         return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of all fields of the plan, by name, with JSON values."""
+        """Return a dict of all fields of the plan, keyed by name, with JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])

@@ -38,7 +38,7 @@ class Account:
     home: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values; `account_of` converts them back."""
+        """Return all fields, keyed by name, as JSON values; `account_of` converts them back."""
         return {**self.__dict__, "groups": list(self.groups)}
 
 

@@ -184,7 +184,7 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
 
 
 def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> dict[str, str]:
-    """Return the cells of a GPU by the name of their column, from left to right."""
+    """Return the cells of a GPU keyed by the name of their column, from left to right."""
     return {
         "GPU": str(gpu.index),
         "name": gpu.name or "?",

@@ -117,8 +117,8 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return the names of an optimizer's numbered parameters, by number, if shapes prove them;
-    else an empty dict.
+    """Return the names of an optimizer's numbered parameters, keyed by number, if shapes prove
+    them; else an empty dict.
     """
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():

@@ -158,7 +158,7 @@ def _trained(values: list[FlatValue], optimizers: set[str]) -> Iterator[str]:
 
 
 def tensors_of(values: Iterable[FlatValue]) -> Mapping[str, SavedTensor]:
-    """Return the tensors among the values, by flat key."""
+    """Return the tensors among the values, keyed by flat key."""
     return {value.flat: value.tensor for value in values if value.tensor is not None}
 
 

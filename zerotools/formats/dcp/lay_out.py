@@ -142,8 +142,8 @@ def _paths(
 
 
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
-    """Return all values that the output contains, by flat key, in the order of the saved state
-    dict.
+    """Return all values that the output contains, keyed by flat key, in the order of the saved
+    state dict.
     """
     native = native_of(source)
     blobs, tied = native.blobs, native.tied

@@ -36,8 +36,8 @@ MOST = 64
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The tensors of one dict in the state dict, by flat key; `names` maps each flat key to the
-    name in this dict.
+    """The tensors of one dict in the state dict, keyed by flat key; `names` maps each flat key to
+    the name in this dict.
     """
 
     path: Path

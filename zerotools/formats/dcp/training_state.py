@@ -299,8 +299,8 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
 
 
 class _Rest(Mapping[str, Any]):
-    """All values that belong neither to the optimizer nor to the schedule, by flat key. Each value
-    is read when it is accessed.
+    """All values that belong neither to the optimizer nor to the schedule, keyed by flat key. Each
+    value is read when it is accessed.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -91,7 +91,7 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """Return the types of a param group's flat buffers, by role, and the optimizer state that
+    """Return the types of a param group's flat buffers, keyed by role, and the optimizer state that
     torch stores for the group. The state is None if the optimizer never made a step.
     """
     roles = _roles(foreign, group)
@@ -163,8 +163,8 @@ def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
 
 
 def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
-    """Return the numbers in a param group's optimizer state, such as `step`, by role. DeepSpeed
-    stores one value for all parameters of a group.
+    """Return the numbers in a param group's optimizer state, such as `step`, keyed by role.
+    DeepSpeed stores one value for all parameters of a group.
     """
     found: dict[str, Scalar] = {}
     names = set(group.params)

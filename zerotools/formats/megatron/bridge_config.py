@@ -47,7 +47,7 @@ def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
 
 def section_of(path: Path, word: str) -> dict[str, Any]:
     """Return the values that are directly below the key `word` in the file run_config.yaml at
-    `path`, by name.
+    `path`, keyed by name.
     """
     text = read_regular(path, _LARGEST).decode("utf-8", "replace")
     found: dict[str, Any] = {}

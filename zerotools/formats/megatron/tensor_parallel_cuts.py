@@ -1,7 +1,7 @@
-"""How tensor-parallel ranks share each weight, by the name of its module.
+"""How tensor-parallel ranks share each weight, keyed by the name of its module.
 
-A column-parallel layer is split along axis 0 of its weight, a row-parallel layer along axis 1. In
-the first layer of a gated MLP, every rank has its share of the gate, then its share of the other
+A column-parallel layer is split along axis 0 of its weight, a row-parallel layer along axis 1.
+In the first layer of a gated MLP, every rank has its share of the gate, then its share of the other
 half: with F rows for each half and n ranks, rank r has F/n rows of the gate from row r*F/n, and F/n
 rows of the other half from row F + r*F/n.
 

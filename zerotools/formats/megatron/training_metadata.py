@@ -31,8 +31,8 @@ EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 class MegatronFacts:
     """The values that a checkpoint records besides its tensors.
 
-    `args` are the arguments of the training script, by name; `tree` has the other values of the
-    file.
+    `args` are the arguments of the training script, keyed by name; `tree` has the other values
+    of the file.
     """
 
     iteration: int | None

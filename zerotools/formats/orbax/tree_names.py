@@ -80,7 +80,7 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
 
 
 def _weights(paths: Collection[Words]) -> dict[Words, str]:
-    """Return the names of the weights, by path. Two weights never get the same name."""
+    """Return the names of the weights, keyed by path. Two weights never get the same name."""
     roots = {path[0] for path in paths}
     if _PARAMS in roots:
         found = {path: ".".join(_bare(path)) for path in paths if path[0] == _PARAMS}

@@ -190,7 +190,7 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
 def _state_by_name(
     source: Checkpoint, training: TrainingState
 ) -> dict[str, dict[str, Tensor | Scalar]]:
-    """Return the optimizer state (tensors and plain numbers) of each parameter, by name."""
+    """Return the optimizer state (tensors and plain numbers) of each parameter, keyed by name."""
     known = {key.name for key in source.tensors if key.role == "param"}
     known |= {name for group in training.groups for name in group.params}
     found: dict[str, dict[str, Tensor | Scalar]] = {}
@@ -202,8 +202,8 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """Return the step of each parameter by name, also of those without one: the common step of all
-    parameters in the param group. FSDP1 stores one step for all parameters that it joined.
+    """Return the step of each parameter keyed by name, also of those without one: the common step
+    of all parameters in the param group. FSDP1 stores one step for all parameters that it joined.
     """
     steps: dict[str, float] = {}
     for group in training.groups:
@@ -249,7 +249,7 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
-    """Return the known values of the run that are stored next to model and optimizer, by key.
+    """Return the known values of the run that are stored next to model and optimizer, keyed by key.
     Values that are not plain are dropped.
     """
     scale = training.loss_scale

@@ -59,7 +59,7 @@ def with_keys(
     numbered: Mapping[int, str],
     tied: Mapping[str, str],
 ) -> dict[Key, Tensor]:
-    """Return the weights (without tied names) and the optimizer's tensors, by key.
+    """Return the weights (without tied names) and the optimizer's tensors, keyed by key.
 
     A parameter that the optimizer has by number gets its name if `numbered` has it.
     """

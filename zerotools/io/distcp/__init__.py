@@ -3,12 +3,11 @@
 file_names       the names of its files
 metadata         `.metadata`, a pickle, as checked values
 metadata_writer  checked values -> `.metadata`, and the layout of a new `.distcp` file
-dcp_directory    the metadata of all ranks as one, and its tensors by flat key
+dcp_directory    the metadata of all ranks joined to one, and its tensors by flat key
 data_files       checks that all files exist, and are of one save
 items            the position of a tensor's bytes in a file, also of a part of a stored tensor
 prune_directory  a directory without some of its values
 
-Reads and writes them as checked values, for every format that uses the container;
-`zerotools.formats` defines the meaning of keys. Imports only `core` and `io`, and neither torch nor
-numpy.
+Every format that uses this container reads and writes it with these modules. `zerotools.formats`
+defines the meaning of the keys. Imports only `core` and `io`, and neither torch nor numpy.
 """

@@ -39,10 +39,12 @@ _FEWEST_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """The data files of a DCP: the `sizes` of the existing files in bytes, by name, and their
-    `problems`.
+    """The data files of a DCP.
 
-    `notes` are sentences about deviations that do no harm.
+    Attributes:
+        sizes: name -> size in bytes of each existing file.
+        problems: the defects of the files.
+        notes: sentences about deviations that do no harm.
     """
 
     sizes: dict[str, int]
@@ -109,9 +111,9 @@ def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) ->
 
 
 def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
-    """Return the byte offset of the first item in `places` that is not an archive.
+    """Return the byte offset of the first item that is not an archive.
 
-    `places` are the offset and length of each item, in bytes. None: all items are archives, or the
+    `places` are the (offset, length) of each item, in bytes. None: all items are archives, or the
     file cannot be read. An unreadable file is reported later, when a value in it is read.
     """
     try:
@@ -125,14 +127,14 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
 
 
 def existing_sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return the sizes in bytes of those files that exist, by name."""
+    """Return name -> size in bytes, for those files that exist."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 
 def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
-    """Return a problem for each file with another optimizer step than most files.
+    """Return a problem for each file that is from another optimizer step than most files.
 
     Two step numbers of each file are read first. If they differ between files, all numbers are
     read.

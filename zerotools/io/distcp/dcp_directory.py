@@ -21,7 +21,7 @@ def load_metadata(directory: Path) -> Metadata:
 
     Raises:
         BadFile: the metadata does not exist or is damaged, or the files of the ranks disagree.
-        Unsupported: an item is compressed or encrypted, or has an unknown element type.
+        Unsupported: an item is compressed or encrypted, or has an unknown dtype.
     """
     if (directory / METADATA).exists():
         return read_metadata(directory / METADATA)
@@ -48,7 +48,7 @@ def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
     `directory`.
 
     Raises:
-        BadFile: two ranks disagree on the type or shape of a tensor.
+        BadFile: two ranks disagree on the dtype or shape of a tensor.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,15 +1,13 @@
-"""Items: the position of a tensor's bytes in the torch.save archive that an item is.
+"""Finds the bytes of a tensor in a DCP item, which is a torch.save archive.
 
-An item is opened only when a chunk of its tensor is accessed: `.metadata` alone is enough to list a
-checkpoint, and a large one has millions of items.
+`.metadata` alone is enough to list a checkpoint, and a large checkpoint has millions of items. So
+an item is opened only when a chunk of its tensor is accessed.
 
-`DerivedChunks` are chunks of a tensor that is made from parts of stored tensors. megatron-core
-stores the layers of a model stacked in one tensor: each stored chunk is a row-major box, and one
-layer of it is a box again. Up to 0.15 it stores optimizer state as flat pieces: a piece is a range
-of a flattened box, which is at most 2n-1 boxes. The range of a chunk in its item is known without
-opening the item; the position of the item's bytes is found when the chunk is accessed.
-
-In a stored chunk with the box [2:4, 0:8, 0:6], layer 3 is the box [0:8, 0:6] from element 48.
+`DerivedChunks` are the chunks of a tensor that is made from parts of stored tensors, as with
+megatron-core. It stores the layers of a model stacked in one tensor. Each stored chunk is then a
+row-major box, and one layer of it is a box again: in a stored chunk with the box [2:4, 0:8, 0:6],
+layer 3 is the box [0:8, 0:6] from element 48. Versions up to 0.15 store optimizer state in flat
+parts; such a part is a range of a flattened box, which is at most 2n-1 boxes.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def _chunk(
     """Open `item`, and return the chunk of the tensor `key` that it contains.
 
     Raises:
-        BadFile: the item is damaged, or has another shape or type than in `.metadata`.
+        BadFile: the item is damaged, or has another shape or dtype than in `.metadata`.
         Unsupported: the item is not an uncompressed torch.save archive.
     """
     with files.source(item.file) as source:
@@ -234,11 +232,11 @@ def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values of a checkpoint that are not tensors, by flat key. Each is read when it is
+    """The values of a checkpoint that are not tensors, keyed by flat key. Each is read when it is
     accessed.
 
-    In a large checkpoint most of these values have the same bytes as another value, for example the
-    options of each parameter. Bytes that were seen before are usually not unpickled again.
+    In a large checkpoint most of these values have the same bytes as another value, for example
+    the options of each parameter. Bytes that were seen before are usually not unpickled again.
     """
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
@@ -296,10 +294,11 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
 class StoredPiece(NamedTuple):
     """A part of a stored chunk, which becomes the box `box` of a new tensor.
 
-    The part belongs to chunk `number` of the tensor `source`. It begins at the index `start`, in
-    elements from the first element of the chunk. If `is_flat`, the part is a sequence of elements
-    along the last dimension of the chunk. Otherwise its dimensions are the last dimensions of the
-    chunk.
+    Attributes:
+        source, number: the part belongs to chunk `number` of the tensor `source`.
+        start: the index of its first element, counted from the first element of the chunk.
+        is_flat: the part is a sequence of elements along the last dimension of the chunk. Otherwise
+            its dimensions are the last dimensions of the chunk.
     """
 
     source: ItemChunks
@@ -310,9 +309,9 @@ class StoredPiece(NamedTuple):
 
 
 class DerivedChunks(ItemChunks):
-    """The chunks of one tensor of type `dtype` that is made from parts of stored tensors.
+    """The chunks of one tensor of dtype `dtype` that is made from parts of stored tensors.
 
-    `pieces` is called at each access and returns these parts. Reading raises the errors of
+    `pieces` returns these parts, and is called at each access. Reading raises the errors of
     `ItemChunks`.
     """
 

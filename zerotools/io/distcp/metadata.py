@@ -42,8 +42,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor in `.metadata`: those of its boxes that are not empty, and for each the item that
-    contains it.
+    """A tensor in `.metadata`: its boxes that are not empty, and the item that contains each of
+    them.
     """
 
     dtype: DType
@@ -55,11 +55,15 @@ class SavedTensor:
 class Metadata:
     """The contents of one `.metadata`.
 
-    `blobs` are the values that are not tensors. `paths` has, for each flat key, the path in the
-    nested state dict (torch calls this planner_data); None if it was not recorded. `extras` are
-    attributes that torch's Metadata does not have, if they are not empty. `empty` are the items of
-    empty chunks. `is_megatron` is True if only megatron-core writes such a file. `unflattened` has
-    the true shape of each tensor that megatron-core (up to 0.15) stored as flat pieces.
+    Attributes:
+        blobs: the values that are not tensors.
+        paths: flat key -> path in the nested state dict (torch calls this planner_data); None if it
+            was not recorded.
+        extras: attributes that torch's Metadata does not have, if they are not empty.
+        empty: the items of empty chunks.
+        is_megatron: true if only megatron-core writes such a file.
+        unflattened: the true shape of each tensor that megatron-core (up to 0.15) stored in flat
+            parts.
     """
 
     tensors: Mapping[str, SavedTensor]
@@ -90,7 +94,7 @@ class Metadata:
         return found
 
     def ends(self) -> dict[str, int]:
-        """Return the end of the last item in each file, in bytes, by file name."""
+        """Return the end of the last item in each file, in bytes, keyed by file name."""
         found: dict[str, int] = {}
         for item in (*(item for _, item in self.items), *self.empty):
             found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
@@ -102,7 +106,7 @@ def read_metadata(path: Path) -> Metadata:
 
     Raises:
         BadFile: the file is damaged, or contradicts itself.
-        Unsupported: items are compressed or encrypted, or have an unknown element type.
+        Unsupported: items are compressed or encrypted, or have an unknown dtype.
     """
 
     def beside() -> int:

@@ -314,7 +314,8 @@ def archive_of(value: Any) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
-    """Return the archive of one contiguous tensor, the same for every chunk of its type and shape.
+    """Return the archive of one contiguous tensor. It is the same for every chunk of this dtype and
+    shape.
 
     `crc` is the CRC-32 of the tensor's bytes, if it is known.
     """

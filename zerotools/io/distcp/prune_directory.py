@@ -24,7 +24,7 @@ from zerotools.io.torchzip.unpickle import loads
 @dataclass(frozen=True)
 class PrunedDirectory:
     """The names of files to remove (`removed`), and the plans of files to write again (`rewritten`,
-    by name). Names are relative to the directory.
+    keyed by name). Names are relative to the directory.
     """
 
     removed: frozenset[str] = frozenset()

@@ -1,14 +1,15 @@
-"""A directory that only this run uses, for an output that gets its name later; a file likewise.
+"""Makes a directory or a file that only this run can write, for an output that gets its final name
+later.
 
-The name is known in advance, and others may write next to it: on a shared machine, under `/tmp` or
-in a group's directory, another user may put there
+The name is known in advance, and other users may write to the parent directory, for example under
+`/tmp` or in a group's directory. Another user may create there:
 
-    out.partial -> /home/victim        a link: the run would clear files there
-    out.partial/                       a directory of theirs, in which they change the output
+    out.partial -> /home/victim        a link: the run would remove files in its target
+    out.partial/                       a directory of theirs, in which they can change the output
 
-So a link is never followed, a directory of another user is refused, and no other user can read it
-before it is complete. An existing file under the name of a new one is removed first, never opened:
-opening a link for writing would empty its target.
+So a link is never followed, and a directory of another user is refused. The directory is unreadable
+to other users until it is complete. If a file exists under the name of a new file, it is removed
+first, and never opened: opening a link for writing would empty its target.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""A limit on the memory for the description of data, such as a header, before any of the data is
-read.
+"""A limit on the memory for metadata, such as a header, before it is read.
 
-A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each byte of it.
-The description of a real checkpoint is small compared to its data. A file that is made to fill the
-memory has no data. So any description may take `SMALL` bytes. If there is data next to it, it may
-also take a quarter of the bytes of that data. Holes in a file do not count as data, because they
-cost nothing.
+A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each of its bytes.
+In a real checkpoint the metadata is small compared to the data that it describes. A file that was
+made to fill the memory has no data. So any metadata may take `SMALL` bytes, and in addition a
+quarter of the bytes of the data next to it. Holes in a file do not count as data, because they cost
+nothing to make.
 
-    .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   540 MB of 3 GB
-    a pickle of 20 MB that makes a dict of each byte, and no data:    1.4 GB of 64 MiB, refused
+    .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   needs 540 MB, may take 3 GB
+    a pickle of 20 MB that makes a dict of each byte, and no data:    needs 1.4 GB, may take 64 MiB
 
 Standard library only: the training process uses it too.
 """
@@ -44,13 +43,13 @@ def nothing_beside() -> int:
 
 
 def metadata_limit(beside: int) -> int:
-    """Return the memory that the description of `beside` bytes of data may take, in bytes."""
+    """Return the number of bytes of memory that the metadata of `beside` bytes of data may take."""
     return SMALL + beside // SHARE
 
 
 def may_be_read(length: int, beside: Beside) -> bool:
-    """Return whether a description of `length` bytes is small enough to be read. `beside` returns
-    the bytes of the data next to it.
+    """Return whether metadata of `length` bytes is small enough to be read. `beside` returns the
+    number of bytes of data next to it.
     """
     needed = READ_SHARE * length
     return needed <= SMALL or needed <= metadata_limit(beside())

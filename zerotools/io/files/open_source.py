@@ -26,8 +26,8 @@ class OpenSource(Protocol):
         """
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from `offset` on, as far as one call of the system does, and return the
-        number of bytes. 0 means the end of the file. Raises the errors of `read`.
+        """Fill `view` from `offset` on, and return the number of bytes read. It may be fewer than
+        the view has, as with one read(2); 0 means the end of the file. Raises the errors of `read`.
         """
 
     def stream(self) -> BinaryIO:

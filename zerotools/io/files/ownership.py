@@ -20,8 +20,8 @@ def copy_owner(old: os.stat_result, new: Path | int) -> None:
 def copy_access(old: os.stat_result, new: Path | int) -> None:
     """Give `new`, a path or a descriptor, the owner, the group and the permissions of `old`.
 
-    Only root can give a file to another user. For others `new` keeps its owner, and then also its
-    permissions, because this user could lose access by those of `old`.
+    Only root can give a file to another user. If the owner cannot be changed, the permissions are
+    not changed either: with them, the present owner could lose access to the file.
     """
     with suppress(OSError):  # not permitted, or a file system without owners
         copy_owner(old, new)

@@ -1,4 +1,5 @@
-"""The files that an output is made from, each with a stamp that was taken before its first read.
+"""The files that an output is made from, each with a stamp (`Stamp`) that was taken before its
+first read.
 
 Another run may save over a checkpoint while it is read. So `open_regular` records every file's
 stamp before its first byte is read, and compares every later opening with it. All files are checked
@@ -204,7 +205,7 @@ def written_apart(times: Mapping[str, float]) -> str | None:
     """Return a sentence that names files which were written long before or after the others; None
     without such files.
 
-    `times` are the times of the last change by name, in seconds since 1970; 0 is an unknown time.
+    `times` maps each name to the time of the last change, in seconds since 1970; 0: unknown.
     """
     ordered = sorted((time, name) for name, time in times.items() if time > 0)
     if len(ordered) < 2:

@@ -31,10 +31,12 @@ from zerotools.core.errors import ZerotoolsError
 class Damage:
     """The damage that readers found in a checkpoint.
 
-    `faults` has the first fault of each file, as a sentence. `names` maps each tensor that lost
-    data and has a known name to the file that contained it. `unnamed` are files that may have
-    contained tensors with unknown names. `stand_in` is another checkpoint of the same run, from
-    which values are taken that are the same in both.
+    Attributes:
+        faults: file -> the first fault of the file, as a sentence.
+        names: name of each tensor that lost data -> the file that contained it.
+        unnamed: files that may have contained tensors with unknown names.
+        stand_in: another checkpoint of the same run. Values that are the same in both are taken
+            from it.
     """
 
     faults: dict[Path, str] = field(default_factory=dict)

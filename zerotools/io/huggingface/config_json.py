@@ -1,13 +1,13 @@
 """The file config.json of a model, with the default values of transformers.
 
-If a key is missing, the value of the config class of the `model_type` counts. These values are in
-class_defaults.json, for the types of models with shapes that zerotools knows.
+If a key is missing, the default of the config class for the `model_type` applies. These defaults
+are in class_defaults.json, for the model types that zerotools knows the shapes of.
 scripts/class_defaults.py writes that file from the classes of transformers. For example,
 transformers omits `tie_word_embeddings` if it has the default value of the class, which for most
-types is false or none.
+model types is false or missing.
 
-Loaders take the type of the weights from `dtype` (`torch_dtype` before transformers 4.56), so a
-config that still has float32 would make them convert an export back.
+Loaders take the dtype of the weights from `dtype` (`torch_dtype` before transformers 4.56). If the
+config of a 16-bit export still had float32, loaders would convert the weights back.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LARGEST_CONFIG = 2**24
 
 
 def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
-    """Return the floating-point type (16 bits or more) in which the most bytes are stored; None
-    without such a type.
+    """Return the floating-point dtype (16 bits or more) in which the most bytes are stored; None
+    without such a dtype.
     """
     sizes: dict[DType, int] = {}
     for tensor in tensors:
@@ -41,10 +41,10 @@ def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
 
 
 def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
-    """Return the text of the config.json at `path` with `dtype` as its type; None if the text needs
-    no change.
+    """Return the text of the config.json at `path` with `dtype` as the dtype of the weights; None
+    if the text needs no change.
 
-    The types of sub-models (`text_config`) are set too. A file that is not a JSON object stays
+    The dtypes of sub-models (`text_config`) are set too. A file that is not a JSON object stays
     unchanged.
 
     Raises:
@@ -156,10 +156,12 @@ an output layer that a loader initialises randomly is not.
 
 
 def ties_embeddings(config: Mapping[str, Any]) -> bool:
-    """Return whether a loader of a model with this config uses its embedding as its output layer.
+    """Return whether a loader of a model with this config uses the embedding also as the output
+    layer.
 
-    A model with a language model inside has two configs, and releases of transformers differ in
-    which of them decides: if the outer one has no value, both must say so.
+    The config of a model that contains a language model has two levels, and releases of
+    transformers differ in which of them decides. If the outer level has no value, the embeddings
+    count as tied only if the default of the class and the inner level both tie them.
     """
     said = config.get(_KEY)
     if said is not None:

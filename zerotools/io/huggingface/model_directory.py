@@ -149,7 +149,7 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
 
 
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
-    """Return plans that copy the sidecar files of the source. Only the type of the weights in
+    """Return plans that copy the sidecar files of the source. Only the dtype of the weights in
     config.json is changed.
     """
     plans: dict[str, FilePlan] = {}
@@ -187,7 +187,7 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Return the `weight_map` of the index at `path`: the file of each tensor, by name.
+    """Return the `weight_map` of the index at `path`: tensor name -> file.
 
     Raises:
         BadFile: the file is not an index, or names files outside of its directory.
@@ -213,7 +213,7 @@ def set_of(name: str) -> tuple[str, str, str] | None:
     """Return the parts that the names of all files of one model have in common: stem, number of
     files, and suffix.
 
-    None if `name` has no number, or if the model has only one file.
+    Return None if `name` has no number, or if the model has only one file.
     """
     match = _NUMBERED.fullmatch(name)
     if match is None or int(match["count"]) < 2:

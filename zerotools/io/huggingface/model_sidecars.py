@@ -30,7 +30,7 @@ _MAX_LEVELS = 4
 
 
 def model_sidecars(directory: Path) -> dict[str, Path]:
-    """Return the paths of the config and tokenizer files in `directory`, by name."""
+    """Return file name -> path of the config and tokenizer files in `directory`."""
     return {
         path.name: path
         for path in sorted(directory.iterdir())

@@ -1,6 +1,6 @@
-"""Elements of tensors: numpy's types, casts, single numbers, and gathering elements from files.
+"""Elements of tensors: numpy's dtypes, casts, single numbers, and gathering elements from files.
 
-dtype_casts       the numpy type of each dtype, and casts between them
+dtype_casts       the numpy dtype of each `DType`, and casts between them
 float16_cast      casts of large tensors by torch's kernel
 gather            reads elements from any positions in files
 strided_pieces    reads several parts of a tensor, in equal steps in a file, as one strided array
@@ -8,7 +8,7 @@ quantised_values  values from payload and scales, and the reverse
 compare_values    the distance of two arrays; counts of NaN and infinities
 value_statistics  smallest, largest, mean, norm, counts and histogram of arrays
 scalars           single numbers
-number_file       a file of integers of one type
+number_file       a file of integers of one dtype
 
 The only package of `io` that imports numpy. Imports `core` and `io.files`.
 """

@@ -1,7 +1,8 @@
-"""Compares two arrays of one type: distances in ulps and in values, equal bytes, counts of NaN.
+"""Compares two arrays of one dtype: distances in ulps and in values, equal bytes, counts of NaN.
 
-Everything is exact except the norms. The distance in ulps is the number of steps between
-neighbouring values of the type from one value to the other, so that -0.0 and 0.0 are 0 apart.
+Everything is exact except the norms. The distance in ulps is the number of steps from one value to
+the other, if each step goes to the next value that the dtype can represent. -0.0 and 0.0 count as
+the same value, so their distance is 0.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ _UNSIGNED = "float8_e8m0fnu"
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The difference that is allowed for each element.
+    """The difference that is allowed for each element. If all fields are None, no difference is
+    allowed.
 
-    All fields None: no difference. `ulps`: at most so many steps. `absolute`: at most `absolute` +
-    `relative` times the magnitude of the element of the first array, or times a given magnitude if
-    that is larger. Two NaNs are equal under `ulps` and under `absolute`. A number never equals NaN
-    or infinity.
+    Two NaNs are equal under `ulps` and under `absolute`. A number never equals NaN or infinity.
+
+    Attributes:
+        ulps: at most so many steps between neighbouring values of the dtype.
+        absolute, relative: at most `absolute` + `relative` times the magnitude of the element of
+            the first array. If `array_distance` gets larger magnitudes, these are used instead.
     """
 
     ulps: int | None = None
@@ -44,10 +48,12 @@ NOTHING = Allowance()
 
 
 class Extreme(NamedTuple):
-    """One element in a comparison of two arrays: the largest distance, for example.
+    """One element in a comparison of two arrays, for example the one with the largest distance.
 
-    `value` is the distance, `place` the index of the element in row-major order, and `ours` and
-    `theirs` are the elements of the two arrays at this index.
+    Attributes:
+        value: the distance.
+        place: the index of the element in row-major order.
+        ours, theirs: the elements of the two arrays at this index.
     """
 
     value: float
@@ -57,7 +63,7 @@ class Extreme(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A Euclidean norm, which is `scale` times the square root of `total`. Without a scale, the
+    """A Euclidean norm, stored as `scale` times the square root of `total`. Without a scale, the
     squares of very large or small numbers would overflow or vanish.
     """
 
@@ -84,12 +90,16 @@ NO_NORM = Norm()
 class Distance:
     """The differences between two arrays of `elements` elements each.
 
-    These are counts: `differing` elements have different bits; `both_nan` of the differing ones are
-    NaN in both arrays; `unmatched` are NaN or infinite in only one array, or infinite with two
-    signs; `outside` differ by more than the allowance. `max_abs` and `max_ulp` are the largest
-    distances between elements that are finite in both arrays; `max_ulp` is None for integers.
-    `first` is the first differing element, and `odd` the first unmatched one. `norm` and
-    `other_norm` are those of the finite elements of the first and of the second array.
+    Attributes:
+        differing: the number of elements with different bits.
+        both_nan: of these, the number that are NaN in both arrays.
+        unmatched: the number of elements that are NaN or infinite in only one array, or infinite
+            with two signs.
+        outside: the number of elements that differ by more than the allowance.
+        max_abs, max_ulp: the largest distances between elements that are finite in both arrays;
+            `max_ulp` is None for integers.
+        first, odd: the first differing element, and the first unmatched one.
+        norm, other_norm: the norms of the finite elements of the first and of the second array.
     """
 
     elements: int = 0
@@ -107,7 +117,7 @@ class Distance:
 
     @property
     def unchanged(self) -> float | None:
-        """The share of elements with the same bits in both arrays; None without elements."""
+        """The fraction of elements with the same bits in both arrays; None without elements."""
         return 1 - self.differing / self.elements if self.elements else None
 
     @property
@@ -195,7 +205,7 @@ _ROOM = _Room()
 def array_distance(
     ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
 ) -> Distance:
-    """Compare two one-dimensional arrays of the same type and length, of at most `BLOCK` elements.
+    """Compare two one-dimensional arrays of the same dtype and length, of at most `BLOCK` elements.
 
     The first element of the arrays has the index `begin` in its tensor. `sizes` are magnitudes for
     the allowance.
@@ -225,9 +235,10 @@ def array_distance(
 
 
 class _Apart:
-    """Pairs of elements that all differ; `x` and `y` are their values in a wider type.
+    """Pairs of elements that all differ; `x` and `y` are their values in a wider dtype.
 
-    `places` are the indices of these elements, counted from `begin`; None if they are all elements.
+    `places` are the indices of these elements, counted from `begin`; None: the pairs are all
+    elements.
     """
 
     def __init__(
@@ -360,8 +371,8 @@ def norm_of(parts: Array, scale: float) -> Norm:
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
-    """Return the distance of each pair of elements in steps, as unsigned integers as wide as the
-    type. A step leads from one value of the type to the next.
+    """Return the distance of each pair of elements in ulps, as unsigned integers as wide as the
+    dtype.
 
     For complex numbers it is the larger distance of the real and the imaginary part. The result has
     no meaning if one of the two elements is not finite.
@@ -380,8 +391,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
 
 
 def _ordered(values: Array, use: str) -> Array:
-    """Return integers as wide as the type, in the same order as the values. Neighbouring values get
-    neighbouring integers.
+    """Return integers as wide as the dtype, in the same order as the values. Neighbouring values
+    get neighbouring integers.
     """
     if values.dtype.kind in "iu":
         return values
@@ -438,7 +449,9 @@ NOTHING_ODD = ValueCounts()
 
 
 def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
-    """Count the NaNs and infinities in a flat array of a floating-point type of numpy or ml_dtypes.
+    """Count the NaNs and infinities in a flat array of a floating-point dtype of numpy or
+    ml_dtypes.
+
     With `negatives` also count the elements less than zero (-0.0 is not).
     """
     if not values.size:

@@ -1,4 +1,4 @@
-"""The numpy side of `DType`: element types, views of raw bytes, and casts."""
+"""The numpy side of `DType`: numpy's dtypes, views of raw bytes, and casts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Array = NDArray[Any]
 
 @cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return numpy's little-endian element type for a `DType`. bfloat16 and float8 come from
-    ml_dtypes.
-    """
+    """Return numpy's little-endian dtype for a `DType`. bfloat16 and float8 come from ml_dtypes."""
     try:
         element: np.dtype[Any] = np.dtype(dtype.name)
     except TypeError:
@@ -59,11 +57,11 @@ NONE_LOST = LostValues()
 
 
 def check_castable(source: DType, target: DType) -> None:
-    """Raise an error for a cast that is not between two floating-point types, or into a type for
-    scales.
+    """Raise an error for a cast that is not between two floating-point dtypes, or that is into a
+    dtype for scales.
 
     Raises:
-        Unsupported: the types differ, and one is not floating-point, or the new type holds only
+        Unsupported: the dtypes differ, and one is not floating-point, or the new dtype holds only
             powers of two.
     """
     if source == target:
@@ -92,8 +90,8 @@ def numpy_cast(destination: Array, source: Array) -> None:
     """Cast the elements of `source` into `destination`, with the same bits as a cast by torch,
     except for NaN.
 
-    torch casts float64 to float16, and one 8-bit float to another, through float32. So a float64
-    that is just off the middle of two numbers is rounded twice.
+    torch casts float64 to float16, and one 8-bit float to another, through float32. So such a value
+    is rounded twice, and this function does the same.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if _is_through_float32(source.dtype, destination.dtype):
@@ -107,7 +105,7 @@ def numpy_cast(destination: Array, source: Array) -> None:
 
 
 def as_type(values: Array, dtype: DType) -> Array:
-    """Return the values cast to another type by `numpy_cast`. An array that has the type already is
+    """Return the values cast to `dtype` by `numpy_cast`. An array that has this dtype already is
     returned unchanged.
     """
     element = numpy_dtype(dtype)
@@ -119,7 +117,7 @@ def as_type(values: Array, dtype: DType) -> Array:
 
 
 def cast_bytes(data: bytes | bytearray, source: DType, target: DType) -> bytes:
-    """Convert the bytes of elements from the type `source` to the type `target`. All NaNs get the
+    """Convert the bytes of elements from the dtype `source` to the dtype `target`. All NaNs get the
     same bits.
     """
     values = np.frombuffer(data, numpy_dtype(source))
@@ -180,7 +178,7 @@ def count_lost_values(destination: Array, source: Array) -> LostValues:
 
 
 def _at_the_end(values: Array) -> Array:
-    """Return a mask of the elements that are infinite or NaN. For a type without infinities, the
+    """Return a mask of the elements that are infinite or NaN. For a dtype without infinities, the
     largest number counts too.
     """
     if values.itemsize == 1:
@@ -191,7 +189,7 @@ def _at_the_end(values: Array) -> Array:
 
 @cache
 def _ends(element: np.dtype[Any]) -> Array:
-    """Return the result of `_at_the_end` for each of the 256 bit patterns of an 8-bit type."""
+    """Return the result of `_at_the_end` for each of the 256 bit patterns of an 8-bit dtype."""
     patterns = np.arange(256, dtype=np.uint8).view(element).astype(np.float64)
     ends: Array = ~np.isfinite(patterns)
     if element.name == _E4M3FN:
@@ -206,8 +204,8 @@ negative values with the sign bit set.
 
 
 def _may_be_lost(values: Array) -> bool:
-    """Return whether an element is infinite or NaN, or, in an 8-bit type, the largest number. For
-    types of 16 bits or more this is about 20 times faster than isfinite.
+    """Return whether an element is infinite or NaN, or, in an 8-bit dtype, the largest number. For
+    dtypes of 16 bits or more this is about 20 times faster than isfinite.
     """
     if values.size == 0:
         return False

@@ -1,11 +1,15 @@
 """Gathers elements of a tensor from any positions in the files of a checkpoint.
 
-The bytes of one write are gathered in one buffer. Ranges of a flattened tensor are read directly,
-and ranges that are adjacent in a file are read together. For a block of a tensor, the smallest
-range of the file that contains the block is read in one call, unless most of this range is not
-needed. In that case the contiguous runs of the block are read into one buffer, and put in order
-there. Pieces that are close to each other in a file are read together (`strided_pieces`). Elements
-are selected by strides, and need not be aligned in the file.
+The bytes of one write are gathered in one buffer:
+
+- Ranges of a flattened tensor are read directly. Ranges that are adjacent in a file are read
+  together.
+- A block of a tensor is read by one call, from its first to its last byte in the file, unless most
+  bytes between them are not needed. In that case the contiguous runs of the block are read into one
+  buffer, and put in order there.
+- Blocks that are close to each other in a file are read together (`strided_pieces`).
+
+Elements are selected by strides, and need not be aligned in the file.
 
 `cast_ordered` copies a transposed array in blocks that fit into the cache of a processor. Sometimes
 two or four elements are adjacent in one array and far apart in the other, for example if rows of
@@ -44,8 +48,8 @@ class Scratch:
     """The reusable buffers of one worker: one for a tile, and one for the bytes that are read for
     the tile.
 
-    `tile_bytes` limits the tile in the type of the output, and `read_bytes` a read in the type of
-    the source. If a tile is larger, both buffers get `wide_bytes`.
+    `tile_bytes` limits the size of the tile in the dtype of the output, and `read_bytes` the size
+    of a read in the dtype of the source. If a tile is larger, both buffers get `wide_bytes`.
     """
 
     def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
@@ -145,7 +149,7 @@ def cast_flat(
     buffer: Array,
     cast: Cast,
 ) -> LostValues:
-    """Do the same as `gather_flat`, with a cast. Return the losses of the cast."""
+    """Do the same as `gather_flat`, with a cast. Return the number of values that the cast lost."""
     out = raw.view(numpy_dtype(target_dtype))
     element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
     most = buffer.nbytes // itemsize
@@ -260,7 +264,8 @@ def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def _readable_blocks(
     box: Box, strides: tuple[int, ...], itemsize: int, most: int
 ) -> Iterator[tuple[Box, int | None]]:
-    """Cut a box into blocks that fit in `most` bytes. Yield each block with an axis or None.
+    """Cut a box into blocks that fit in `most` bytes. Yield each block with the axis along which it
+    is read, or None.
 
     A block with None is read by one read. A block with an axis is read by one read for each index
     along this axis.
@@ -340,11 +345,11 @@ def cast_ordered(out: Array, values: Array, cast: Cast) -> LostValues:
 
 
 def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bool] | None:
-    """Return the dimension with elements that can be copied together as one word; None if there is
-    none.
+    """Return (dimension, is_out) if the elements along a dimension can be copied together as one
+    word; else None.
 
-    The second value is True if these elements are adjacent in `out`, and False if they are adjacent
-    in `values`.
+    `is_out` is True if these elements are adjacent in `out`, and False if they are adjacent in
+    `values`.
     """
     if out.dtype == values.dtype:
         for array, dim, is_out in ((out, ours, True), (values, theirs, False)):

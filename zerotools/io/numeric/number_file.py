@@ -1,7 +1,8 @@
-"""A file of numbers of one type, which are read when they are accessed.
+"""A file of numbers of one dtype, which are read when they are accessed.
 
-The file is not mapped into memory. If another process truncates a mapped file, the next access ends
-the whole process by SIGBUS without a message. A read instead raises an error that names the file.
+The file is not mapped into memory. If another process truncated a mapped file, the next access
+would end this process by SIGBUS, without a message. A read instead raises an error that names the
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Numbers = npt.NDArray[Any]
 
 
 class NumberFile:
-    """The numbers in a file: `count` numbers of numpy's type `kind`, from byte `offset` of `path`
+    """The numbers in a file: `count` numbers of numpy's dtype `kind`, from byte `offset` of `path`
     on.
 
     By default all numbers up to the end of the file are included. The file stays open, so its name

@@ -1,19 +1,23 @@
 """Computes the values of quantised tensors from payload and scales, and the reverse.
 
-All is float32 with one rounding for each product, as in the libraries of the formats on a CPU. So a
-cast of the result equals theirs bit for bit. Bytes become values by tables: of two bytes at once,
-or of a byte with two elements in it.
+Everything is computed in float32 with one rounding for each product, as the libraries of the
+formats do on a CPU. So after a cast, the result equals theirs bit for bit. Bytes are converted to
+values by lookup tables, with two bytes or with a byte of two elements at once.
 
     fp8     value = payload x scale                        DeepSeek-V3, transformers, MXFP8
-    NVFP4   value = E2M1 x (scale / global scale)          compressed-tensors; x global: ModelOpt
+    NVFP4   value = E2M1 x (scale / global scale)          compressed-tensors
+            value = E2M1 x (scale x global scale)          ModelOpt
     nf4     value = code[index] x absmax                   bitsandbytes
-    s = 1 / amax x 448 of a block, 1 where amax is 0: payload = E4M3(value x s), scale = 1 / s
 
-`to_e4m3` converts float32 by its bits, some eight times faster than ml_dtypes. A normal number
-keeps the upper 3 bits of its mantissa. It is rounded by adding just less than half of the removed
-part, and 1 more if the last kept bit is odd. Its exponent has a bias of 7 and not 127. Below 2**-6
-all numbers are multiples of 2**-9: adding 2**14, with a last bit of that value, rounds to one, and
-leaves their count in the lowest bits.
+The reverse, for each block, with amax = the largest magnitude in the block:
+
+    s = 448 / amax, or 1 if amax is 0;   payload = E4M3(value x s);   scale = 1 / s
+
+`to_e4m3` converts float32 by its bits, about eight times faster than ml_dtypes. A normal number
+keeps the upper 3 bits of its mantissa. To round it, just less than half of the removed part is
+added, and 1 more if the last kept bit is odd. The bias of its exponent becomes 7 instead of 127.
+Below 2**-6 all E4M3 numbers are multiples of 2**-9. Adding 2**14 in float32 rounds to such a
+multiple, and leaves the number of multiples in the lowest bits.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ element.
 
 
 def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
-    """Return the elements of `box` as float32, or, if the scheme quantises values, in the type
+    """Return the elements of `box` as float32, or, if the scheme quantises values, in the dtype
     `result`.
 
     `inputs` are the blocks that `scheme.needs(box)` lists, unchanged from their files.
@@ -238,7 +242,7 @@ def _floats(scales: Array, is_exponent: bool) -> Array:
 
 
 def _looked_up(payload: Array) -> Array:
-    """Convert elements of an 8-bit type to float32 by a table. The shape stays the same."""
+    """Convert elements of an 8-bit dtype to float32 by a table. The shape stays the same."""
     flat = payload.reshape(-1)
     values = np.empty(flat.shape, np.float32)
     even = flat.size // 2 * 2

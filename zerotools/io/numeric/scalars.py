@@ -1,7 +1,7 @@
 """Single numbers that are stored as 0-d tensors, such as the `step` of an optimizer.
 
-numpy is imported only for types that `struct` does not have, because reading metadata should take
-milliseconds.
+Reading metadata should take milliseconds. So numpy is imported only for dtypes that `struct` does
+not have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from zerotools.io.files.regular_files import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
-    """Numbers of the optimizer state, by key. A number that is stored in a tensor is read by `read`
-    at its first access, and then kept.
+    """Numbers of the optimizer state, as key -> number. A number that is stored in a tensor is read
+    by `read` at its first access, and then kept.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ _FORMATS = {"float32": "<f", "float64": "<d", "float16": "<e", "int32": "<i", "i
 
 
 def _value(data: bytes, dtype: DType) -> int | float:
-    """Convert the bytes of one element to a number. numpy is not needed for the types in which
-    optimizers count.
+    """Convert the bytes of one element to a number. numpy is not needed for the dtypes that
+    optimizers use for `step`.
     """
     if dtype.name in _FORMATS:
         value: int | float = struct.unpack(_FORMATS[dtype.name], data)[0]
@@ -93,7 +93,7 @@ def _value(data: bytes, dtype: DType) -> int | float:
 
 
 def scalar_bytes(value: int | float, dtype: DType) -> bytes:
-    """Return the bytes of one element with the value `value`, rounded to the type `dtype`."""
+    """Return the bytes of one element with the value `value`, rounded to `dtype`."""
     import numpy as np
 
     from zerotools.io.numeric.dtype_casts import numpy_dtype

@@ -1,14 +1,14 @@
-"""Pieces of a tensor that are in equal steps, in the file and in the tensor: one copy moves all of
-them.
+"""Copies many small parts of a tensor at once, if they are in equal steps both in the file and in
+the tensor.
 
-If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, there is a piece for
-every few elements. Pieces with bytes near each other are read at once (`near_pieces`). Pieces of
-the same shape that follow one another along a dimension, a constant number of bytes apart, form one
+If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, every few elements
+are a separate part. Parts with bytes near each other are read at once (`near_pieces`). Parts of the
+same shape that follow one another along a dimension, a constant number of bytes apart, form one
 array with one more dimension (`lattice_copies`). Example: pairs of rows that are two halves of a
 head:
 
-    rows of the tensor     0 1 | 2 3 | 4 5       three pieces of two rows, 3 rows apart in the file
-    rows in the file       0 3 | 1 4 | 2 5       an array of 3 x 2, of steps 1 and 3
+    rows of the tensor     0 1 | 2 3 | 4 5       three parts of two rows, 3 rows apart in the file
+    rows in the file       0 3 | 1 4 | 2 5       an array of 3 x 2, with strides 1 and 3
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _placed(piece: ChunkBox, dtype: DType) -> PlacedPiece:
 def lattice_copies(
     near: NearPieces, dtype: DType, buffer: Array, out: Array, box: Box
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield a part of `out`, and the elements to copy into it, for each lattice in the pieces
-    `near`.
+    """Yield (part of `out`, elements to copy into it) for each lattice in the pieces `near`. A
+    lattice is a group of equal pieces in equal steps.
 
     `out` has the elements of `box`. The elements to copy are views of `buffer`, which contains the
     bytes of `near`.

@@ -1,8 +1,8 @@
 """Statistics of the values in arrays: smallest, largest, sum, norm, counts, and a histogram.
 
-The histogram counts magnitudes by powers of two, for each sign: one pass is enough, because its
-bins do not depend on the values, and histograms of parts can be added. It also shows which values a
-type of fewer bits would lose.
+The histogram counts magnitudes by powers of two, for each sign. Its bins do not depend on the
+values, so one pass is enough, and histograms of parts can be added. It also shows which values a
+dtype of fewer bits would lose.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Magnitudes:
 
 @dataclass(frozen=True, slots=True)
 class ValueStatistics:
-    """Statistics of `elements` numbers; of complex ones, their real and imaginary parts.
+    """Statistics of `elements` numbers. For complex numbers, the real and imaginary parts count as
+    separate numbers.
 
     `zeros`, `nans` and `infinities` are counts. `least`, `greatest`, `total` (the sum), `norm` and
     `magnitudes` are of the finite numbers; without any, `least` and `greatest` are None.
@@ -85,10 +86,10 @@ class ValueStatistics:
 
 
 class StatisticsSum:
-    """The statistics of numbers of one type that are added in parts.
+    """The statistics of numbers of one dtype that are added in parts.
 
-    Of a type with at most 16 bits it counts each pattern of bits, and computes the rest from these
-    counts.
+    For a dtype of at most 16 bits it counts how often each bit pattern occurs, and computes the
+    rest from these counts.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class StatisticsSum:
         self._narrow: np.dtype[Any] | None = None
 
     def add(self, values: Array) -> None:
-        """Add the elements of a flat array of any type of numpy or ml_dtypes."""
+        """Add the elements of a flat array of any dtype of numpy or ml_dtypes."""
         if values.dtype.kind == "c":
             values = values.view(f"f{values.itemsize // 2}")
         self._elements += values.size

@@ -1,15 +1,15 @@
 """Output files without tensors: known bytes, or the bytes of another file.
 
-Files around a checkpoint's shards are carried along, so that the output can replace the checkpoint.
+The other files around a checkpoint's shards are copied too, so that the output can replace the
+checkpoint. A file next to a checkpoint may be a symbolic link: the Hub's cache consists of links,
+and people link tokenizers. But the author of the checkpoint chose the targets of its links, and an
+output may be published: with `tokenizer.json -> /home/ada/.ssh/id_ed25519`, a private key would get
+into it. So a link is followed only
 
-A file next to a checkpoint may be a symbolic link: the Hub's cache consists of them, and people
-link tokenizers. But the checkpoint's author also chose the targets of its links, and an output is
-published: `tokenizer.json -> /home/ada/.ssh/id_ed25519` must not put a key into it. So a link is
-followed
 - inside its own directory;
 - to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
-- to a file of the same name whose path has no hidden directory: `vocab.json -> /models/vocab.json`,
-  where the name is one that models give to such files (`chosen_name=False`).
+- to a file of the same name, if its path has no hidden directory and models usually give this name
+  to such a file (`chosen_name=False`): `vocab.json -> /models/vocab.json`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class PartLedger:
         )
 
     def done_of(self, part: int) -> Mapping[str, Any]:
-        """Return the entries of the files that a part has completed so far, by name.
+        """Return the entries of the files that a part has completed so far, keyed by name.
 
         Raises:
             BadRequest: the journal of the part is damaged.

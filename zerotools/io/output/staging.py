@@ -50,14 +50,16 @@ class Staging:
     ) -> None:
         """Take the `destination`, which must not exist, or must be an empty directory.
 
-        With `check_replaced`, an existing destination is replaced as a whole if
-        `check_replaced(destination)` raises no error.
-
-        `check_left` is called with the directory if an earlier run left files in it, before they
-        are cleared. With `keep`, these files stay in the directory, also after a failure, until
-        `take_over` confirms that they belong to this output. With `shared`, other runs with
-        `shared` write to the same directory. None of them takes it over, and it always contains a
-        `LEDGER`. `rename` and `exchange` are functions of the system, except in tests.
+        Args:
+            check_replaced: if given, an existing destination is replaced as a whole if
+                `check_replaced(destination)` raises no error.
+            check_left: called with the directory if an earlier run left files in it, before they
+                are removed.
+            keep: the files of an earlier run stay in the directory, also after a failure, until
+                `take_over` confirms that they belong to this output.
+            shared: other runs with `shared` write to the same directory. None of them takes it
+                over, and it always contains a `LEDGER`.
+            rename, exchange: functions of the system, except in tests.
 
         Raises:
             BadRequest: the destination exists, its parent is not a directory or is not writable,

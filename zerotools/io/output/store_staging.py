@@ -1,4 +1,4 @@
-"""An output in an object store, which is complete, or invisible to readers of zerotools.
+"""An output in an object store. Until it is complete, readers of zerotools refuse it.
 
 A store has no rename, and objects appear one by one. So a run first writes a record of its plan,
 then the objects, then the marker that every output has, and at last removes the record:

@@ -25,8 +25,10 @@ _WORDS = {"hf": 2}
 
 
 class Place(NamedTuple):
-    """A position in a store: the `store`, the key, the cached listings of the store, and the
-    prefetch for its opened files.
+    """A position in a store.
+
+    It consists of the `store`, the key, the cached listings of the store, and the prefetch for its
+    opened files.
     """
 
     store: FarStore

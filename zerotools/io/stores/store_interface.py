@@ -31,10 +31,10 @@ class FarObject:
 
 @dataclass(frozen=True, slots=True)
 class FarDirectory:
-    """The objects and the directories in a directory of a store, by name.
+    """The objects and the directories in a directory of a store, keyed by name.
 
-    `problem` is a sentence if the directory could not be listed. Then `objects` are those that an
-    index in the directory names.
+    `problem` is a sentence if the directory could not be listed. Then `objects` are those that
+    an index in the directory names.
     """
 
     objects: dict[str, FarObject]

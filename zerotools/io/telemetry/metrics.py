@@ -231,7 +231,7 @@ class EventFile:
             raise
 
     def append(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write the numbers of a step, by name. Raises OSError."""
+        """Write the numbers of a step, keyed by name. Raises OSError."""
         values = b"".join(_value(tag, scalar) for tag, scalar in scalars.items())
         event = _field(_STEP, _VARINT, step) + _field(_SUMMARY, _BYTES, values)
         self._write(event, time.time())

@@ -39,8 +39,8 @@ PICKLE = "data.pkl"
 
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records of a zip by name, from its directory. If the directory is lost and lost
-    bytes are tolerated, return the records that can be found by their headers.
+    """Return the records of a zip keyed by name, from its directory. If the directory is lost and
+    lost bytes are tolerated, return the records that can be found by their headers.
 
     Raises:
         BadFile, Unsupported: for the reasons of `read_directory`.
@@ -142,7 +142,7 @@ _READ_BYTES = 2**20
 
 
 def recovered_records(window: FileRange) -> dict[str, ZipEntry]:
-    """Find the records of a zip without its directory. Return them by name, without the top
+    """Find the records of a zip without its directory. Return them keyed by name, without the top
     directory.
 
     Raises:

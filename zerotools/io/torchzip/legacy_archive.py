@@ -34,7 +34,7 @@ _COUNT = struct.Struct("<q")
 @dataclass(frozen=True, slots=True)
 class LegacyFile:
     """The contents of a file in the old format: the saved tree, and the byte offset of each storage
-    by key.
+    keyed by key.
     """
 
     tree: Any
@@ -77,8 +77,8 @@ def read_legacy(window: FileRange) -> LegacyFile:
 
 
 def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
-    """Return every storage that the tree refers to, by key, also from inside objects of unknown
-    classes.
+    """Return every storage that the tree refers to, keyed by key, also from inside objects of
+    unknown classes.
     """
     found: dict[str, Storage] = {}
     for value in walk_values(tree):
@@ -111,10 +111,10 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
 def _offsets(
     window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
-    """Return the byte offset of each storage by key.
+    """Return the byte offset of each storage keyed by key.
 
-    If lost bytes are tolerated, a storage after the end of a truncated file has the offset that it
-    should have.
+    If lost bytes are tolerated, a storage after the end of a truncated file has the offset that
+    it should have.
     """
     offsets = {}
     for key in keys:

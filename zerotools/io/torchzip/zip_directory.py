@@ -1,4 +1,4 @@
-"""The records of a torch.save zip, by name, with the positions of their bytes.
+"""The records of a torch.save zip, keyed by name, with the positions of their bytes.
 
 The zip may be a whole file or a range of a file (a `.distcp` file is a sequence of zips). Every
 number in it is checked against the length of that range before it is used. torch stores records

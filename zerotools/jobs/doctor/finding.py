@@ -25,7 +25,7 @@ class DoctorFinding:
     do: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields of the finding, by name."""
+        """Return all fields of the finding, keyed by name."""
         return asdict(self)
 
 

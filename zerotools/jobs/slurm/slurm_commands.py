@@ -142,7 +142,7 @@ class SlurmCommands:
         return number
 
     def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
-        """Return those jobs in `numbers` that the controller still knows, by number.
+        """Return those jobs in `numbers` that the controller still knows, keyed by number.
 
         Raises SlurmUnreachable.
         """

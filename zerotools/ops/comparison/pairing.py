@@ -65,7 +65,7 @@ class Side:
 
     @property
     def weights(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights by name."""
+        """The shapes of the weights keyed by name."""
         tensors = self.checkpoint.tensors
         return {k.name: tensors[key].shape for k, key in self.keys.items() if k.role == WEIGHT}
 

@@ -58,8 +58,8 @@ def compare_runs(
 def _said(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """Return the values of the training that the checkpoint records, by names that are equal for
-    all formats.
+    """Return the values of the training that the checkpoint records, keyed by names that are equal
+    for all formats.
 
     Values in `left_out` are omitted.
     """

@@ -85,7 +85,9 @@ NO_CHECK, FORCE = "no_check_names", "force"
 
 @dataclass(frozen=True)
 class _Request:
-    """A requested conversion: the destination, its format, and the options of the user by name."""
+    """A requested conversion: the destination, its format, and the options of the user keyed by
+    name.
+    """
 
     table: FormatTable
     form: Format
@@ -127,10 +129,11 @@ def prepare_convert(
 ) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out in the format `to`, without writing it.
 
-    `options` are the user's, by name. `config_dir` has config.json and the tokenizer, for sources
-    that lack them. A checkpoint that already has that format is resharded with all its contents;
-    with the option `force` even if nothing changes. `mapping` puts the tensors, also those of the
-    optimizer, into another layout; then a checkpoint of that format is written again too.
+    `options` are the user's, keyed by name. `config_dir` has config.json and the tokenizer, for
+    sources that lack them. A checkpoint that already has that format is resharded with all its
+    contents; with the option `force` even if nothing changes. `mapping` puts the tensors, also
+    those of the optimizer, into another layout; then a checkpoint of that format is written again
+    too.
 
     Raises:
         BadRequest: `path` does not exist; an option that the target does not take; or a value that

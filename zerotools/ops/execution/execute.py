@@ -61,8 +61,8 @@ class WriteReport:
 class ReadBack:
     """The result of reading an output back and comparing it with the source.
 
-    It has the number of bytes of tensors that were equal, and the digest of each file, by name,
-    made by `algorithm`.
+    It has the number of bytes of tensors that were equal, and the digest of each file, keyed by
+    name, made by `algorithm`.
     """
 
     nbytes: int
@@ -251,7 +251,7 @@ def _clear(directory: Path, keep: set[str]) -> None:
 
 
 def _tensor_bytes(target: Target) -> dict[str, int]:
-    """Return the number of bytes of tensors in each file of the target, by file name."""
+    """Return the number of bytes of tensors in each file of the target, keyed by file name."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
         for file, numel in chunk_locations(tensor):

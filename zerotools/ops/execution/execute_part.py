@@ -186,7 +186,7 @@ class _Writing:
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """Return the journal entries of those files in `share` that are complete and still exist,
-        by file name.
+        keyed by file name.
         """
         found = {}
         for file, noted in done.items():

@@ -46,8 +46,8 @@ class Fetch:
 class GatherPlan:
     """The plan of a gather run.
 
-    `fetches` has the files to fetch, by the name of their source; all other files exist in the
-    output already. `digests` are the SHA-256 of files that several sources have, by name.
+    `fetches` has the files to fetch, keyed by the name of their source; all other files exist in
+    the output already. `digests` are the SHA-256 of files that several sources have, keyed by name.
     """
 
     survey: NodeSurvey

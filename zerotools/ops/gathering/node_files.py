@@ -118,8 +118,9 @@ class FarFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The regular files of a source by name, relative to its directory. `left_out` are other
-    entries, and those of an unfinished run of zerotools."""
+    """The regular files of a source keyed by name, relative to its directory. `left_out` are other
+    entries, and those of an unfinished run of zerotools.
+    """
 
     source: NodeSource
     files: dict[str, FarFile]

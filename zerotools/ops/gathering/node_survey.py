@@ -33,7 +33,7 @@ _DEEPEST_RUN = 2
 class NodeSurvey:
     """The files of all sources. `noted` is the journal of an earlier run of the same output,
     `complete` are the files that it fetched and that are unchanged. `texts` are the contents of
-    small files such as `latest`, by name and source.
+    small files such as `latest`, keyed by name and source.
     """
 
     destination: Path
@@ -237,8 +237,8 @@ class Held:
 def merge_listings(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """Return the files of all listings by name, and those `kept` from sources of an earlier run.
-    With a tag, only its files and the files next to its directory are returned.
+    """Return the files of all listings keyed by name, and those `kept` from sources of an earlier
+    run. With a tag, only its files and the files next to its directory are returned.
 
     Raises:
         BadFile: a file is a directory in another source.

@@ -70,7 +70,7 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSumm
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every weight once, by name: its fp32 master, or its 16-bit copy if it has no
+    """Return every weight once, keyed by name: its fp32 master, or its 16-bit copy if it has no
     master.
     """
     found: dict[str, Tensor] = {}

@@ -94,8 +94,9 @@ def check_complete(run: ForeignRun) -> None:
 
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:
-    """Return the tensor with the exact value of each weight, by name: the master if there is
-    one."""
+    """Return the tensor with the exact value of each weight, keyed by name: the master if there is
+    one.
+    """
     found: dict[str, Key] = {}
     for role in WEIGHT_ROLES:
         for key in run.checkpoint.tensors:

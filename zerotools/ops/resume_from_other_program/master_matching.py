@@ -199,7 +199,7 @@ def split_flat_tensors(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the part of a flat tensor for each parameter, by key; a number such as `step` is
+    """Return the part of a flat tensor for each parameter, keyed by key; a number such as `step` is
     copied to all.
     """
     flat = checkpoint.tensors[key]

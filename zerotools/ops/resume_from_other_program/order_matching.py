@@ -70,7 +70,9 @@ class _Numbers:
 
 
 def state_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, dict[str, Shape]]:
-    """Return the shapes of the state of each parameter that has a number for a name, by role."""
+    """Return the shapes of the state of each parameter that has a number for a name, keyed by
+    role.
+    """
     found: dict[str, dict[str, Shape]] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.name in training.unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE):
@@ -85,7 +87,7 @@ def names_of_numbers(
     where: str,
 ) -> dict[str, str]:
     """Return the name of each member of `groups`, which are the optimizer's made-up names. `state`
-    has the shapes of each member's tensors, by role.
+    has the shapes of each member's tensors, keyed by role.
 
     Raises:
         BadRequest: the order does not fit, or does in several ways.

@@ -52,9 +52,9 @@ class SoundFile:
 class SoundFiles:
     """The undamaged bytes of all files of a checkpoint.
 
-    `files` are by the names that the checkpoint's tensors use, without lost files; `faults` are
-    pairs of a file and a sentence. `metadata` are files with the positions of tensors that nothing
-    proves to be unchanged.
+    `files` are keyed by the names that the checkpoint's tensors use, without lost files;
+    `faults` are pairs of a file and a sentence. `metadata` are files with the positions of tensors
+    that nothing proves to be unchanged.
     """
 
     files: Mapping[str, SoundFile]

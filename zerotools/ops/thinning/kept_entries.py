@@ -15,7 +15,7 @@ from zerotools.io.files.source_stamps import Sources
 
 @dataclass(frozen=True)
 class Entries:
-    """All entries of the old directory, by the name relative to `root`.
+    """All entries of the old directory, keyed by the name relative to `root`.
 
     The root itself is the entry "". A checkpoint of one file has no other entry.
     """

@@ -182,8 +182,8 @@ class Outcome:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The number of bytes of the removed tensors, by role; fp32 masters have their own role
-        here.
+        """The number of bytes of the removed tensors, keyed by role; fp32 masters have their own
+        role here.
         """
         return {} if self.plan is None else self.plan.dropped
 

@@ -70,8 +70,8 @@ class ThinPlan:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The number of bytes of the removed tensors, by role; fp32 masters have their own role
-        here.
+        """The number of bytes of the removed tensors, keyed by role; fp32 masters have their own
+        role here.
         """
         stays = set(self.thinning.kept.values())
         found: dict[str, int] = {}

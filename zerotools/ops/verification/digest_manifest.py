@@ -315,8 +315,8 @@ def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
 class WrittenRecord:
     """The record inside an output of zerotools.
 
-    `command` is the zerotools command that wrote the files; `files` have the digests of the files,
-    by name.
+    `command` is the zerotools command that wrote the files; `files` have the digests of the
+    files, keyed by name.
     """
 
     path: Path

@@ -280,7 +280,8 @@ class _Reader:
 class ClaimedBytes:
     """The bytes of files that are elements of tensors.
 
-    `keys` are the tensors of floating-point numbers, by number. `places` has rows for each file:
+    `keys` are the tensors of floating-point numbers, keyed by number. `places` has rows for each
+    file:
     (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are tensors
     with elements that are not contiguous in their files; one pass cannot separate them.
     """

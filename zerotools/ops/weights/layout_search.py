@@ -43,7 +43,7 @@ class LaidOutCheckpoint:
 
 
 def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:
-    """Return the shapes of all weights and buffers, by name."""
+    """Return the shapes of all weights and buffers, keyed by name."""
     held: dict[str, Shape] = {}
     for role in _WEIGHTS:
         held |= {k.name: t.shape for k, t in checkpoint.tensors.items() if k.role == role}

@@ -339,8 +339,9 @@ def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
 
 
 def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
-    """Return the shapes of all weights by name, of quantised ones as they are without their
-    scales."""
+    """Return the shapes of all weights keyed by name, of quantised ones as they are without their
+    scales.
+    """
     shapes = shapes_of(weights)
     found = find_quantised(weights)
     if found.is_there:

@@ -16,7 +16,7 @@ from zerotools.formats.safetensors.read import read
 
 @dataclass(frozen=True)
 class Reference:
-    """The weights of a Hugging Face model by name, and its config and tokenizer files."""
+    """The weights of a Hugging Face model keyed by name, and its config and tokenizer files."""
 
     path: Path
     tensors: Mapping[str, Tensor]

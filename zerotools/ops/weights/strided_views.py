@@ -21,7 +21,8 @@ _KEPT_SOURCES = 8
 
 
 def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
-    """Return the tensors of `checkpoint` as `views` arranges them, by name, in each of their roles.
+    """Return the tensors of `checkpoint` as `views` arranges them, keyed by name, in each of their
+    roles.
 
     A view without any part in the checkpoint is omitted.
 

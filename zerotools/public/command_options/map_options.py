@@ -78,7 +78,7 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
 
 
 def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
-    """Return the sizes that the option `map_arg` gives, by name.
+    """Return the sizes that the option `map_arg` gives, keyed by name.
 
     Raises:
         BadRequest: a text is not NAME=NUMBER.

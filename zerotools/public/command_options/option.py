@@ -288,7 +288,7 @@ def as_list(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
 
 @cache
 def declared_options(declaration: type) -> dict[str, DeclaredOption]:
-    """Return the options that a TypedDict declares, by keyword."""
+    """Return the options that a TypedDict declares, keyed by keyword."""
     hints = hints_of(declaration, include_extras=True)
     return {name: _declared(name, hint) for name, hint in hints.items()}
 

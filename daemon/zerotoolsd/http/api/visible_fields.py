@@ -39,7 +39,7 @@ _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_di
 
 
 def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of dataclass `kind` that other users may not see, by name, with their
+    """Return the fields of dataclass `kind` that other users may not see, keyed by name, with their
     replacement values.
     """
     return {

@@ -266,7 +266,7 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files of the page as they are sent, by path below `root`.
+    """Return the files of the page as they are sent, keyed by path below `root`.
 
     Files of unknown types are left out.
     """

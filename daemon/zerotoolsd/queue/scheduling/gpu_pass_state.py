@@ -32,7 +32,7 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 class GpuAllocationView:
     """The state of the GPUs at the moment when a waiting job was checked.
 
-    It contains the reason why each GPU is not free, by index, and which of these GPUs are
+    It contains the reason why each GPU is not free, keyed by index, and which of these GPUs are
     used by jobs of this daemon.
     """
 
@@ -69,8 +69,8 @@ class GpuAllocation:
     ) -> None:
         """Keep the GPUs and their state.
 
-        `occupied` has the reason why a GPU cannot be used, by index. `rooms` has the free
-        bytes of each GPU that may be shared, by index. `context` is the memory in bytes that
+        `occupied` has the reason why a GPU cannot be used, keyed by index. `rooms` has the free
+        bytes of each GPU that may be shared, keyed by index. `context` is the memory in bytes that
         a process uses in addition to its declaration. `named` returns the text for a job in
         messages.
         """
@@ -335,7 +335,7 @@ class GpuMemoryParts:
         """Return a sentence that explains why fewer than `size` of the GPUs `wanted` have
         enough free memory for the job.
 
-        `taken` has the reasons why GPUs cannot be used, by index.
+        `taken` has the reasons why GPUs cannot be used, keyed by index.
         """
         share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:

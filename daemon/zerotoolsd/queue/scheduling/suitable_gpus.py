@@ -238,7 +238,7 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 def shortage_text(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
     """Return a sentence that fewer than `need` of the GPUs `wanted` are free.
 
-    `taken` has the reasons why GPUs are not free, by index.
+    `taken` has the reasons why GPUs are not free, keyed by index.
     """
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count_text(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"

@@ -39,7 +39,7 @@ class UserUse:
 
 @dataclass(frozen=True, kw_only=True)
 class UserUsage:
-    """The current use of each user, by uid, and a function that returns the limits of a user.
+    """The current use of each user, keyed by uid, and a function that returns the limits of a user.
     `limits_of` is None if there are no limits.
     """
 

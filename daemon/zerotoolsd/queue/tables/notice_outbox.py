@@ -167,7 +167,7 @@ class Outbox:
 
     def counts(self) -> dict[str, int]:
         """Return the number of notices that were delivered, dropped and expired, and that wait,
-        by name.
+        keyed by name.
         """
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]

@@ -47,7 +47,7 @@ class Adoptable:
     below: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return all fields, keyed by name, as JSON values."""
         return asdict(self)
 
 

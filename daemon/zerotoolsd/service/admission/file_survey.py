@@ -42,7 +42,7 @@ class Survey:
     """Remarks that are shown to the user who submits the job."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values; `survey_of` converts them back."""
+        """Return all fields, keyed by name, as JSON values; `survey_of` converts them back."""
         return asdict(self)
 
 

@@ -78,7 +78,9 @@ class JobMemoryEstimate:
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values; `estimate_from_json` converts them back."""
+        """Return all fields, keyed by name, as JSON values; `estimate_from_json` converts them
+        back.
+        """
         return asdict(self)
 
 

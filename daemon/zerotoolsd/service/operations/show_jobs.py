@@ -145,10 +145,10 @@ _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 
 
 class ShownSpecs:
-    """Caches the masked job file of each job, by the number of the job.
+    """Caches the masked job file of each job, keyed by the number of the job.
 
-    To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so that
-    the event loop serves other requests between them.
+    To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so
+    that the event loop serves other requests between them.
     """
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:

@@ -27,9 +27,9 @@ _IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 class Decoding:
     """The settings for text generation.
 
-    A text has at most `max_new_tokens` tokens. It ends before one of the ids `ends`. `num_beams` is
-    1 for greedy search. `filler` is the padding id. `ids` are ids that the model's configuration
-    forces at certain positions, by the name of their option.
+    A text has at most `max_new_tokens` tokens. It ends before one of the ids `ends`. `num_beams`
+    is 1 for greedy search. `filler` is the padding id. `ids` are ids that the model's configuration
+    forces at certain positions, keyed by the name of their option.
     """
 
     max_new_tokens: int

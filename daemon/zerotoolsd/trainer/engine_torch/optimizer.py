@@ -38,7 +38,7 @@ class UpdateBucket:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
-        """Return the optimizer's state tensors for `weight`, by name, such as `exp_avg`."""
+        """Return the optimizer's state tensors for `weight`, keyed by name, such as `exp_avg`."""
         found = (each.state[weight] for each in self.optimizers if weight in each.state)
         return next(found, {})
 

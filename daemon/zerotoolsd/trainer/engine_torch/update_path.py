@@ -55,7 +55,7 @@ class UpdatePath(Protocol):
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
-        """The tensors that the optimizer updates, by name."""
+        """The tensors that the optimizer updates, keyed by name."""
 
     @property
     def reduction(self) -> Reduction:

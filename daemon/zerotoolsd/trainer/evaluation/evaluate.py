@@ -172,7 +172,7 @@ class GenerationResult:
     problem: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the values for metrics and reports, by name."""
+        """Return the values for metrics and reports, keyed by name."""
         return {
             **self.scores.values(),
             "bleu_tokenizer": self.scores.tokenizer,

@@ -32,7 +32,7 @@ class Scores:
     tokenizer: str
 
     def values(self) -> dict[str, float]:
-        """Return the four scores by name."""
+        """Return the four scores keyed by name."""
         return {name: getattr(self, name) for name in (*ROUGES, "bleu")}
 
     def __str__(self) -> str:

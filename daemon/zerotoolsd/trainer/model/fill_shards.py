@@ -96,7 +96,7 @@ def load_packed(
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """Return the buffers of `model` that checkpoints save, by name."""
+    """Return the buffers of `model` that checkpoints save, keyed by name."""
     kept = {}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):

@@ -42,7 +42,7 @@ def initialise_weights(
     host: MemoryTier,
     loaded: Container[str] = (),
 ) -> None:
-    """Fill `parameters` and `buffers`, by name, with the initial values of the model.
+    """Fill `parameters` and `buffers`, keyed by name, with the initial values of the model.
 
     Parameters of the model that are not in `parameters` are not initialised, because a file has
     their values. The same is true for the buffers in `loaded`. `host` provides temporary memory.

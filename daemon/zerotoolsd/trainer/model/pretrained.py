@@ -261,7 +261,7 @@ class HubTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, HubTensor]:
-    """Return the tensors in the safetensors files of `directory`, by name.
+    """Return the tensors in the safetensors files of `directory`, keyed by name.
 
     Only the headers are read. As in transformers, `model.safetensors` is used if it exists, else
     the files that the index names.

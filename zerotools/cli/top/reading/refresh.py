@@ -231,7 +231,9 @@ class RecentSamples:
                 del self._series[name]
 
     def series(self) -> dict[str, tuple[float | None, ...]]:
-        """Return the values of each series by name, the oldest first. None is a missing value."""
+        """Return the values of each series keyed by name, the oldest first. None is a missing
+        value.
+        """
         missing = (None,) * (self._most - self._count)
         return {name: (*missing, *values) for name, values in self._series.items()}
 

@@ -83,8 +83,8 @@ def read_mp_rank(
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
-    """Return the tensors in `module` of the model file, by name; empty for a pipeline, which has
-    none there.
+    """Return the tensors in `module` of the model file, keyed by name; empty for a pipeline, which
+    has none there.
     """
     stored = (model.module or {}).items()
     return {name: model.file.tensor(tensor) for name, tensor in stored}

@@ -90,8 +90,8 @@ def doubtful_layers(
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
-    """Return the number of elements of each parameter that a stage trained, by name; empty if no
-    file has the names.
+    """Return the number of elements of each parameter that a stage trained, keyed by name; empty if
+    no file has the names.
     """
     if mp_shard.model.groups is not None:
         return {

@@ -138,7 +138,7 @@ def numbers_of(group: Mapping[str, Any]) -> list[int]:
 
 def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
     """Return `param_slice_mappings` of an optimizer's state: for each group, the position of each
-    parameter in the group's partition, by name. A damaged mapping is returned as empty.
+    parameter in the group's partition, keyed by name. A damaged mapping is returned as empty.
     """
     mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
     found = mappings if isinstance(mappings, list) else []

@@ -132,7 +132,7 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Return the step of each parameter by name, in the type in which the optimizer of the
+    """Return the step of each parameter keyed by name, in the type in which the optimizer of the
     resuming run stores steps.
     """
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}

@@ -45,8 +45,8 @@ class FileDraft:
     """The content of one `.pt` file that has no name yet. Ranks with equal trees use the same
     draft.
 
-    `storages` are the storages of the pickle, by number, and `origins` say where the bytes of each
-    storage come from.
+    `storages` are the storages of the pickle, keyed by number, and `origins` say where the bytes
+    of each storage come from.
     """
 
     pickle: bytes
@@ -183,10 +183,10 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The planned files of the output, by name, and the tensors in them.
+    """The planned files of the output, keyed by name, and the tensors in them.
 
-    `tensors` are copied element by element, `carried` lie in bytes that are copied unchanged from
-    the source. `sources` has the source of those tensors that only the output has under their
+    `tensors` are copied element by element, `carried` lie in bytes that are copied unchanged
+    from the source. `sources` has the source of those tensors that only the output has under their
     names.
     """
 

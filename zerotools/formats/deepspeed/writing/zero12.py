@@ -241,8 +241,8 @@ def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
-    """Return the positions of the parameters in a partition, by name. They are in the optimizer's
-    order, which may differ from the order in the buffer.
+    """Return the positions of the parameters in a partition, keyed by name. They are in the
+    optimizer's order, which may differ from the order in the buffer.
     """
     places = {name: (start, count) for name, start, count in content.parts}
     return pt_keys.slice_mapping(kind, ((name, *places[name]) for name in order if name in places))

@@ -60,7 +60,7 @@ def degrees_of(facts: MegatronFacts) -> Degrees:
 
 
 def rank_positions(degrees: Degrees) -> dict[str, RankPlace]:
-    """Return the position of each rank that saves files, by the name of its directory.
+    """Return the position of each rank that saves files, keyed by the name of its directory.
 
     The result is empty if there would be more ranks than any run has.
     """

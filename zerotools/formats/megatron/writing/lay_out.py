@@ -143,7 +143,7 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return the model's weights by name. If there are masters too, these are the 16-bit
+    """Return the model's weights keyed by name. If there are masters too, these are the 16-bit
     weights.
     """
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}

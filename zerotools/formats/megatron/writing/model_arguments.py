@@ -36,7 +36,7 @@ _PLAIN_ROPE = (None, "default")
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of Megatron's script for the model that config.json describes.
 
-    `tensors` are its weights, by the names that they have in a model on one rank.
+    `tensors` are its weights, keyed by the names that they have in a model on one rank.
     """
     is_tied = ties_embeddings(config)
     config = full_config(config)

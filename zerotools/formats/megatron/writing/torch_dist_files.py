@@ -45,7 +45,7 @@ class StoredTensorPlace:
 class StoredFiles:
     """The data files that are planned so far, in the directory `prefix` of the output.
 
-    `tensors` are the tensors of the output that are in them, by key.
+    `tensors` are the tensors of the output that are in them, keyed by key.
     """
 
     prefix: str
@@ -79,7 +79,7 @@ class StoredFiles:
                 self._items.setdefault(key, []).append(WrittenItem(key, item))
 
     def plans(self) -> dict[str, FilePlan]:
-        """Return the files by name, relative to the output."""
+        """Return the files keyed by name, relative to the output."""
         plans = {self.prefix + file.name: file.plan() for file in self._files}
         written = [item for items in self._items.values() for item in items]
         paths: Mapping[str, tuple[str | int, ...]] = {flat: (flat,) for flat in self._items}
@@ -160,9 +160,9 @@ class StoredPlace:
 class StoredPlaces:
     """The positions of all weights in the stored tensors.
 
-    For each weight, by name, `counts` has the numbers of parts that its stored tensor has along the
-    leading axes. `alike` says for each block of layers whether its layers are alike, so that they
-    are stacked.
+    For each weight, keyed by name, `counts` has the numbers of parts that its stored tensor has
+    along the leading axes. `alike` says for each block of layers whether its layers are alike, so
+    that they are stacked.
     """
 
     counts: Mapping[str, tuple[int, ...]]
@@ -286,14 +286,14 @@ def common_state(
          "num_floating_point_operations_so_far": 0, "opt_param_scheduler": {...},
          "optimizer": {"optimizer": {"param_groups": [...]}, "param_state_sharding_type": ...}}
 
-    With expert parallelism, `optimizer` has one such entry for each of two optimizers, by number.
-    `content_metadata` tells Megatron the form of the tensors to request.
+    With expert parallelism, `optimizer` has one such entry for each of two optimizers, keyed by
+    number. `content_metadata` tells Megatron the form of the tensors to request.
 
-    `arguments` are those of the training script, by name. `scheduler` is Megatron's saved schedule,
-    or None. `is_uniform` means that the layers are stacked.
+    `arguments` are those of the training script, keyed by name. `scheduler` is Megatron's saved
+    schedule, or None. `is_uniform` means that the layers are stacked.
 
-    Source: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/serialization.py,
-    0.16.
+    Source: megatron/training/checkpointing.py,
+    megatron/core/dist_checkpointing/serialization.py, 0.16.
     """
     metadata: dict[str, Any] = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     if not is_uniform:

@@ -286,7 +286,7 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """Return the launcher's options by name, each once, and the index of the word that names
+    """Return the launcher's options keyed by name, each once, and the index of the word that names
     the program.
     """
     options: dict[str, ConfigValue] = {}

@@ -35,7 +35,7 @@ _NUMBER: Schema = of_type(float)
 
 
 def answer_components() -> dict[str, Schema]:
-    """Return the schemas of responses by the name of the component."""
+    """Return the schemas of responses keyed by the name of the component."""
     return {
         **_job_components(),
         **_machine_components(),
@@ -235,8 +235,8 @@ def _user_share() -> Schema:
 
 
 def explanation_components() -> dict[str, Schema]:
-    """Return the schemas of a job's explanation by the name of the component; `Explanation` is the
-    whole response.
+    """Return the schemas of a job's explanation keyed by the name of the component; `Explanation`
+    is the whole response.
     """
     retries = object_of(
         used=COUNT,

@@ -45,7 +45,7 @@ _CHANGED = ("403", "409")
 
 
 def job_paths() -> dict[str, dict[str, Schema]]:
-    """Return the descriptions of requests about jobs, by path and HTTP method."""
+    """Return the descriptions of requests about jobs, keyed by path and HTTP method."""
     job, jobs = ref("JobView"), ref("JobList")
     paths = {
         "/v1/jobs": {
@@ -300,7 +300,7 @@ def result_components() -> dict[str, Schema]:
 
 
 def result_paths() -> dict[str, dict[str, Schema]]:
-    """Return the descriptions of requests for job results, by path and HTTP method."""
+    """Return the descriptions of requests for job results, keyed by path and HTTP method."""
     points: Schema = {**COUNT, "minimum": 1, "maximum": MOST_POINTS}
     shown: Schema = {**COUNT, "minimum": 1, "maximum": MOST_SHOWN}
     wait: Schema = {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS}
@@ -353,7 +353,7 @@ def _bounded(most: int) -> Schema:
 
 
 def machine_paths() -> dict[str, dict[str, Schema]]:
-    """Return the descriptions of requests about the machine and the daemon, by path and HTTP
+    """Return the descriptions of requests about the machine and the daemon, keyed by path and HTTP
     method.
     """
     return {
