@@ -85,7 +85,7 @@ class ScaledCast(Tensor):
 
     The tensor has no chunks. Code that does not know ScaledCast finds a hole, and never bytes
     without their scales. If `scheme` computes float32 values, they are cast to `dtype`. Values of
-    any other type are already in `dtype`.
+    any other dtype are already in `dtype`.
     """
 
     scheme: Scheme

@@ -211,7 +211,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:
-    """Return the floating-point type of most bytes of the weights."""
+    """Return the floating-point dtype of most bytes of the weights."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == "param" and tensor.dtype.is_float:
@@ -220,10 +220,10 @@ def weights_dtype(checkpoint: Checkpoint) -> DType | None:
 
 
 def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """Return the type that the model computes with, from the types of the weights that the
+    """Return the dtype that the model computes with, from the dtypes of the weights that the
     optimizer updates.
 
-    It is the type of 16-bit weights. It is unknown for fp32 weights, which may be cast.
+    It is the dtype of 16-bit weights. It is unknown for fp32 weights, which may be cast.
     """
     dtype = weights_dtype(checkpoint)
     return dtype if dtype in (FLOAT16, BFLOAT16) else None

@@ -282,7 +282,7 @@ def _compare_carried(target: Target, directory: Path) -> None:
 def read_written_back(
     target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
 ) -> Checkpoint:
-    """Return the metadata of the output, compared with the plan: names, types, shapes, positions.
+    """Return the metadata of the output, compared with the plan: names, dtypes, shapes, positions.
 
     Raises:
         BadFile: the format's reader finds another layout.

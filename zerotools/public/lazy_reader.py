@@ -52,13 +52,13 @@ class Entry:
     def numpy(self, dtype: object = None) -> Array:
         """Return the values, converted to `dtype` if one is given.
 
-        bfloat16 and float8 are types of ml_dtypes. If a quantised weight is converted to another
-        type, its payload is multiplied by its scales.
+        bfloat16 and float8 are dtypes of ml_dtypes. If a quantised weight is converted to another
+        dtype, its payload is multiplied by its scales.
 
         Raises:
             BadFile: the tensor is incomplete, its file is damaged, or the checkpoint as a whole
                 cannot be used, for example because it has files of two saves.
-            Unsupported: the type is unknown, the cast is not between floating-point types, or the
+            Unsupported: the dtype is unknown, the cast is not between floating-point dtypes, or the
                 tensor is a payload or a scale that no weight can be computed from.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
@@ -171,7 +171,7 @@ def load_state_dict(
     takes them.
 
     The role `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or
-    more; other tensors keep their type. With a `dtype`, quantised weights are dequantised. Without
+    more; other tensors keep their dtype. With a `dtype`, quantised weights are dequantised. Without
     one, payloads and scales are returned as they are. Tied names share one tensor. `framework`
     selects torch tensors or numpy arrays.
 
@@ -179,8 +179,8 @@ def load_state_dict(
         BadRequest: `path` does not exist, it has no tensor of that role, or it has several models
             and `section` is missing.
         BadFile: `path` is not a checkpoint, or it is incomplete.
-        Unsupported: zerotools cannot read the format or the type, or the fp32 masters do not belong
-            to the weights next to them.
+        Unsupported: zerotools cannot read the format or the dtype, or the fp32 masters do not
+            belong to the weights next to them.
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load_tensors
@@ -221,8 +221,8 @@ def _is_retyped(dtype: DType) -> bool:
 
 
 def _named(dtype: object) -> DType | None:
-    """Return the type that `dtype` names, which is `bf16`, `bfloat16`, torch.bfloat16 or a numpy
-    type. None gives None.
+    """Return the dtype that `dtype` names, which is `bf16`, `bfloat16`, torch.bfloat16 or a numpy
+    dtype. None gives None.
     """
     if dtype is None or isinstance(dtype, DType):
         return dtype

@@ -127,7 +127,7 @@ def salvage(
 
     Raises:
         BadRequest: `path` does not exist, `out` exists, `fill_from` is another model, or finite
-            weights do not fit in the type.
+            weights do not fit in the dtype.
         BadFile: `path` is not a checkpoint, its tensors are not known, or its files come from two
             saves.
         Unsupported: the format cannot be read.

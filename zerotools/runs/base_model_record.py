@@ -29,7 +29,7 @@ class BaseRecord:
     """The base model that adapters belong to.
 
     `files` are its weight files in the directory `path`, keyed by name. `precision` is their
-    type in the run, such as "nf4". With `double_quant`, the scales have 8 bits.
+    dtype in the run, such as "nf4". With `double_quant`, the scales have 8 bits.
     """
 
     path: str

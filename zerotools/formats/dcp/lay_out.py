@@ -41,7 +41,7 @@ from zerotools.runs.job_record import JobRecord, record_to_json
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
     """Plan a DCP in `destination` that contains `source`, for `world_size` ranks.
 
-    Only the shapes, types, flat keys and plain values of `source` are used. Its files may be
+    Only the shapes, dtypes, flat keys and plain values of `source` are used. Its files may be
     arranged in any way. If a zerotools job saved `source`, the output is a job's checkpoint too:
     `dcp/`, job.json with the new world size, sidecar files, and a manifest. Its random number
     generators are seeded again. If `source` consists of several directories, the output has the
@@ -223,7 +223,7 @@ def lay_out_job(
 
 def _weights(source: Checkpoint) -> Iterator[tuple[str, DcpEntry]]:
     """Yield the masters of all weights. A weight without a master is cast to fp32; a buffer keeps
-    its type.
+    its dtype.
     """
     for key, tensor in source.tensors.items():
         if key.role == "param16" and Key(key.name, "param") not in source.tensors:

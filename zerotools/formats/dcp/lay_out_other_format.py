@@ -1,6 +1,6 @@
 """Lay out a DCP from a checkpoint of another format, with the names of the program that resumes it.
 
-FSDP2 holds the masters and casts them when it computes: `param` keeps its type, and there is no
+FSDP2 holds the masters and casts them when it computes: `param` keeps its dtype, and there is no
 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
 has a tied weight under each of its names, and loading needs each of them; the names share its
 bytes.
@@ -58,8 +58,8 @@ def lay_out_dcp(
     """Plan a DCP in `destination` for `world_size` ranks of FSDP2, made from a checkpoint of any
     format.
 
-    `style` is one of `STYLES`: the program that the names of the values are for. Only types, shapes
-    and names of the source's tensors are used.
+    `style` is one of `STYLES`: the program that the names of the values are for. Only dtypes,
+    shapes and names of the source's tensors are used.
 
     Raises:
         BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
@@ -160,7 +160,7 @@ def _state(
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
     """Return the output's entry for a number of optimizer state. If a torch optimizer resumes,
-    `step` becomes a float32 tensor; every other number keeps its type.
+    `step` becomes a float32 tensor; every other number keeps its dtype.
     """
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):

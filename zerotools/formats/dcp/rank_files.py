@@ -25,7 +25,7 @@ Paths = Mapping[str, tuple[str | int, ...]]
 class CopiedTensor:
     """A tensor of the output that is copied from the source, element by element.
 
-    To plan the output, only the tensor's type and shape are needed. If the tensor is not sharded,
+    To plan the output, only the tensor's dtype and shape are needed. If the tensor is not sharded,
     every rank holds a whole copy of it.
     """
 

@@ -55,8 +55,8 @@ def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredT
 
 
 def weight_role(dtype: DType) -> str:
-    """Return the role of a trained weight of type `dtype` that also has a master: `param16` for a
-    16-bit type, else `COPY`.
+    """Return the role of a trained weight of `dtype` that also has a master: `param16` for a
+    16-bit dtype, else `COPY`.
     """
     return "param16" if dtype.bits == 16 else COPY
 

@@ -1,7 +1,7 @@
 """The logical state: a ZeRO checkpoint of one model-parallel rank without its partitioning.
 
 It has the trees of the two kinds of file, the param groups with their parameters in the optimizer's
-order, and for each part of a group the types of its buffers and its other state. It is read from
+order, and for each part of a group the dtypes of its buffers and its other state. It is read from
 DeepSpeed's files (`logical_state_of`), or made from another format (`logical_state_from` in
 `writing/lay_out_other_format.py`). `change_stage` converts it to another stage, and the writers
 partition it for any world size.
@@ -40,7 +40,7 @@ class StatePart:
     """Some parameters of a param group, with the optimizer state that DeepSpeed stored for them
     together.
 
-    `dtypes` has the type of the flat buffer of each role, masters (`param`) first. `state` is the
+    `dtypes` has the dtype of the flat buffer of each role, masters (`param`) first. `state` is the
     optimizer's state for this part, in the order of its keys; the writer replaces the partitions in
     it. It is None if the optimizer never made a step. `scalars` are the single numbers such as
     `step`. Two parts can be joined only if their `scalars` are equal.
@@ -187,7 +187,7 @@ def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
 
 
 def _precision(mp_shard: MpShard) -> DType | None:
-    """Return the type of the run's weights; None if the model file has no trained weight."""
+    """Return the dtype of the run's weights; None if the model file has no trained weight."""
     module = mp_shard.model.module or {}
     names = (name for group in mp_shard.groups for name in group.shapes)
     return next((module[name].dtype for name in names if name in module), None)

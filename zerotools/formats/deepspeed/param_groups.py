@@ -91,8 +91,8 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """Return the types of a param group's flat buffers, keyed by role, and the optimizer state that
-    torch stores for the group. The state is None if the optimizer never made a step.
+    """Return the dtypes of a param group's flat buffers, keyed by role, and the optimizer state
+    that torch stores for the group. The state is None if the optimizer never made a step.
     """
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> di
 
 
 def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
-    """Return the buckets. Return an empty result if parameters have several types, or if a bucket
+    """Return the buckets. Return an empty result if parameters have several dtypes, or if a bucket
     or a role is missing.
     """
     found: dict[tuple[int, str], dict[int, Tensor]] = {}

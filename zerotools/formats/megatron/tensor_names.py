@@ -40,11 +40,11 @@ HALVES = ("_w", "_v")
 
 
 def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
-    """Return the name and role of each flat key. `saved` maps the flat keys to the types of their
+    """Return the name and role of each flat key. `saved` maps the flat keys to the dtypes of their
     tensors.
 
     A master has the role `param`, a 16-bit weight with a master `param16`. A key that names no
-    parameter has the role `state`, and so has a second copy of a weight in the type of the weight.
+    parameter has the role `state`, and so has a second copy of a weight in the dtype of the weight.
     """
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {

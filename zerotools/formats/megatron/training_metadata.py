@@ -61,7 +61,7 @@ class MegatronFacts:
 
     @property
     def precision(self) -> DType | None:
-        """The type that the model computes in."""
+        """The dtype that the model computes in."""
         dtype = self.args.get("params_dtype")
         if isinstance(dtype, DType):
             return dtype

@@ -276,7 +276,7 @@ class ArrayStore:
 
         Raises:
             BadFile: its metadata is missing or damaged.
-            Unsupported: it has a type that zerotools does not know.
+            Unsupported: it has a dtype that zerotools does not know.
         """
         opening = opening or self.begin_open(name)
         with named_errors(self.directory, name, "opened"):

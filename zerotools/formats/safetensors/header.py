@@ -5,7 +5,7 @@
     data      the tensors, back to back, without holes
 
 The checks are those of the reference (safetensors/src/tensor.rs, `validate`): every byte of the
-data belongs to exactly one tensor, and each tensor has the size that its type and shape give.
+data belongs to exactly one tensor, and each tensor has the size that its dtype and shape give.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Header:
     """A checked header; the tensors are in the order of the file.
 
     If the file has one rank's blocks, `starts` has the index in the whole tensor at which each
-    block begins; it is None if all tensors are whole. `unread` maps the tensors of unknown types to
-    sentences that say why they are not read.
+    block begins; it is None if all tensors are whole. `unread` maps the tensors of unknown dtypes
+    to sentences that say why they are not read.
     """
 
     entries: Mapping[str, HeaderEntry]
@@ -68,7 +68,7 @@ def read_header(path: Path) -> Header:
 
     Raises:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
-        Unsupported: every tensor has a type that zerotools cannot move.
+        Unsupported: every tensor has a dtype that zerotools cannot move.
     """
     with source_file(path) as source, source.stream() as file:
         size = file.seek(0, 2)

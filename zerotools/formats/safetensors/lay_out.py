@@ -42,7 +42,7 @@ def lay_out(
     stem: str = "model",
 ) -> Target:
     """Plan safetensors files with the weights of `source` in `destination`, under their names and
-    in their types.
+    in their dtypes.
 
     The roles must be `param` or `buffer`; the caller selects and casts the tensors. Tied names are
     left out. A tensor larger than `max_shard_bytes` gets a file of its own. `metadata` is the
@@ -52,7 +52,7 @@ def lay_out(
     Raises:
         BadRequest: there is nothing to write, a tensor has another role, two tensors have the same
             name, or the shard size is not valid.
-        Unsupported: safetensors does not have the type of a tensor.
+        Unsupported: safetensors does not have the dtype of a tensor.
     """
     for key, tensor in source.tensors.items():
         if tensor.dtype.safetensors is None:

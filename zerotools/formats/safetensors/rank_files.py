@@ -41,7 +41,7 @@ def sharded_tensors(root: Path, headers: Mapping[str, Header]) -> dict[Key, Tens
     """Return all tensors; each is joined from its blocks in all files.
 
     Raises:
-        BadFile: two files record different types or numbers of dimensions for one tensor.
+        BadFile: two files record different dtypes or numbers of dimensions for one tensor.
     """
     found: dict[str, list[tuple[str, Box]]] = {}
     for name, header in headers.items():
@@ -158,7 +158,7 @@ def _short_total(
 ) -> Iterator[Problem]:
     """Yield a problem if the shards have fewer elements, or fewer bytes, than the index records.
 
-    The number of bytes depends on the type that the model had.
+    The number of bytes depends on the dtype that the model had.
     """
     if not isinstance(about, dict):
         return

@@ -45,7 +45,7 @@ def read(path: Path) -> Checkpoint:
     Raises:
         BadRequest: `path` does not exist, or it is the file of one rank.
         BadFile: a file is damaged or missing, or the index and the files disagree.
-        Unsupported: zerotools cannot move the type of a tensor.
+        Unsupported: zerotools cannot move the dtype of a tensor.
     """
     root = path if path.is_dir() else path.parent
     chosen = choose_files(path)
@@ -194,7 +194,7 @@ def _in_order(
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return a training state in which only the precision is known: the type of most of the
+    """Return a training state in which only the precision is known: the dtype of most of the
     weights.
     """
     return TrainingState(precision=weights_dtype(checkpoint))

@@ -22,7 +22,7 @@ INDEX = "pytorch_model.bin.index.json"
 
 def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
     """Plan torch files with the weights of `source` in `destination`, under their names and in
-    their types.
+    their dtypes.
 
     The roles must be `param` or `buffer`; the caller selects and casts the tensors. Tied names are
     left out. A tensor larger than `max_shard_bytes` gets a file of its own.
@@ -60,7 +60,7 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
 def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
     """Return a contiguous tensor that is the only one in its storage, which has the key `key`.
 
-    If torch has no storage class for the type, the storage is untyped.
+    If torch has no storage class for the dtype, the storage is untyped.
     """
     dtype = tensor.dtype
     typed = dtype.torch_storage is not None

@@ -329,7 +329,7 @@ _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Size, DTy
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a tree contains only numbers, text, bytes, element types, and containers of
+    """Return whether a tree contains only numbers, text, bytes, dtypes, and containers of
     these.
     """
     return all(

@@ -89,7 +89,7 @@ def names_by_number(
 
     The groups have names (`param_names`, torch 2.6 and later) if the optimizer was made from named
     parameters. Else shapes may prove the names. Else the state keeps its numbers. `weights` are
-    those of floating-point types.
+    those of floating-point dtypes.
     """
     named = _said(groups)
     if named is not None:
@@ -106,7 +106,7 @@ def names_by_number(
 
 
 def float_shapes(weights: Mapping[str, PartialTensor]) -> dict[str, Shape]:
-    """Return the shapes of the weights of floating-point types."""
+    """Return the shapes of the weights of floating-point dtypes."""
     return {name: pieces.shape for name, pieces in weights.items() if pieces.dtype.is_float}
 
 

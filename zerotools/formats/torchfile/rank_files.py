@@ -268,7 +268,7 @@ def merge_rank_files(files: Sequence[FileTensors[K]]) -> dict[K, Tensor]:
     If every rank holds a tensor whole, the first rank's copy is used.
 
     Raises:
-        BadFile: two files have a different type, shape or kind of one tensor.
+        BadFile: two files have a different dtype, shape or kind of one tensor.
     """
     first: dict[K, tuple[TorchFile, PartialTensor]] = {}
     chunks: dict[K, list[Chunk]] = {}

@@ -327,7 +327,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
 
 
 def _dtype(properties: Any) -> DType:
-    """Return the type in the state of TensorProperties, for a rank that holds no shard."""
+    """Return the dtype in the state of TensorProperties, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
         raise BadFile("a ShardedTensor without shards has no element type")

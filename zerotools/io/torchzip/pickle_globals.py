@@ -31,7 +31,7 @@ LARGEST_REPEATED = 2**24
 
 
 def resolve_global(module: str, name: str) -> Any:
-    """Return the value for a global name in a pickle: an element type, or a `Global` with the
+    """Return the value for a global name in a pickle: a dtype, or a `Global` with the
     name.
     """
     if module == "torch" and (dtype := _TORCH_DTYPES.get(name)) is not None:
@@ -87,7 +87,7 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
 
 def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
     """Return the tensor for a call of _rebuild_tensor_v3(storage, offset, size, stride,
-    requires_grad, hooks, dtype[, metadata]). torch writes this call for types without a storage
+    requires_grad, hooks, dtype[, metadata]). torch writes this call for dtypes without a storage
     class.
     """
     if not 7 <= len(args) <= 8:

@@ -50,7 +50,7 @@ class TorchFile:
 
         Raises:
             BadFile: the file is missing, truncated, or not a torch file.
-            Unsupported: the file is compressed, or has an unknown element type.
+            Unsupported: the file is compressed, or has an unknown dtype.
         """
         path = root / name
         try:

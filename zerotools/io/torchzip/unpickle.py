@@ -50,7 +50,7 @@ def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> An
 
     Raises:
         BadFile: the pickle is damaged, or does something that no saved checkpoint does.
-        Unsupported: zerotools does not know an opcode, a storage or an element type.
+        Unsupported: zerotools does not know an opcode, a storage or a dtype.
     """
     tree, _ = loads_from(data, 0, source=source, beside=beside)
     return tree

@@ -126,7 +126,7 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
 def quantised_refusal(
     tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]
 ) -> str | None:
-    """Return the error message for the first of `tensors` (file, name, type) that is quantised;
+    """Return the error message for the first of `tensors` (file, name, dtype) that is quantised;
     None if no tensor is.
 
     An integer tensor may also be a count or a table. It counts as a part of a quantised weight if

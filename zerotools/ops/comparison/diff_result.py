@@ -90,7 +90,7 @@ class TensorDifference:
 
     @property
     def max_ulp(self) -> float | None:
-        """The largest difference in ULPs (steps between neighbouring values of the type)."""
+        """The largest difference in ULPs (steps between neighbouring values of the dtype)."""
         largest = None if self.distance is None else self.distance.max_ulp
         return None if largest is None else largest.value
 

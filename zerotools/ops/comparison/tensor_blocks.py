@@ -225,7 +225,7 @@ def with_adapter(
 def tolerance_of_sums(merged: Checkpoint) -> str:
     """Return the tolerance for comparing a merged model with the sum of base model and adapter.
 
-    It allows one rounding step of the narrowest type in the merged model, and the effect of the
+    It allows one rounding step of the narrowest dtype in the merged model, and the effect of the
     order of summation in fp32.
     """
     types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}

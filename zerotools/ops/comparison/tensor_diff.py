@@ -227,7 +227,8 @@ class _Reading:
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
         """Return the distance of each pair. Pairs that are casts of each other are in `casts` too,
-        although the type of the comparison shows a distance."""
+        although the dtype of the comparison shows a distance.
+        """
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
         # One thread at a time, while others read: it is many short steps, between which threads
@@ -329,9 +330,9 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the types that make both tensors equal after a cast.
+    """Return the dtypes that make both tensors equal after a cast.
 
-    Empty, unless one tensor is float16 and the other bfloat16, as after an export: neither type
+    Empty, unless one tensor is float16 and the other bfloat16, as after an export: neither dtype
     holds all values of the other.
     """
     two = task.two
@@ -357,7 +358,7 @@ def _same_numbers(ours: Array, theirs: Array) -> bool:
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Return the difference of one block, computed in the type of the comparison, some elements at
+    """Return the difference of one block, computed in the dtype of the comparison, some elements at
     a time.
     """
     two, block = task.two, task.block

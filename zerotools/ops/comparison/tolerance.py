@@ -1,4 +1,4 @@
-"""The difference that `--tolerance` allows, and the common type of a comparison."""
+"""The difference that `--tolerance` allows, and the common dtype of a comparison."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Number = TypeVar("Number", int, float)
 class Tolerance:
     """The difference between two tensors that is allowed.
 
-    `text` is the text of the user. If `allows_cast` is True, tensors of different types can be
-    equal. `allowance` is the allowed difference of each element, in the common type.
+    `text` is the text of the user. If `allows_cast` is True, tensors of different dtypes can be
+    equal. `allowance` is the allowed difference of each element, in the common dtype.
     """
 
     text: str = "bits"
@@ -68,11 +68,11 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """Return the type for the comparison of two tensors; None: no type holds the values of both.
+    """Return the dtype for the comparison of two tensors; None: no dtype holds the values of both.
 
-    Of two floating-point types it is the narrower, as after an export. Of two types of one width,
+    Of two floating-point dtypes it is the narrower, as after an export. Of two dtypes of one width,
     and of scales and other numbers, it is one that holds the values of both exactly, as for two
-    integer types. An integer and a float are compared in float64.
+    integer dtypes. An integer and a float are compared in float64.
     """
     if ours == theirs:
         return ours

@@ -37,7 +37,7 @@ def compare_runs(
     is_of_sums: bool = False,
 ) -> RunComparison:
     """Compare the values that both checkpoints record. `compared` are the keys that were compared
-    as tensors. With `is_of_sums` an adapter was added to B, and the type in config.json is not
+    as tensors. With `is_of_sums` an adapter was added to B, and the dtype in config.json is not
     compared.
 
     Raises:

@@ -58,7 +58,7 @@ _MAX_NAMED = 3
 class AdapterExport:
     """The request to export an adapter alone.
 
-    `dtype` is its type; None: the 16-bit type of the run, or unchanged. `mapping` puts it into
+    `dtype` is its dtype; None: the 16-bit dtype of the run, or unchanged. `mapping` puts it into
     another layout of the model. With `check_names` it must have layers that PEFT can load.
     """
 

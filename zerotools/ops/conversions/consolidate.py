@@ -303,7 +303,8 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """Return the type of the export's floating-point tensors, and a sentence if zerotools chose it.
+    """Return the dtype of the export's floating-point tensors, and a sentence if zerotools chose
+    it.
 
     Raises:
         BadRequest: quantised weights were requested from a command that does not quantise.
@@ -327,14 +328,15 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """Return the type of an exported tensor. With None as `dtype` each keeps its type."""
+    """Return the dtype of an exported tensor. With None as `dtype` each keeps its dtype."""
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
 def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
-    """Return the type after a cast. Integers, booleans and 8-bit floats (which have scales) keep
-    theirs."""
+    """Return the dtype after a cast. Integers, booleans and 8-bit floats (which have scales) keep
+    theirs.
+    """
     return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
 
 

@@ -43,7 +43,7 @@ class WeightsAlone:
     """The weights that a format without optimizer state gets.
 
     `weights` are the weights as the source has them, and `described` are the same weights in the
-    types of the output. `keys` maps keys of the source to keys of the output, if these differ.
+    dtypes of the output. `keys` maps keys of the source to keys of the output, if these differ.
     `made` is the quantisation of the output, and `found` the quantisation of the source.
     """
 
@@ -77,7 +77,7 @@ def weights_alone(
     is_checked: bool,
     model: MergedModel,
 ) -> WeightsAlone:
-    """Return the masters of `source`, which are those of `model`, in the type `dtype` of `DTYPES`,
+    """Return the masters of `source`, which are those of `model`, in the `dtype` of `DTYPES`,
     quantised as one of `QUANTISERS`, or unchanged with `KEEP`. `found` is the quantisation of the
     source. With `is_checked` the names must be those that config.json needs.
 

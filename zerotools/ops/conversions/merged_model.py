@@ -41,8 +41,9 @@ class MergedModel:
         return self.merged is not None
 
     def kept_dtype(self, tensor: Tensor) -> DType:
-        """Return the type of a tensor in an output that keeps types; a merged weight gets the type
-        of the base model's weights."""
+        """Return the dtype of a tensor in an output that keeps dtypes; a merged weight gets the
+        dtype of the base model's weights.
+        """
         merged = self.merged
         if merged is None or merged.dtype is None:
             return tensor.dtype
@@ -113,11 +114,11 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """Return the type of an adapter that is exported without its model: for "auto" the 16-bit type
-    of the run. None: each tensor keeps its type.
+    """Return the dtype of an adapter that is exported without its model: for "auto" the 16-bit
+    dtype of the run. None: each tensor keeps its dtype.
 
     Raises:
-        BadRequest: the type would quantise the adapter.
+        BadRequest: the dtype would quantise the adapter.
     """
     if asked in QUANTISERS:
         raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")

@@ -30,7 +30,7 @@ def in_asked_values(
 ) -> tuple[Checkpoint, list[str]]:
     """Return the checkpoint, and notes.
 
-    If `dtype` requests a type, plain values replace quantised payloads and scales.
+    If `dtype` requests a dtype, plain values replace quantised payloads and scales.
 
     Raises:
         BadFile, Unsupported: the values cannot be computed; or config.json declares
@@ -76,7 +76,7 @@ def refuse_quantising(dtype: str) -> None:
 
 
 def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -> None:
-    """Refuse a target that stores payloads or scales in another type than the source.
+    """Refuse a target that stores payloads or scales in another dtype than the source.
 
     Raises:
         BadFile, Unsupported: names the first such tensor.

@@ -23,7 +23,7 @@ _DESTINATION = Path("model")
 def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion:
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
 
-    With "auto" as `dtype`, a model directory keeps its types. Raises the errors of
+    With "auto" as `dtype`, a model directory keeps its dtypes. Raises the errors of
     `consolidate.prepare_export`.
     """
     like = path if dtype == AUTO and is_model_directory(path, table) else None
@@ -56,7 +56,7 @@ def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
 def in_layout(
     model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
 ) -> tuple[Conversion, frozenset[str]]:
-    """Return `model` in the types and at the places of `tensors`, in files of these sizes, and the
+    """Return `model` in the dtypes and at the places of `tensors`, in files of these sizes, and the
     names of the tensors that it has. Its other bytes are zeros.
 
     Raises BadRequest if a tensor has another shape in `model`.

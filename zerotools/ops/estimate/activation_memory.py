@@ -10,7 +10,7 @@ norm        layer norm: its input and its output, w(h + h), and mean and deviati
             RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
 attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
             logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence;
-            GPUs without a flash kernel for the type, keys and values of the width of queries
+            GPUs without a flash kernel for the dtype, keys and values of the width of queries
 MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
             ReLU, 5wf for GELU as GPT-2 writes it
 experts     the above of each expert that a token uses, and its input and output
@@ -188,7 +188,7 @@ def _attention(model: Architecture, micro: MicroBatch) -> int:
 def _eager(model: Architecture, micro: MicroBatch) -> int:
     """Return the bytes per token that only "eager" attention saves.
 
-    These are the probabilities, in fp32 and in the type of the model, and the copies of keys and
+    These are the probabilities, in fp32 and in the dtype of the model, and the copies of keys and
     values that are repeated for each head of queries.
     """
     scores = model.heads * micro.sequence

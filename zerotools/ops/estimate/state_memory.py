@@ -48,8 +48,8 @@ class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
     Parameters of one `block` are gathered together; parameters without a block are gathered with
-    the whole model. `in_fp32` is True if computations with it are in fp32, whatever the type of the
-    others. `is_hidden` is True if it is a matrix other than embeddings and head, which the
+    the whole model. `in_fp32` is True if computations with it are in fp32, whatever the dtype of
+    the others. `is_hidden` is True if it is a matrix other than embeddings and head, which the
     optimizer Muon updates. `cut` is the dimension that tensor-parallel ranks divide, or None.
     `is_packed` is True if it is frozen, and every rank has all of it in 4 bits.
     """
@@ -63,7 +63,7 @@ class Parameter:
     is_packed: bool = False
 
     def width(self, dtype: str) -> int:
-        """Return the size of one element in bytes, if other parameters are of type `dtype`."""
+        """Return the size of one element in bytes, if other parameters are of `dtype`."""
         return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property

@@ -1,4 +1,4 @@
-"""Read the elements of a tile from the source, and cast them to the type of the target.
+"""Read the elements of a tile from the source, and cast them to the dtype of the target.
 
 Most tiles are copied and cast. Elements of a quantised weight are computed from its payload and
 scales, a block at a time (`fill_scaled`).

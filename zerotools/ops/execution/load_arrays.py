@@ -33,14 +33,14 @@ _MAX_NAMED = 5
 def load_tensors(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """Return the tensors of `dtypes`, each in the named type, cast to nearest even.
+    """Return the tensors of `dtypes`, each in the named dtype, cast to nearest even.
 
     In addition to the arrays, buffers of `budget` are used.
 
     Raises:
-        BadRequest: the checkpoint lacks one of them, or has finite values too large for the type.
+        BadRequest: the checkpoint lacks one of them, or has finite values too large for the dtype.
         BadFile: one is incomplete, or its file is damaged or changed since `source` was read.
-        Unsupported: a cast that is not between floating-point types.
+        Unsupported: a cast that is not between floating-point dtypes.
     """
     tensors: dict[Key, Tensor] = {}
     for number, (key, dtype) in enumerate(dtypes.items()):

@@ -106,7 +106,7 @@ def tiles_of(
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
     """Yield tiles of the copy that fit into a buffer, both in the source's and in the target's
-    type.
+    dtype.
     """
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])

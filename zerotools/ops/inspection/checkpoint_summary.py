@@ -1,4 +1,4 @@
-"""A summary of a checkpoint: the training state of its run, and the parameters, types and bytes of
+"""A summary of a checkpoint: the training state of its run, and the parameters, dtypes and bytes of
 its tensors. A value is None if the files do not record it. No tensor data is read.
 """
 
@@ -98,7 +98,7 @@ def _of_group(
 
 
 def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | None:
-    """Return the floating-point type with the most bytes among the tensors of a role."""
+    """Return the floating-point dtype with the most bytes among the tensors of a role."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == role and tensor.dtype.is_float and (names is None or key.name in names):

@@ -51,10 +51,10 @@ def with_values_of(
 ) -> Checkpoint:
     """Return the checkpoint with the dequantised weight for `key`, if `key` is the payload of one.
 
-    `dtype` is the type to which the weight will be cast.
+    `dtype` is the dtype to which the weight will be cast.
 
     Raises:
-        Unsupported: the tensor is a payload or a scale, and means nothing in another type.
+        Unsupported: the tensor is a payload or a scale, and means nothing in another dtype.
         BadFile: its scales are missing or have another shape.
     """
     each = found.weights.get(key)
@@ -102,7 +102,7 @@ def dequantised_notes(found: Quantisation) -> list[str]:
 
 
 def kept_note(found: Quantisation) -> str:
-    """Return the note for quantised weights if no type is requested."""
+    """Return the note for quantised weights if no dtype is requested."""
     if (error := found.error()) is not None:
         return f"every tensor keeps its type, because weights seem to be quantised: {error}"
     return (

@@ -1,4 +1,4 @@
-"""Find the quantised weights of a checkpoint by the names, types and shapes of its tensors, and by
+"""Find the quantised weights of a checkpoint by the names, dtypes and shapes of its tensors, and by
 the `quantization_config` of its config.json.
 
 Names show which tensors belong together, and the config gives the blocks of scales. If the two
@@ -109,7 +109,7 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:
-    """Return whether a tensor may be the payload of a quantised weight. Any type may, because an
+    """Return whether a tensor may be the payload of a quantised weight. Any dtype may, because an
     nf4 weight may be stored as bfloat16.
     """
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS

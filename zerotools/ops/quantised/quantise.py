@@ -36,7 +36,7 @@ _HEAD = "lm_head"
 class Quantiser:
     """A method to quantise weights.
 
-    `scales` are the types and blocks of its scales, and `settings` is its `quantization_config`.
+    `scales` are the dtypes and blocks of its scales, and `settings` is its `quantization_config`.
     """
 
     title: str

@@ -85,7 +85,7 @@ class Other:
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
         """Return the tensors here that may fill `tensor`, which is known by `names`.
 
-        Empty if none exists, or if its type is another one and not both are floating-point types.
+        Empty if none exists, or if its dtype is another one and not both are floating-point dtypes.
         """
         found = self._find(names)
         if found is None or not _is_cast(found, tensor):

@@ -1,12 +1,12 @@
 """Fill the holes of weights from other tensors, box by box.
 
-A weight has up to three sources: its undamaged chunks; the same weight in another type in the same
+A weight has up to three sources: its undamaged chunks; the same weight in another dtype in the same
 checkpoint (16-bit weights next to masters); and another checkpoint. Each source gives only the
 elements that the sources before it lack, so a partly lost weight keeps its remaining elements.
 
-A filled weight may have parts of different types, such as an fp32 master with boxes from bf16
-weights. To `execute` a tensor has one type, so `in_pieces` divides it: each contiguous box of one
-type in the output becomes a separate tensor in the same bytes of the same file. The output itself
+A filled weight may have parts of different dtypes, such as an fp32 master with boxes from bf16
+weights. To `execute` a tensor has one dtype, so `in_pieces` divides it: each contiguous box of one
+dtype in the output becomes a separate tensor in the same bytes of the same file. The output itself
 has one tensor, and is read back as such.
 """
 
@@ -131,7 +131,7 @@ def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Par
 
 
 def _joined(one: Tensor, other: Tensor) -> Tensor:
-    """Return the boxes of both; their bytes may be of different types."""
+    """Return the boxes of both; their bytes may be of different dtypes."""
     ranges, more = ranges_of(one), ranges_of(other)
     if ranges is not None and more is not None:
         both = sorted([*ranges, *more])
@@ -140,7 +140,7 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
 
 
 def joined_parts(parts: Sequence[Part]) -> Tensor:
-    """Return one tensor of parts of one type."""
+    """Return one tensor of parts of one dtype."""
     whole = parts[0].tensor
     for part in parts[1:]:
         whole = _joined(whole, part.tensor)
@@ -258,6 +258,6 @@ def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, 
 
 
 def _is_same(found: Tensor, planned: Tensor) -> bool:
-    """Return whether a tensor was found at its planned position, in its type."""
+    """Return whether a tensor was found at its planned position, in its dtype."""
     facts = [(t.dtype, t.shape, [(c.file, c.offset) for c in t.chunks]) for t in (found, planned)]
     return facts[0] == facts[1]

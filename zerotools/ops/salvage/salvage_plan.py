@@ -77,7 +77,7 @@ class Salvage:
     `weights` are the weights of the output, by their output names. `left_out` has the names of
     weights that are not complete, each with the reason. `unnamed` are lost files with unknown
     contents. `other` is the checkpoint that holes are filled from. `rounded` are weights that are
-    written in a wider type than their remaining elements, because their masters are lost.
+    written in a wider dtype than their remaining elements, because their masters are lost.
     `conversion` is None if no weight is complete.
     """
 
@@ -330,7 +330,7 @@ def _damage_of(sidecar: Path) -> str | None:
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
-    """Return the weight if its parts have one type, else its description without chunks."""
+    """Return the weight if its parts have one dtype, else its description without chunks."""
     types = {part.dtype for part in weight.parts}
     return joined_parts(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 
@@ -338,7 +338,7 @@ def _of_one_type(weight: FilledWeight) -> Tensor:
 def _mixed(
     weights: Mapping[Key, FilledWeight], source: Checkpoint
 ) -> Iterator[tuple[Key, FilledWeight]]:
-    """Yield the tensors of `source`, also tied ones, with parts of several types."""
+    """Yield the tensors of `source`, also tied ones, with parts of several dtypes."""
     mixed = {
         id(w.parts[0].tensor): w for w in weights.values() if len({p.dtype for p in w.parts}) > 1
     }

@@ -146,7 +146,7 @@ class ByteSource:
 
         Raises:
             BadFile: the source is damaged or changed.
-            BadRequest: with `strict`, values are too large for their new type.
+            BadRequest: with `strict`, values are too large for their new dtype.
         """
         at = begin
         for start, data in self._pieces(file, begin, end, note):

@@ -46,7 +46,7 @@ class TensorComparison:
     `equal` tensors have the bytes that the manifest records. `cast` tensors equal a cast of those,
     or the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
     tensors that only one of the two has, if that is not a fault. `narrower` are tensors of `cast`
-    with bits that the manifest does not cover, with the manifest's type. `is_complete` is True if
+    with bits that the manifest does not cover, with the manifest's dtype. `is_complete` is True if
     the manifest has all tensors.
     """
 
@@ -114,7 +114,7 @@ def compare_tensors(
     thinned: bool = False,
     portion: Portion = WHOLE,
 ) -> TensorComparison:
-    """Compare tensors by name and role, through tied names, and through casts if the types differ.
+    """Compare tensors by name and role, through tied names, and through casts if the dtypes differ.
     A `thinned` checkpoint may lack optimizer state that the manifest has. `found` has the digests
     of the tensors of `portion`.
     """
@@ -168,7 +168,7 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the type for the comparison of two tensors that are casts of each other."""
+    """Return the dtype for the comparison of two tensors that are casts of each other."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 

@@ -4,7 +4,7 @@ used (faults for which `consolidate --dtype` would refuse).
 A mask for attention is 0 for visible positions and minus infinity elsewhere, or 1 and infinity: all
 its finite elements are equal. Formats of weights store such masks among the weights (`is_mask`).
 
-A digest in a narrower type covers every bit if all values are of that type (`is_exact_in`). For
+A digest in a narrower dtype covers every bit if all values are of that dtype (`is_exact_in`). For
 example, a bf16 digest covers a weight that was frozen in bf16 and exported in fp32.
 
 Scales are few and are read first. A scale of 0 is valid if its elements are 0 too. So the values of

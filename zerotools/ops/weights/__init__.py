@@ -1,4 +1,4 @@
-"""Choose the tensors of an output, and their names, shapes and types.
+"""Choose the tensors of an output, and their names, shapes and dtypes.
 
 rewrite             select, rename and retype tensors
 tied_weights        names that stand for one weight

@@ -123,8 +123,8 @@ def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
 
 def _is_same_kind(own: Tensor, base: Tensor) -> bool:
     """Return whether a tensor of the run may replace that of the base model. Weights of 16 bits or
-    more may differ in type and in their number of rows, because a vocabulary may have grown; other
-    tensors must have the same type and shape.
+    more may differ in dtype and in their number of rows, because a vocabulary may have grown; other
+    tensors must have the same dtype and shape.
     """
     if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
         return own.dtype == base.dtype and own.shape == base.shape

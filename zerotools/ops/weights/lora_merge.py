@@ -90,7 +90,7 @@ class MergedAdapters:
 
     `checkpoint` has merged weights instead of weights and adapters. Their files are in the
     directory `scratch`, while the context that `sums` returns is open. `base` is the name of the
-    base model in the adapter's config. `dtype` is the widest type of the weights that adapters are
+    base model in the adapter's config. `dtype` is the widest dtype of the weights that adapters are
     added to; None if there are no such weights.
     """
 

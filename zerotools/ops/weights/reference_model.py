@@ -1,4 +1,4 @@
-"""A model that an export must match in names, shapes and types, read from its headers and
+"""A model that an export must match in names, shapes and dtypes, read from its headers and
 config.
 """
 
@@ -28,8 +28,9 @@ class Reference:
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
-        """Return the reference's type for a tensor of `stored` type, if a cast to it is
-        harmless."""
+        """Return the reference's dtype for a tensor of `stored` dtype, if a cast to it is
+        harmless.
+        """
         tensor = self.tensors.get(name)
         if tensor is None:
             return otherwise
@@ -37,8 +38,9 @@ class Reference:
 
 
 def _casts(source: DType, target: DType) -> bool:
-    """Return whether one type may be cast to the other: floats of at least 16 bits, as narrower
-    ones have separate scales."""
+    """Return whether one dtype may be cast to the other: floats of at least 16 bits, as narrower
+    ones have separate scales.
+    """
     return source.is_float and target.is_float and min(source.bits, target.bits) >= 16
 
 
@@ -55,7 +57,7 @@ def read_reference(path: Path) -> Reference:
 
 
 def check_against(export: Checkpoint, reference: Reference) -> None:
-    """Refuse an export that differs from the reference in a name, a shape or a type.
+    """Refuse an export that differs from the reference in a name, a shape or a dtype.
 
     Raises:
         BadRequest: lists every mismatch, one to a line.

@@ -58,7 +58,7 @@ def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
 
     Raises:
         BadFile: a block is not in its tensor, or a tensor divided by rows is incomplete.
-        Unsupported: tensors of different types would become one.
+        Unsupported: tensors of different dtypes would become one.
     """
     if not layout:
         return weights

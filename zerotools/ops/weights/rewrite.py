@@ -47,7 +47,7 @@ def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Ch
 
 
 def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
-    """Return the description of an output: the same tensors in other types, without positions."""
+    """Return the description of an output: the same tensors in other dtypes, without positions."""
     tensors: Mapping[Key, Tensor] = {
         key: Tensor(dtype_of(key, tensor), tensor.shape, ())
         for key, tensor in checkpoint.tensors.items()

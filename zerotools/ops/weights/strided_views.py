@@ -28,7 +28,7 @@ def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView
 
     Raises:
         BadRequest: parts of a view have a role that others lack.
-        Unsupported: tensors of different types would become one.
+        Unsupported: tensors of different dtypes would become one.
     """
     by_role: dict[str, dict[str, Tensor]] = {}
     for key, tensor in checkpoint.tensors.items():

@@ -95,7 +95,7 @@ def tokenize(
 
 
 def make_piece_encoder(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
-    """Return a function that tokenises pieces of text, and returns their ids as bytes of type
+    """Return a function that tokenises pieces of text, and returns their ids as bytes of dtype
     `ID_TYPE`.
     """
     texts = TextIds(tokenizer)

@@ -285,7 +285,7 @@ class _Sums:
         return first
 
     def taken(self) -> list[torch.Tensor | None]:
-        """Return the sum for each weight, in the type of the weight; None if the weight has no
+        """Return the sum for each weight, in the dtype of the weight; None if the weight has no
         gradient.
         """
         return [

@@ -66,7 +66,7 @@ def build_live_state(
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too
-            small for the state, or torch cannot gather weights of these types.
+            small for the state, or torch cannot gather weights of these dtypes.
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)

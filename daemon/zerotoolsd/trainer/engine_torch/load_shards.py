@@ -128,7 +128,7 @@ def _place(item: Item) -> Any:
 def load_foreign(live: LiveState, start: ForeignStart) -> None:
     """Fill the live state in place from the checkpoint of another program.
 
-    Each rank reads only its own parts. Values are cast to the types of the live state.
+    Each rank reads only its own parts. Values are cast to the dtypes of the live state.
 
     Raises:
         BadFile: a tensor is incomplete, or its file is damaged.

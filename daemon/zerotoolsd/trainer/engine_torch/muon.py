@@ -6,7 +6,7 @@ Newton-Schulz iterations make the momentum orthogonal, with products of the matr
 each matrix has one owner among the ranks that share it. The owner of the next matrix is the next
 rank. The rows of the momentum are gathered on the owner, which does the iterations. Then the rows
 of the result are scattered to the ranks. As many matrices as there are ranks are gathered together,
-and each of them is computed once. Rows are sent in bf16, the type of the iterations. Casting the
+and each of them is computed once. Rows are sent in bf16, the dtype of the iterations. Casting the
 rows gives the same bits as casting the matrix. On GPUs without bf16 (before compute capability
 8.0), the iterations are in fp32.
 
@@ -79,7 +79,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
         """Update the momentum of `weight`.
 
-        Return this rank's rows of the matrix to make orthogonal. They have the type of the
+        Return this rank's rows of the matrix to make orthogonal. They have the dtype of the
         iterations and are on the device of the iterations.
         """
         gradient, moment = (
@@ -127,7 +127,7 @@ def computing_type(
     device: torch.device,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
 ) -> torch.dtype:
-    """Return the type of the Newton-Schulz iterations on `device`: bf16, or fp32 on older GPUs."""
+    """Return the dtype of the Newton-Schulz iterations on `device`: bf16, or fp32 on older GPUs."""
     if device.type == "cuda" and capability(device) < BF16_CAPABILITY:
         return torch.float32
     return torch.bfloat16

@@ -147,7 +147,7 @@ transformers looks this function up at each call, so it can be replaced.
 
 
 def has_flash(dtype: torch.dtype, capability: Capability) -> bool:
-    """Return whether torch has a flash kernel for tensors of type `dtype` on GPUs of this
+    """Return whether torch has a flash kernel for tensors of `dtype` on GPUs of this
     compute capability.
     """
     return dtype != torch.float32 and capability >= FLASH_CAPABILITY
@@ -195,7 +195,7 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
 def repeat_for(capability: Capability) -> None:
     """Make transformers repeat the heads of keys on GPUs of this compute capability.
 
-    They are not repeated for a type that has a flash kernel.
+    They are not repeated for a dtype that has a flash kernel.
     """
     theirs = getattr(sdpa_attention, _CHOOSE, None)
     if theirs is None:  # another release of transformers, which may repeat them

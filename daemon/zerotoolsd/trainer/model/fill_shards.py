@@ -58,7 +58,7 @@ def load_weights(
     """Fill the shards `targets`, by parameter name, with the weights in the directory of
     `pretrained`.
 
-    Parameters without values in the directory stay unchanged. Values are cast to the type of the
+    Parameters without values in the directory stay unchanged. Values are cast to the dtype of the
     shard. `aliases` maps further names of tied parameters to their first names. In the directory, a
     tied parameter may have any of its names.
 
@@ -170,7 +170,7 @@ class BoxReader(AbstractContextManager["BoxReader"]):
     def fill(self, into: torch.Tensor, key: Key, tensor: Tensor, box: Box) -> None:
         """Copy the elements of `tensor` inside `box` to `into`, which has the shape of the box.
 
-        Values are cast to the type of `into`.
+        Values are cast to the dtype of `into`.
 
         Raises:
             BadFile: the tensor is incomplete, or its file is truncated.

@@ -53,7 +53,7 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return the modules that FSDP2 must gather separately, because their types differ, children
+    """Return the modules that FSDP2 must gather separately, because their dtypes differ, children
     first.
 
     Each is (name of the module, whether it stays in fp32). So a gathered buffer never mixes fp32

@@ -1,7 +1,7 @@
 """Frozen linear layers with weights in 4 bits (nf4), by bitsandbytes.
 
 nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for each 64
-elements. For a matrix product, a layer unpacks its weight to the type of the input, and then frees
+elements. For a matrix product, a layer unpacks its weight to the dtype of the input, and then frees
 the unpacked weight. It does this in the forward pass, and again in the backward pass for the
 gradient of the input.
 """
@@ -79,7 +79,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
             self.get_buffer(name).copy_(value)
 
     def weight_in(self, dtype: torch.dtype) -> torch.Tensor:
-        """Unpack the weight, `[out_features, in_features]`, to the type `dtype`."""
+        """Unpack the weight, `[out_features, in_features]`, to the `dtype`."""
         functional, scales = _functional(), self.get_buffer(SCALES)
         if self.double_quant:
             scales = functional.dequantize_blockwise(
@@ -100,7 +100,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         return found
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the output for `inputs`, `[..., in_features]`, in the type of `inputs`."""
+        """Return the output for `inputs`, `[..., in_features]`, in the dtype of `inputs`."""
         bias = None if self.bias is None else self.bias.to(inputs.dtype)
         product: torch.Tensor = _Product.apply(inputs, bias, self)
         return product

@@ -179,7 +179,7 @@ def _compute_alone(
 ) -> None:
     """Prepare `model` for a single rank without FSDP2.
 
-    The modules that FSDP2 would gather cast their inputs to the computing type, as FSDP2 does.
+    The modules that FSDP2 would gather cast their inputs to the computing dtype, as FSDP2 does.
     """
     in_16_bits = [name for name, in_fp32 in gathered_separately(model, kept) if not in_fp32]
     for name in meta_model.blocks:

@@ -33,8 +33,8 @@ def settings_to_try(
     """Return up to `limit` settings with which the job needs less GPU memory, as lines of a job
     file.
 
-    `half` is the 16-bit type that the GPU supports. `mostly_state` is true if weights and optimizer
-    state take most of the memory, so that a smaller batch would not help.
+    `half` is the 16-bit dtype that the GPU supports. `mostly_state` is true if weights and
+    optimizer state take most of the memory, so that a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)
     orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)

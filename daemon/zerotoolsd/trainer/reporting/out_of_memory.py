@@ -103,7 +103,7 @@ def _others(said: str) -> list[str]:
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
-    """Return the 16-bit type for a GPU of this compute capability, such as `bf16`.
+    """Return the 16-bit dtype for a GPU of this compute capability, such as `bf16`.
 
     If `capability` is None, it is that of this rank's GPU.
     """

@@ -48,7 +48,7 @@ def joined_blocks(name: str, parts: Sequence[tuple[ExpertBlock, Tensor]]) -> Ten
     """Return the tensor `name` of all experts, joined from blocks that `in_whole` made.
 
     Raises:
-        BadFile: two blocks have different shapes or types.
+        BadFile: two blocks have different shapes or dtypes.
     """
     ordered = [tensor for _, tensor in sorted(parts, key=lambda part: part[0].first)]
     first = ordered[0]
@@ -78,7 +78,7 @@ def stacked_experts(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> d
     each weight of a layer, with all experts.
 
     Raises:
-        BadFile: experts of one layer have different shapes or types.
+        BadFile: experts of one layer have different shapes or dtypes.
     """
     found: dict[str, Tensor] = {}
     parts: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}

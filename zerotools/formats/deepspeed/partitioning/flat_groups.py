@@ -86,7 +86,7 @@ class FlatGroup:
         return optim.states[self.number].get(role)
 
     def dtype(self, role: str) -> DType:
-        """Return the element type of the partitions with this role."""
+        """Return the dtype of the partitions with this role."""
         found = _dtype(self.partitions(role))
         assert found is not None, f"{role} is in no file"
         return found
@@ -447,7 +447,7 @@ def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[s
 
 def alignment_of(precision: DType) -> int:
     """Return the number of elements that parameters are aligned to with `parameter_alignment`: 16
-    bytes in the type `precision`.
+    bytes in the dtype `precision`.
     """
     return 16 // gcd(16, precision.itemsize)
 

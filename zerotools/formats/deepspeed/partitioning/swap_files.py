@@ -11,8 +11,8 @@ The rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the
 these numbers follow the order of the model's construction, and no list of parameters has them. But
 the tensors of the sub-group remain in the optimizer file, without elements. They have the file name
 as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All swap
-files are in fp32, whatever the type of the tensors without elements is. Those of a run with 16-bit
-masters are not read, because the type of its moments was never observed.
+files are in fp32, whatever the dtype of the tensors without elements is. Those of a run with 16-bit
+masters are not read, because the dtype of its moments was never observed.
 
 Versions: 0.13.0 is the first that saves them; up to 0.13.2 a file name has the numbers of all
 parameters. Before 0.18.0 ranks share one directory: the second rank that copies fails, and only a

@@ -255,7 +255,7 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
 
 def _contradicts_itself(save: SaveFiles) -> bool:
     """Return whether the model file and the optimizer files of a save contradict each other in the
-    step, the type of the weights or the number of ranks.
+    step, the dtype of the weights or the number of ranks.
     """
     if save.lowest is None:
         return False

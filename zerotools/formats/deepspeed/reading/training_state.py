@@ -166,8 +166,8 @@ def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
 
 
 def _precision(mp_shard: MpShard) -> DType:
-    """Return the type of the run's weights, from the tensors in `module`. Placeholders of stage 3
-    have this type too.
+    """Return the dtype of the run's weights, from the tensors in `module`. Placeholders of stage 3
+    have this dtype too.
     """
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():

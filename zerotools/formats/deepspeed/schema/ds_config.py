@@ -138,8 +138,8 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """Return the type that a run computes in, if its weights are stored in type `stored`: a 16-bit
-    type itself, else fp32.
+    """Return the dtype that a run computes in, if its weights are stored in dtype `stored`: a
+    16-bit dtype itself, else fp32.
     """
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
@@ -170,7 +170,7 @@ def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
 
 
 def masters_type(config: Any) -> DType:
-    """Return the type of the masters in a run with ZeRO and this configuration."""
+    """Return the dtype of the masters in a run with ZeRO and this configuration."""
     for key, dtype in PRECISION_KEYS.items():
         section = config.get(key) if isinstance(config, Mapping) else None
         if isinstance(section, Mapping) and section.get(f"{key}_master_weights_and_grads") is True:

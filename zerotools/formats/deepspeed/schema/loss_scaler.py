@@ -49,7 +49,7 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
     configuration.
 
     Raises:
-        BadRequest: the initial scale is too large for its type.
+        BadRequest: the initial scale is too large for its dtype.
     """
     if precision != FLOAT16:
         return Scaler(_static(1.0), is_dynamic=False)

@@ -388,7 +388,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
 
 
 def _other_types(contents: UniversalContents) -> list[str]:
-    """Return the roles of optimizer state that have another type than the master."""
+    """Return the roles of optimizer state that have another dtype than the master."""
     found = {
         key.role
         for key, tensor in contents.states.items()

@@ -7,7 +7,7 @@
 From stages 1 and 2, each file is a dict: `param` is the whole tensor in its full shape. From stage
 3, it is only the flattened tensor; the model file has its shape, and `step` is in
 `optimizer_state.pt`. Buffers, frozen weights and tied names have directories too, with values cast
-to fp32; they are read from the model file instead, which keeps their type. `lay_out_universal`
+to fp32; they are read from the model file instead, which keeps their dtype. `lay_out_universal`
 writes the files of both forms, and those of stages 1 and 2 are read.
 
 A lost file is a hole, which every use refuses, and a problem that names the file. The model file
@@ -235,7 +235,7 @@ def lost_state(
 
 
 def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
-    """Return the type of each role of optimizer state that at least one parameter has."""
+    """Return the dtype of each role of optimizer state that at least one parameter has."""
     kinds: dict[str, DType] = {}
     for key, value in found.items():
         if key.role != "param":

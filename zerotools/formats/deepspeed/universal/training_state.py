@@ -63,9 +63,9 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _precision(said: DType | None, config: Any) -> DType | None:
-    """Return the type that the run computes in.
+    """Return the dtype that the run computes in.
 
-    It comes from the configuration, which every DeepSpeed run has: fp32 is only the type of the
+    It comes from the configuration, which every DeepSpeed run has: fp32 is only the dtype of the
     masters.
     """
     return said if said != FLOAT32 or config else None

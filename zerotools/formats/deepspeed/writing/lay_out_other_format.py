@@ -166,9 +166,9 @@ def counted_steps(training: TrainingState) -> int | None:
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
-    """Return the type that the run computes in.
+    """Return the dtype that the run computes in.
 
-    Raises BadRequest if the configuration trains in another type than the source.
+    Raises BadRequest if the configuration trains in another dtype than the source.
     """
     asked, known = configured_precision(settled.ds_config), training.precision
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)

@@ -32,7 +32,7 @@ class WholeModel:
         """Add the tensor `local` of one rank, which has the position `place` in the model.
 
         Raises:
-            BadFile: another rank has this tensor with another shape or type.
+            BadFile: another rank has this tensor with another shape or dtype.
             Unsupported: it is unknown how the ranks share the tensor.
         """
         is_expert = ".local_experts." in local.name

@@ -2,7 +2,7 @@
 
 Without the distributed optimizer, state is numbered. Param groups list numbers; each group has the
 parameters that fit it (`training_metadata.fitting_groups`), in the order of the model. With the
-distributed optimizer, distrib_optim.pt has flat buffers, one for each type of parameter: the
+distributed optimizer, distrib_optim.pt has flat buffers, one for each dtype of parameter: the
 parameters of the model in reverse order, each beginning at a multiple of 64 elements. The last one
 ends at `numel_unpadded`.
 
