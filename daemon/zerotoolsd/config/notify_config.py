@@ -30,7 +30,7 @@ _HOSTS = {
 }
 _ADDRESS = re.compile(r"[\w.!#$%&'*+/=?^`{|}~][\w.!#$%&'*+/=?^`{|}~-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 WEBHOOK_NAME = "webhook"
-"""The name of the place `notify.webhook`."""
+"""The name of the destination `notify.webhook`."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 

@@ -1,7 +1,7 @@
 """Notifications about jobs and about the machine.
 
 notifier         delivers notices from the outbox and repeats failed deliveries
-places           sends one notice to a place of the configuration: a service, or e-mail
+destinations     sends one notice to a destination of the configuration: a service, or e-mail
 webhooks         sends one notice by HTTP; for jobs to allowed addresses only
 notify_command   runs a command of a user for a notice, as that user
 run_command      the process that runs one such command, and ends its remaining children

@@ -1,4 +1,4 @@
-"""Sends notices to the places in the daemon's configuration: services by HTTP, and e-mail."""
+"""Sends notices to the destinations in the daemon's configuration: services by HTTP, and e-mail."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from zerotoolsd.users.job_user import USUAL_PATH
 _LONGEST_SUBJECT = 200
 _LONGEST_OUTPUT = 200
 TEST_SECONDS = 30.0
-"""The longest time of a test of a place; its last notice may take `timeout_seconds` more."""
+"""The longest time of a test of a destination; its last notice may take `timeout_seconds` more."""
 
 
 class DestinationSender:
-    """Sends notices to places by their names. `web` sends those that go by HTTP."""
+    """Sends notices to destinations of the configuration. `web` sends those that go by HTTP."""
 
     def __init__(self, config: NotifyConfig, web: WebhookSender) -> None:
         self._config = config
@@ -42,7 +42,8 @@ class DestinationSender:
         self._web = web
 
     async def send(self, notice: Notice) -> str:
-        """Send the notice to its place once, and return the answer in a few words.
+        """Send the notice once to the destination `notice.target`, and return the answer in a few
+        words.
 
         Raises NotDelivered, within `notify.timeout_seconds`.
         """
@@ -115,11 +116,11 @@ async def try_destinations(
     names: Collection[str],
     kinds: Collection[str],
 ) -> list[dict[str, Any]]:
-    """Send one notice of each kind to each place, and return the answers.
+    """Send one notice of each kind to each destination, and return the answers.
 
-    `names` and `kinds` select places and kinds; empty: all places, and the kinds that each gets.
-    The places are tried side by side. After a place did not answer, no more are sent to it. Raises
-    BadRequest.
+    `names` and `kinds` select destinations and kinds. If they are empty, all destinations get a
+    notice of each kind in their list `on`. All destinations are tried at the same time. If a
+    destination does not answer, no more notices are sent to it. Raises BadRequest.
     """
     known = config.all_destinations
     if not known:

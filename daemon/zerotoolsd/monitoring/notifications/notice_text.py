@@ -140,7 +140,7 @@ class JobNotices:
             yield _notice(key, os.geteuid(), MACHINE_JOB, channel, target, tree)
 
     def sample(self, notice: str, destination: str, now: float) -> Notice:
-        """Return an example of a notice for the place of this name. It concerns no job."""
+        """Return an example of a notice for the destination with this name. It concerns no job."""
         is_of_machine = notice in (MEMORY_SHORT, DISK_SHORT)
         who = self._host if is_of_machine else f"job 0 (example) on {self._host}"
         title = f"{who} {_WORDS[notice]}"
@@ -157,8 +157,10 @@ class JobNotices:
         return any(True for _ in self._targets(spec, notice))
 
     def _targets(self, spec: JobSpec | None, notice: str) -> Iterator[tuple[str, str]]:
-        """Yield channel and target of each recipient. Each address gets the notice once, by the
-        place that has it if there is one: only a place can sign messages.
+        """Yield (channel, target) of each recipient.
+
+        Each address gets the notice only once. If it is also the address of a configured
+        destination, the destination sends it, because only destinations can sign messages.
         """
         places = [destination for destination in self._config.places if notice in destination.on]
         addresses = set[object]()

@@ -1,8 +1,8 @@
-"""Sends one notice to a webhook or a place: with verified TLS, without redirects, and for jobs to
-allowed hosts only.
+"""Sends one notice by HTTP, to a webhook of a job or to a configured destination.
 
-The host name is checked before it is looked up, and its address when the connection is made: a name
-server could return one address for the check and another one for the connection.
+TLS is verified, and redirects are not followed. For jobs, only allowed hosts are accepted. The host
+name is checked before it is looked up, and its address when the connection is made: a name server
+could return one address for the check and another one for the connection.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _BODY_SECONDS = 2.0
 
 
 class WebhookSender:
-    """Sends notices to webhooks of jobs, and to places.
+    """Sends notices to webhooks of jobs, and to configured destinations.
 
     `ssl` are the TLS settings that verify the server; None: the system's.
     """
@@ -152,7 +152,7 @@ class WebhookSender:
         return await self._try(notice, service_of(notice.target), notice.target, None, resolver)
 
     async def send_to(self, destination: NoticeDestination, notice: Notice) -> str:
-        """Send the notice to `place` once, as `send` does.
+        """Send the notice to `destination` once, as `send` does.
 
         The administrator has given its address, so it may lead to any network.
         """

@@ -26,9 +26,13 @@ _LONGEST_WAIT = 7200.0
 class Notice:
     """A notice about a job, to be sent to one recipient.
 
-    `key` is unique, and stays the same for repeated deliveries. `target` is an address, a
-    program with its arguments as JSON, or the name of a place; `body` is JSON. The notice is
-    due at `next_at`. `tries` deliveries have failed, the last one with the error `trouble`.
+    Attributes:
+        key: unique, and the same for repeated deliveries.
+        target: an address, a program with its arguments as JSON, or the name of a destination.
+        body: the notice as JSON.
+        next_at: when the next delivery is due.
+        tries, trouble: the number of failed deliveries, and the error of the last one.
+
     Times are in seconds since the epoch.
     """
 
