@@ -273,10 +273,10 @@ class _Seen:
 
 
 class LogLimit(logging.Filter):
-    """Passes `MOST` warnings or errors of each line of code in a time window, and counts the
-    others.
+    """Passes at most `MOST` warnings or errors from each line of code in a time window, and counts
+    the others.
 
-    The first message of the next window reports the number of the others.
+    The first message of the next window reports how many were dropped.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

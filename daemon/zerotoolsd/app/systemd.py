@@ -155,8 +155,8 @@ def _quoted(program: str) -> str:
     """Return the path `program` as it must be written at the start of a command line in a unit file
     (systemd.service(5)).
 
-    There `$` means itself, and quotes and backslashes are refused. A path with them is started
-    through `env`.
+    `$` needs no escape there, but systemd refuses quotes and backslashes. A path with these
+    characters is started through `env`.
     """
     escaped = program.replace("%", "%%")
     if all(each.isalnum() or each in _UNQUOTED for each in program):

@@ -9,10 +9,10 @@ start_backoff         why an attempt does not start yet
 backends              how the supervisor is started: as a child, by systemd, by a fork server
 attempt_watcher       watches the supervisors, and asks attempts to stop by a file
 attempt_status        the status of an attempt, from its run directory
-reattach              finds the attempts of the last daemon, and of held jobs
+reattach              finds the attempts of the previous daemon, and of held jobs
 rebuild_queue         adds the data of run directories that the queue lacks
 stop_attempts         decides which attempts are asked to save and stop
-cause_of_end          why an attempt ended: cause, advice, and whether it would end so again
+cause_of_end          why an attempt ended: cause, advice, and whether a restart would end the same way
 end_event             the lifecycle's event for the end of an attempt
 finalize_attempt      commits the end
 orphan_processes      ends processes that run without a supervisor

@@ -94,7 +94,7 @@ class AttemptWatcher:
     ) -> None:
         """Keep the objects and functions that the watcher uses.
 
-        A process that is still alive `kill_seconds` after SIGKILL counts as left over.
+        A process that is still alive `kill_seconds` after SIGKILL is recorded as a leftover.
         """
         self._kill_seconds = kill_seconds
         self.on_over = on_over

@@ -1,9 +1,9 @@
 """Finds why an attempt ended: its cause, one piece of advice, and whether a restart would help.
-Pure.
+These functions do no I/O.
 
-`cause_of` returns the cause. `why_not_again` decides whether the same end would come again, and
-`mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record, and
-`with_explained_cause` adds the program's error with advice.
+`cause_of` returns the cause. `why_not_again` decides whether a restart would end in the same way,
+and `mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record of the
+attempt, and `with_explained_cause` adds the program's error with advice.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def cause_of(
 ) -> str | None:
     """Return the cause of an end, one of `retry_rules`; None if the attempt ended as requested.
 
-    `xids` are the errors that the driver reported for its GPUs while it ran. `on_gpus` is True if
-    it had GPUs.
+    `xids` are the errors that the driver reported for the GPUs of the attempt while it ran.
+    `on_gpus` is True if it had GPUs.
     """
     outcome = record.get("outcome")
     if outcome not in lifecycle.OUTCOMES:
@@ -204,7 +204,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return how far the attempt came: the number of steps that were done, and the newest saved
+    """Return the progress of the attempt: the number of steps that were done, and the newest saved
     step.
     """
     checkpoint = record.get("checkpoint")

@@ -42,9 +42,12 @@ def end_event(
 ) -> Ended:
     """Return the event for the end of an attempt, made from its `record`.
 
-    `asked` is True if this daemon asked the attempt to stop at its time limit. `before` are
-    the earlier attempts. `left` is the result of `survivors_sentence`. `kind` is the cause
-    of the end. `attempt` is the attempt itself, if known.
+    Args:
+        asked: this daemon asked the attempt to stop at its time limit.
+        before: the earlier attempts.
+        left: the result of `survivors_sentence`.
+        kind: the cause of the end.
+        attempt: the attempt itself, if known.
     """
     outcome, spec, unreadable = outcome_of(job, record), job.reading.spec, None
     try:

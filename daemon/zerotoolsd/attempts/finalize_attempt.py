@@ -52,9 +52,10 @@ class GpuFaults:
 class AttemptFinalizer:
     """Writes the ends of attempts into the queue.
 
-    `wake` is called after a new end, because another round of the loop is due. `gone` is called
-    with each attempt that frees its GPUs. `freed` is called with leases without living processes,
-    and releases them now or later.
+    Args:
+        wake: called after a new end, because another round of the loop is due.
+        gone: called with each attempt that frees its GPUs.
+        freed: called with leases without living processes. It releases them now or later.
     """
 
     def __init__(

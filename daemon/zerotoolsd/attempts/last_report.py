@@ -45,14 +45,15 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class LastReport:
-    """The newest reports of an attempt: the last step, the last evaluation, step and path of
-    the newest checkpoint, and the largest memory use in bytes.
+    """The newest reports of an attempt: the last step, the last evaluation, step and path of the
+    newest checkpoint, and the largest memory use in bytes.
 
-    `uploaded` has `step`, `path` (a URL) and `time` of the newest checkpoint in a store; its
-    `why` is the reason if a later upload failed. `doing` is the current activity before the
-    first step, and `doing_since` is the start of it in seconds since the epoch.
-    `verified` maps the path of each checkpoint that was verified or rejected to the
-    newest result.
+    Attributes:
+        uploaded: `step`, `path` (a URL) and `time` of the newest checkpoint in a store; `why` is
+            the reason if a later upload failed.
+        doing, doing_since: the activity before the first step, and its start in seconds since the
+            epoch.
+        verified: path of each checkpoint that was verified or rejected -> the newest result.
     """
 
     step: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
 
 
 class Histogram:
-    """Counts how many observed values are at most each of several upper bounds."""
+    """Counts, for each of several upper bounds, how many observed values are at most this bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)

@@ -1,16 +1,17 @@
-"""Chooses processors and memory nodes (NUMA) for each rank, next to its GPU.
+"""Chooses processors and memory nodes (NUMA) for each rank, near its GPU.
 
 A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
-kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
-job is restricted to a few processors while others of the node are idle. With `numa = "cores"` each
-rank has separate cores, those of its GPU among all GPUs near the node, so that the jobs of two GPUs
-never share one.
+kernel moves ranks among these processors, and data workers, which inherit the binding, find idle
+ones. So no job is restricted to a few processors while others of the node are idle. With `numa =
+"cores"` each rank has separate cores, so that the jobs of two GPUs never share one. The cores of a
+node are divided among all GPUs near it.
 
-Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those
-on the fuller node would have less than without any binding, and the others would wait for them.
+Ranks on CPUs have no GPU. They are spread over the nodes only if each node gets the same number of
+ranks. Otherwise the ranks on the fuller node would have fewer processors than without any binding,
+and the other ranks would wait for them.
 
-`bind_ranks` chooses, `RankBinder` reads the machine, and `shown_binding` describes what the
-supervisor could set.
+`bind_ranks` chooses, `RankBinder` reads the machine, and `shown_binding` describes the bindings
+that the supervisor could set.
 """
 
 from __future__ import annotations
@@ -200,11 +201,11 @@ def _where(part: _Part) -> str:
 def core_share(
     cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
 ) -> frozenset[int]:
-    """Return those of the processors `cpus` that rank number `place` (from 0) of `sharers`
-    ranks gets.
+    """Return the processors among `cpus` for rank number `place` (from 0) of `sharers` ranks that
+    share them.
 
-    Each rank gets whole cores with all their threads, and neighbouring cores, which share a
-    cache. If there are fewer cores than ranks, each rank gets all of them.
+    Each rank gets whole cores with all their threads, and neighbouring cores, which share a cache.
+    If there are fewer cores than ranks, each rank gets all of them.
     """
     usable = sorted((core & cpus for core in cores if core & cpus), key=min)
     if len(usable) < sharers:

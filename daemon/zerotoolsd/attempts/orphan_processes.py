@@ -1,7 +1,8 @@
 """Finds and kills the processes of an attempt whose supervisor and keeper are gone.
 
-No single property of a program decides, because it may clear its environment, change its name, fork
-twice and make a new session. These prove that a process belongs to the attempt:
+A program may clear its environment, change its name, fork twice and make a new session, so one
+property alone cannot find all its processes. Each of these proves that a process belongs to the
+attempt:
 
     run.json             the supervisor and its keeper, by pid and start
     the process file     the supervisor's record of its descendants (`exit_record/process_ledgers`)

@@ -1,9 +1,10 @@
-"""Reports the progress of an attempt: its phase, the last step, the straggler, and usual start
-times.
+"""Reports the progress of an attempt: its phase, the last step, the rank that the others wait for
+(the straggler), and usual start times.
 
-Its supervisor writes both once a second (`heartbeats.json`), by the monotonic clock, which cannot
-be set. An attempt of an older supervisor has only the time of its last step. Ranks can write into
-the run directory too, so impossible values are ignored.
+The supervisor of the attempt writes phase and last step into `heartbeats.json` once a second. Its
+times are of the monotonic clock, which cannot be set. An attempt of an older supervisor has only
+the time of its last step. Ranks can write into the run directory too, so impossible values are
+ignored.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Clocks:
     time: float = field(default_factory=time.time)
 
     def epoch_of(self, clock: object) -> float | None:
-        """Convert a monotonic time to the calendar time in whole seconds since 1970; None if
-        `clock` is not a valid time.
+        """Convert the monotonic time `clock` to the calendar time in whole seconds since 1970; None
+        if it is not a valid time.
         """
         if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
             return None
@@ -321,8 +322,8 @@ def phase_seconds(run_dir: Path) -> Mapping[str, float]:
 
 
 def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
-    """Yield (time, name) at the begin of each phase before the first step; then the time of the
-    first step, with None as its name.
+    """Yield (time, name) at the beginning of each phase before the first step; then (time of the
+    first step, None).
     """
     try:
         with (

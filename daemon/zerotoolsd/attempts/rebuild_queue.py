@@ -2,12 +2,12 @@
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
 shows that the queue is too old: its log was lost, a backup was restored, or it is a new queue. Then
-the attempts since are added from the directories, which have the records of their ends. Every
-unfinished job without a running attempt is held, because it may have been cancelled, or run and
-removed, after this queue was current. A job that ended is never run again.
+the missing attempts are added from the directories, which have the records of their ends. Every
+unfinished job without a running attempt is held: it may have been cancelled, or run and removed,
+after the time of this queue. A job that ended is never run again.
 
-The directories of these jobs are read: unfinished ones, and those with a higher number than any of
-the queue (a lower unknown one was removed by a clean).
+Only the directories of these jobs are read: of unfinished jobs, and of jobs with a higher number
+than any in the queue. An unknown job with a lower number was removed by a clean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Delays the start of jobs after an error of the machine, and while too many jobs load at once.
+"""Delays the start of jobs after an error of the machine, and while too many jobs load checkpoints
+at once.
 
-A full disk, no inodes, no descriptors, a disk without a response: none of it is a job's fault. So
-an attempt committed as launching stays so, with its token and its directory, and is started again
-later. It costs the job no restart.
+No job is to blame for a full disk, a lack of inodes or descriptors, or a disk that does not
+respond. So an attempt that was committed as launching keeps this state, its token and its
+directory, and is started again later. This does not count as a restart of the job.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class StartBackoff:
         self._waits: dict[int, _Wait] = {}
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
-        """Delay the start of the job by `seconds`, because it waits for other jobs, not because
-        of an error of the machine.
+        """Delay the start of the job by `seconds`, because it waits for other jobs, not because of
+        an error of the machine.
         """
         self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
         self._wake()

@@ -1,11 +1,16 @@
 """Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
 
-The next state of the job is committed before the request to its attempt, as its state and in the
-table of yields. So a daemon killed in between repeats the request (`AttemptRecovery`). Example: job
-7 runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
-event and the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor,
-which notifies the ranks; they save at their next step and end. Its end is committed as any other's:
-the job is `paused`, GPU 0 is free, and the row has the saved step and the number of lost ones.
+The next state of the job is committed before the request to its attempt: as the state of the job,
+and in the table of yields. So if the daemon is killed in between, the request is repeated
+(`AttemptRecovery`).
+
+Example: job 7 runs with GPU 0, and `zerotools pause 7` arrives.
+
+1. One transaction: job 7 is `pausing`, with the event and the row (7, attempt 2, "pause").
+2. The daemon writes `request.json`, and sends a SIGTERM to the supervisor.
+3. The supervisor notifies the ranks. They save at their next step, and end.
+4. The end is committed like any other: the job is `paused`, GPU 0 is free, and the row has the
+   saved step and the number of lost steps.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Checks that running supervisors still work, and continues or kills those that do not.
 
-A supervisor ends its attempt by itself. A supervisor that is stopped (SIGSTOP, a debugger) or
-sleeps in the kernel does nothing: it enforces no limit, records nothing, and receives no stop. So
-each one is checked regularly:
+A supervisor ends its attempt by itself. But a supervisor that is stopped (SIGSTOP, a debugger) or
+sleeps in the kernel enforces no limit, records nothing, and receives no stop request. So each
+supervisor is checked regularly:
 
     its ranks run            the problem is reported, and nothing else is done
-    its ranks have ended     SIGCONT, so that it records that and frees the GPUs. If it does not
-                             continue in time, it is killed, and its keeper does so
-    a stop was asked for     SIGCONT, so that it receives it. If the attempt does not end in time,
-                             the supervisor is killed, and its keeper ends the attempt; later the
-                             keeper too, and the daemon ends it; remaining processes are named
+    its ranks have ended     SIGCONT, so that it records the end and frees the GPUs. If it does not
+                             continue in time, it is killed, and its keeper does this
+    a stop was requested     SIGCONT, so that it receives the request. If the attempt does not end in
+                             time, the supervisor is killed, and its keeper ends the attempt. If the
+                             keeper does not, it is killed too, and the daemon ends the attempt;
+                             processes that survive are named
 
-A supervisor without ranks that still works is not disturbed: it records how they ended.
+A supervisor without ranks that still works is not disturbed: it is recording how they ended.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ class _Watched:
 
 
 class SupervisorWatchdog:
-    """Checks that the supervisors of the attempts in `live` still work.
+    """Checks that the supervisors of running attempts still work.
 
-    `live` also returns the monotonic time at which each attempt was asked to stop. `abandon`
-    reports the end of an attempt with a supervisor that cannot be killed.
+    `live` returns these attempts, each with the monotonic time at which it was asked to stop.
+    `abandon` reports the end of an attempt with a supervisor that cannot be killed.
     """
 
     def __init__(
@@ -312,7 +313,9 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 
 
 def _follows(run_dir: Path) -> bool:
-    """Return whether all ranks have finished and the steps that follow a run are still running."""
+    """Return whether all ranks have finished, and the tasks after a run (such as uploads) are still
+    running.
+    """
     try:
         with opened_run_directory(run_dir) as base:
             return os.path.lexists(base / ENDED)

@@ -1,8 +1,11 @@
-"""Make a model directory of a checkpoint: `export.py OUTPUT_DIR DTYPE` of a finished run's
-newest one, `export.py --evaluated CHECKPOINT OUTPUT_DIR` of one that another job evaluates.
+"""Makes a model directory from a checkpoint.
 
-A separate process, without torch and without the GPU, in bounded memory. The export appears whole
-in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces one that an earlier run left there.
+    export.py OUTPUT_DIR DTYPE                     the newest checkpoint of a finished run
+    export.py --evaluated CHECKPOINT OUTPUT_DIR    a checkpoint that another job evaluates
+
+A separate process, without torch and without the GPU, in bounded memory. The export appears
+complete in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces an export of an earlier run
+there.
 """
 
 from __future__ import annotations

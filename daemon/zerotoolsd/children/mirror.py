@@ -1,13 +1,13 @@
 """Copies checkpoints to an object store, or fetches them: `mirror.py upload|fetch SETTINGS`.
 
-These are separate processes next to the ranks, or before them, as the job's user and in the
-daemon's interpreter: `upload_missing` runs once for each new checkpoint and at the end,
-`fetch_start_checkpoint` before the ranks of an attempt start. SETTINGS is JSON, which
+Both run as separate processes, as the user of the job and with the daemon's interpreter.
+`upload_missing` runs next to the ranks, once for each new checkpoint, and again at the end.
+`fetch_start_checkpoint` runs before the ranks of an attempt start. SETTINGS is JSON, which
 `attempts/run_directory` writes:
 
     output_dir, job             the job's directory, and its identity in the store
     upload_to                   the destination of its checkpoints; null: none
-    keep_last, keep_every       the ones that stay there
+    keep_last, keep_every       the checkpoints that stay in the store
     resume_from                 a URL, or null
 
 The supervisor gets reports, too. Exit status 75: the store does not respond now, or the disk is

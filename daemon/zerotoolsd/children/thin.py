@@ -1,10 +1,16 @@
 """Thins the older checkpoints of a running job: `thin.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
 
-It is a separate process next to the ranks, started for each checkpoint. The KEEP newest complete
-checkpoints stay unchanged, because the job would resume from those. So do NAMED, which the job
-names in `resume_from`, the one that `best` names, and all that another job of the daemon at SOCKET
-would resume from. If that daemon does not respond, it thins no checkpoints this time. Leftovers of
-a killed run next to checkpoints are removed first, also next to deleted ones.
+It is a separate process next to the ranks, started for each new checkpoint. These checkpoints stay
+unchanged:
+
+- the KEEP newest complete ones, because the job would resume from them;
+- NAMED, which the job names in `resume_from`;
+- the one that `best` names;
+- all that another job of the daemon at SOCKET would resume from. If that daemon does not respond,
+  nothing is thinned this time.
+
+Before that, files that a killed run left next to checkpoints are removed, also next to deleted
+checkpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dispatcher: its loop decides what starts, yields and is removed. Only it changes jobs.
+"""The dispatcher: its loop decides which jobs start, yield or are removed. Only it changes jobs.
 
 dispatcher             the loop, and the parts that it is made of
 scheduling_loop        starts waiting jobs, with the resources that the scheduler chose
@@ -6,8 +6,8 @@ elastic_growth         running elastic jobs grow into free resources
 preempt_for_priority   chooses running jobs that yield to one of higher priority, and asks them
 preempt_for_memory     asks jobs to yield if memory runs out, and ends them if that is too late
 memory_guard           two loops that act before the memory of the host or of a GPU is used up
-memory_forecast        samples of memory -> the time until it is used up; pure
-low_memory_actions     that time and the jobs -> the next action; pure
+memory_forecast        samples of memory -> the time until it is used up; no I/O
+low_memory_actions     that time and the jobs -> the next action; no I/O
 host_memory_reading    the host's memory, and that of the control group in which jobs run
 priority_classes       the priorities that users may give
 last_uploads           uploads the last checkpoint if no supervisor has done it

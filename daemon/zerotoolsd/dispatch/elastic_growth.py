@@ -1,10 +1,10 @@
 """Lets running elastic jobs grow into free resources.
 
-Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
-2 more, last of all. It gets them, so it is asked to save and end. Meanwhile it requests them at its
-position, so that no job behind it gets them. Then it is queued, and the pass starts it with its
-largest possible size: 4. The queue stores only the yield: a restarted daemon makes the same request
-again.
+Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass of the
+scheduler, job 7 asks for 2 more, after all waiting jobs. If it gets them, it is asked to save and
+end. Until it has ended, each pass reserves the 2 GPUs for it, at its own position in the queue, so
+that no job behind it gets them. Then it is queued, and the pass starts it with its largest possible
+size: 4. The queue stores only that job 7 yields. A restarted daemon makes the same request again.
 """
 
 from __future__ import annotations
@@ -250,8 +250,8 @@ class Growth:
 
 
 def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
-    """Return those of `sizes`, numbers of ranks, with which the job should continue, and the
-    reason for or against this.
+    """Return the sizes (numbers of ranks), among `sizes`, with which the job should continue, and
+    the reason for or against this.
     """
     more = tuple(size for size in sizes if size > now.size)
     if not more:

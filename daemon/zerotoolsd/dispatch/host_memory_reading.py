@@ -26,12 +26,12 @@ unit.
 
 @dataclass(frozen=True)
 class HostReading:
-    """The memory of the host, or of the control group (`of_limit` is True): total and
-    available, in bytes.
+    """The memory of the host, or of the control group (`of_limit` is True): total and available, in
+    bytes.
 
-    It also has the percentage of time in which all tasks waited for memory (PSI), and two
-    counts since the groups were created: how often the kernel reclaimed memory at their
-    limits, and how often it killed programs. None means unknown.
+    It also has the percentage of time in which all tasks waited for memory (PSI). Two counts begin
+    when the groups were created: how often the kernel reclaimed memory at their limits, and how
+    often it killed programs. None means unknown.
     """
 
     total: int

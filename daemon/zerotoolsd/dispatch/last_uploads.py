@@ -1,11 +1,12 @@
 """Uploads the last checkpoint of a finished job if no supervisor has uploaded it.
 
-When its ranks end, a supervisor uploads their last checkpoint. It skips this if the attempt
-crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. A
-supervisor that is killed does not finish it. If no attempt follows because the job was cancelled in
-the queue, or if the upload was cut off, the daemon runs the same upload command as the user of the
-job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before
-it starts again. The job is cancelled at once, and step 40 is uploaded after that.
+Normally a supervisor uploads the last checkpoint when its ranks end. It skips this if the attempt
+crashed, or if the job will start again soon, because the next attempt uploads the checkpoint then.
+A supervisor that is killed does not finish its upload. If no attempt follows, the daemon runs the
+same upload command, as the user of the job.
+
+Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before it
+starts again. The job is cancelled at once, and step 40 is uploaded after that.
 
 The result is in the record of the last attempt, as `uploading` and `uploaded`. If a restart of the
 daemon interrupts an upload, it is not recorded, and the new daemon repeats it.

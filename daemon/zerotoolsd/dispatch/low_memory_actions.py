@@ -1,29 +1,31 @@
-"""Decides the next action when the memory of the host or of a shared GPU is running out. Pure.
+"""Decides the next action when the memory of the host or of a shared GPU is running out. No I/O.
 
-    rung    when                                               action
-    WAIT    gone in 120 s and three tenths are left, or a      no job starts
-            25th is left, or the kernel has ended programs
-            for lack of it
-    SAVE    gone in 45 s and three tenths are left; or a 25th  the job of lowest value is asked to
-            is left and all tasks wait for a fifth of the      save and stop
-            time, or the kernel takes memory back at the
-            limit of the control group at every look
-    STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
-            and it shrinks, or the kernel ends programs        the one of lowest value, at once
+"Used up in N s" is the forecast, "left" the fraction of the memory that is still available:
 
-A control group that has files in memory is always at its limit, and the kernel reclaims them.
-Reclaim means something only if memory that cannot be reclaimed has used up the rest.
+    level   condition                                          action
+    WAIT    used up in 120 s and at most 3/10 left, or at      no job starts
+            most 1/25 left, or the kernel has killed
+            programs for lack of memory
+    SAVE    used up in 45 s and at most 3/10 left; or at most  the job of lowest value is asked to
+            1/25 left and all tasks wait for a fifth of the    save and stop
+            time, or the kernel reclaims memory at the limit
+            of the control group at every reading
+    STOP    used up in 10 s, or less than the reserve is left  the job that was asked is killed; if
+            and it shrinks, or the kernel kills programs       none was, the one of lowest value
 
-While jobs load (they have not taken a step yet and hold less than their expected maximum), memory
-is used fast and then no more: then STOP begins at 3 s, and SAVE is skipped.
+A control group that has files in memory is always at its limit, and the kernel reclaims them. So
+reclaim counts only if memory that cannot be reclaimed has used up the rest.
 
-A job frees its memory some time after the request: the next request follows at least
-`PAUSE_SECONDS` later. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
-reason.
+Jobs that load (they have not taken a step yet, and hold less than their expected maximum) use
+memory fast, but only for a while. While jobs load, STOP begins at 3 s, and SAVE is skipped.
+
+A job frees its memory some time after the request, so the next request follows at least
+`PAUSE_SECONDS` later. When memory is free again, the level falls by one at a time, each after
+`CALM_SECONDS` without a reason for the higher level.
 
 The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
-with a relevant part of the memory count, and, below STOP, only jobs known to save. Programs that
-do not belong to this daemon's jobs are not touched.
+that hold a relevant part of the memory count, and, below STOP, only jobs that are known to save.
+Programs that do not belong to this daemon's jobs are not touched.
 """
 
 from __future__ import annotations
@@ -124,32 +126,32 @@ class Escalation:
     """The current level of action, and the data from which the next level is decided.
 
     `wanted` is the level that the newest sample requires, and `why` is the reason; actions
-    against jobs depend on this level. `rung` is the level that decides whether jobs may
+    against jobs depend on this level. `level` is the level that decides whether jobs may
     start. It decreases only slowly.
     """
 
-    rung: EscalationStep = EscalationStep.CALM
+    level: EscalationStep = EscalationStep.CALM
     wanted: EscalationStep = EscalationStep.CALM
     why: str = ""
     calm_since: float | None = None
 
     def after(self, samples: Sequence[MemorySample]) -> Escalation:
         """Return the new state after the newest of `samples`."""
-        return self.moved(*wanted_rung(samples), samples[-1].clock)
+        return self.moved(*wanted_level(samples), samples[-1].clock)
 
     def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
         """Return the new state if the level `wanted` is required for the reason `why`. `now` is
         a monotonic time in seconds.
         """
-        if wanted >= self.rung:
+        if wanted >= self.level:
             return Escalation(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
         if now - since < CALM_SECONDS:
             return replace(self, wanted=wanted, calm_since=since, why=why or self.why)
-        return Escalation(EscalationStep(self.rung - 1), wanted, why or self.why, now)
+        return Escalation(EscalationStep(self.level - 1), wanted, why or self.why, now)
 
 
-def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
+def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
     """Return the level that the newest samples require, and the reason in one sentence."""
     newest = samples[-1]
     reserve = reserve_of(newest.total)
@@ -180,7 +182,7 @@ def rung_of(left: float, part: float) -> EscalationStep:
     is available.
     """
     found = max(
-        (rung for rung, most in SECONDS.items() if left < most), default=EscalationStep.CALM
+        (level for level, most in SECONDS.items() if left < most), default=EscalationStep.CALM
     )
     return EscalationStep.CALM if found < EscalationStep.STOP and part > SCARCE_PART else found
 
@@ -213,29 +215,29 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 
 
 def next_act(
-    rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
+    level: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
 ) -> MemoryAction | None:
     """Return the next action against one of the jobs `holders`; None if no action is due.
 
-    `rung` is the current level, `total` is all memory in bytes, and `now` is a monotonic
+    `level` is the current level, `total` is all memory in bytes, and `now` is a monotonic
     time in seconds.
     """
-    if rung < EscalationStep.SAVE:
+    if level < EscalationStep.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]
-    if rung is EscalationStep.STOP:
+    if level is EscalationStep.STOP:
         late = [each for each in asked if each.ended is None]
         if late:
             return MemoryAction(min(late, key=_value).job_id, at_once=True)
     last = max((_last(each) for each in asked), default=-math.inf)
-    pause = HURRY_SECONDS if rung is EscalationStep.STOP else PAUSE_SECONDS
+    pause = HURRY_SECONDS if level is EscalationStep.STOP else PAUSE_SECONDS
     if now - last < pause:
         return None
     worth = [each for each in holders if each.asked is None and each.held >= WORTH_PART * total]
-    able = [each for each in worth if each.saves or rung is EscalationStep.STOP]
+    able = [each for each in worth if each.saves or level is EscalationStep.STOP]
     if not able:
         return None
-    return MemoryAction(min(able, key=_value).job_id, at_once=rung is EscalationStep.STOP)
+    return MemoryAction(min(able, key=_value).job_id, at_once=level is EscalationStep.STOP)
 
 
 def _value(holder: MemoryHolder) -> tuple[int, float, int]:
@@ -290,7 +292,7 @@ class GpuMemoryState:
         return [job for job in over if job.grows] or over
 
 
-def first_rung(look: GpuOutlook) -> EscalationStep:
+def first_level(look: GpuOutlook) -> EscalationStep:
     """Return the level that the free memory requires, without regard to the programs that hold
     the memory.
     """
@@ -301,15 +303,15 @@ def first_rung(look: GpuOutlook) -> EscalationStep:
     return EscalationStep.CALM if found < EscalationStep.STOP and plenty else found
 
 
-def _left(look: GpuOutlook, rung: EscalationStep) -> float:
-    return look.gone if rung is EscalationStep.STOP else look.scarce
+def _left(look: GpuOutlook, level: EscalationStep) -> float:
+    return look.gone if level is EscalationStep.STOP else look.scarce
 
 
 def wanted_on(now: GpuMemoryState) -> EscalationStep:
     """Return the level that the free memory of the GPU and the programs that hold its memory
     require.
     """
-    found = first_rung(now.look)
+    found = first_level(now.look)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
             return EscalationStep.STOP if now.look.gone < LOADING_SECONDS else EscalationStep.WAIT
@@ -327,13 +329,13 @@ def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAc
 
     `clock` is a monotonic time in seconds.
     """
-    rung = min(wanted_on(now), most)
+    level = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits
-    if rung is not EscalationStep.STOP:  # jobs that were asked before still have time
+    if level is not EscalationStep.STOP:  # jobs that were asked before still have time
         pool = [*(pool or _short(now)), *asked]
     holders = {job.holder.job_id: job.holder for job in pool}
-    return next_act(rung, list(holders.values()), now.look.total, clock)
+    return next_act(level, list(holders.values()), now.look.total, clock)
 
 
 def _short(now: GpuMemoryState) -> list[GpuJob]:

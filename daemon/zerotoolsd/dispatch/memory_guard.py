@@ -31,12 +31,12 @@ from zerotoolsd.dispatch.low_memory_actions import (
     EscalationStep,
     GpuJob,
     GpuMemoryState,
-    first_rung,
+    first_level,
     next_act,
     next_on,
     reserve_of,
     wanted_on,
-    wanted_rung,
+    wanted_level,
     why_asked,
     why_scarce,
 )
@@ -89,14 +89,14 @@ class HostMemoryGuard:
         self._samples: dict[bool, deque[MemorySample]] = {}
         """The samples of the host (key False) and of the control group (key True)."""
         self._readings: dict[bool, HostReading] = {}
-        self._ladder = Escalation()
+        self._escalation = Escalation()
 
     @property
     def why_none_starts(self) -> str | None:
         """Return the reason why no job may start now; None if jobs may start."""
-        if min(self._ladder.rung, HIGHEST[self._config.most]) < EscalationStep.WAIT:
+        if min(self._escalation.level, HIGHEST[self._config.most]) < EscalationStep.WAIT:
             return None
-        return f"no job starts while the memory of the host runs out: {self._ladder.why}"
+        return f"no job starts while the memory of the host runs out: {self._escalation.why}"
 
     async def keep_up(self) -> None:
         """Check the memory again and again, until cancelled."""
@@ -109,28 +109,28 @@ class HostMemoryGuard:
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # out of memory, or a defect: the next check is independent
                 log.exception("the memory of the host cannot be checked now")
-            busy = self._live() or self._ladder.rung
+            busy = self._live() or self._escalation.level
             await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
 
     def look(self) -> None:
         """Measure the memory once, and act if it is running out."""
         live, now = self._live(), self._clock()
         self._take(now)
-        if any(wanted_rung(each)[0] for each in self._samples.values()):
+        if any(wanted_level(each)[0] for each in self._samples.values()):
             self._explain(live)  # the expected use of jobs is computed only then
-        found = {limit: wanted_rung(each) for limit, each in self._samples.items()}
+        found = {limit: wanted_level(each) for limit, each in self._samples.items()}
         worst = max(found, key=lambda limit: found[limit][0])
-        before, self._ladder = self._ladder, self._ladder.moved(*found[worst], now)
-        if (before.rung >= EscalationStep.WAIT) != (self._ladder.rung >= EscalationStep.WAIT):
+        before, self._escalation = self._escalation, self._escalation.moved(*found[worst], now)
+        if (before.level >= EscalationStep.WAIT) != (self._escalation.level >= EscalationStep.WAIT):
             log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
             self._wake()
         self._asking.keep(live)
-        wanted = min(self._ladder.wanted, HIGHEST[self._config.most])
+        wanted = min(self._escalation.wanted, HIGHEST[self._config.most])
         if wanted >= EscalationStep.SAVE and live:
             holders = self._asking.holders(live, self._host_now().held)
             act = next_act(wanted, holders, self._samples[worst][-1].total, now)
             if act is not None:
-                why = f"stops because the memory of the host runs out: {self._ladder.why}"
+                why = f"stops because the memory of the host runs out: {self._escalation.why}"
                 self._asking.do(act, live, why, now)
 
     def _take(self, now: float) -> None:
@@ -240,7 +240,7 @@ class _Watched:
     """The samples of one GPU, and the current level of action."""
 
     curve: GpuCurve = field(default_factory=GpuCurve)
-    ladder: Escalation = field(default_factory=Escalation)
+    escalation: Escalation = field(default_factory=Escalation)
 
 
 class GpuMemoryGuard:
@@ -273,9 +273,9 @@ class GpuMemoryGuard:
         completes "GPU 0 ".
         """
         return {
-            uuid: f"gets no more jobs while its memory runs out: it has {each.ladder.why}"
+            uuid: f"gets no more jobs while its memory runs out: it has {each.escalation.why}"
             for uuid, each in self._watched.items()
-            if min(each.ladder.rung, HIGHEST[self._config.most]) >= EscalationStep.WAIT
+            if min(each.escalation.level, HIGHEST[self._config.most]) >= EscalationStep.WAIT
         }
 
     async def keep_up(self) -> None:
@@ -346,10 +346,10 @@ class GpuMemoryGuard:
         look = watched.curve.outlook(reserve_of(sample.total))
         now = GpuMemoryState(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
         if len(leases) < 2 and not now.strangers:  # no other program could be harmed
-            watched.ladder = Escalation()
+            watched.escalation = Escalation()
             return
-        if first_rung(look) is EscalationStep.CALM:
-            watched.ladder = watched.ladder.moved(EscalationStep.CALM, "", sample.clock)
+        if first_level(look) is EscalationStep.CALM:
+            watched.escalation = watched.escalation.moved(EscalationStep.CALM, "", sample.clock)
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}
         there = [each for each in live if (each.job_id, each.number) in here]
@@ -359,7 +359,9 @@ class GpuMemoryGuard:
             owners=len(leases),
             strangers=now.strangers,
         )
-        watched.ladder = watched.ladder.moved(wanted_on(now), why_scarce(look), sample.clock)
+        watched.escalation = watched.escalation.moved(
+            wanted_on(now), why_scarce(look), sample.clock
+        )
         act = next_on(now, HIGHEST[self._config.most], sample.clock)
         if act is not None:
             job = next(each for each in now.jobs if each.holder.job_id == act.job_id)

@@ -19,7 +19,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
     HostReading,
     group_of_units,
 )
-from zerotoolsd.dispatch.low_memory_actions import EscalationStep, wanted_rung
+from zerotoolsd.dispatch.low_memory_actions import EscalationStep, wanted_level
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
@@ -106,7 +106,7 @@ def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path)
                 reading = it.read()[1]
                 samples.append(reading.sample(look / 2, before))
                 before = reading
-                if wanted_rung(samples)[0] >= EscalationStep.SAVE:
+                if wanted_level(samples)[0] >= EscalationStep.SAVE:
                     break
             assert (process.status(), group.read().ooms) == (0, 0)
     except NoLimit as why:

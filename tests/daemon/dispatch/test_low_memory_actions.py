@@ -18,12 +18,12 @@ from zerotoolsd.dispatch.low_memory_actions import (
     GpuMemoryState,
     MemoryAction,
     MemoryHolder,
-    first_rung,
+    first_level,
     next_act,
     next_on,
     reserve_of,
     wanted_on,
-    wanted_rung,
+    wanted_level,
     why_asked,
     why_scarce,
 )
@@ -35,12 +35,12 @@ def holder(job_id: int, **changes: object) -> MemoryHolder:
     return MemoryHolder(job_id=job_id, **values)  # type: ignore[arg-type]
 
 
-def act(rung: EscalationStep, *holders: MemoryHolder, now: float = 100.0) -> MemoryAction | None:
-    return next_act(rung, holders, TOTAL, now)
+def act(level: EscalationStep, *holders: MemoryHolder, now: float = 100.0) -> MemoryAction | None:
+    return next_act(level, holders, TOTAL, now)
 
 
 @pytest.mark.parametrize(
-    ("rate", "left", "rung"),
+    ("rate", "left", "level"),
     [
         (0.0, 40.0, EscalationStep.CALM),
         (0.1, 40.0, EscalationStep.CALM),
@@ -53,21 +53,21 @@ def act(rung: EscalationStep, *holders: MemoryHolder, now: float = 100.0) -> Mem
         (0.0, 1.2, EscalationStep.WAIT),  # full, and it stays so: what holds it works
     ],
 )
-def test_the_rung_is_how_soon_it_is_gone(rate: float, left: float, rung: EscalationStep) -> None:
+def test_the_rung_is_how_soon_it_is_gone(rate: float, left: float, level: EscalationStep) -> None:
     samples = curve(lambda t: left + rate * (10 - t), 10)
-    assert wanted_rung(samples)[0] is rung
+    assert wanted_level(samples)[0] is level
 
 
 def test_a_machine_that_only_waits_for_memory_is_out_of_it() -> None:
     stalled = [MemorySample(n / 2, TOTAL, 2 * GIB, stalled_percent=35.0) for n in range(10)]
-    rung, why = wanted_rung(stalled)
-    assert rung is EscalationStep.SAVE
+    level, why = wanted_level(stalled)
+    assert level is EscalationStep.SAVE
     assert why == (
         "2.0 of the host's 64.0 GiB of memory are left, and all tasks waited for memory for 35 % "
         "of the last 10 s"
     )
     assert (
-        wanted_rung([MemorySample(0, TOTAL, 30 * GIB, stalled_percent=35.0)])[0]
+        wanted_level([MemorySample(0, TOTAL, 30 * GIB, stalled_percent=35.0)])[0]
         is EscalationStep.CALM
     )
 
@@ -80,55 +80,55 @@ def at_limit(left_gib: float, looks: int = 10, **changes: object) -> list[Memory
 
 
 def test_taking_memory_back_at_the_limit_all_the_time_says_that_it_is_used_up() -> None:
-    rung, why = wanted_rung(at_limit(2.0, reclaimed=True))
-    assert rung is EscalationStep.SAVE
+    level, why = wanted_level(at_limit(2.0, reclaimed=True))
+    assert level is EscalationStep.SAVE
     assert why == (
         "2.0 of the 64.0 GiB of memory of the daemon's control group are left, and the kernel "
         "reclaims memory all the time"
     )
     files = at_limit(20.0, reclaimed=True)  # in memory, which can be taken back
-    assert wanted_rung(files)[0] is EscalationStep.CALM
+    assert wanted_level(files)[0] is EscalationStep.CALM
     once = [*at_limit(2.0), replace(at_limit(2.0, looks=11)[-1], reclaimed=True)]
-    assert wanted_rung(once)[0] is EscalationStep.WAIT
-    assert wanted_rung(at_limit(2.0, looks=3, reclaimed=True))[0] is EscalationStep.WAIT
+    assert wanted_level(once)[0] is EscalationStep.WAIT
+    assert wanted_level(at_limit(2.0, looks=3, reclaimed=True))[0] is EscalationStep.WAIT
 
 
 @pytest.mark.parametrize(
-    ("left", "rung"), [(0.5, EscalationStep.STOP), (30.0, EscalationStep.WAIT)]
+    ("left", "level"), [(0.5, EscalationStep.STOP), (30.0, EscalationStep.WAIT)]
 )
-def test_a_kernel_that_ends_programs_has_none_left(left: float, rung: EscalationStep) -> None:
+def test_a_kernel_that_ends_programs_has_none_left(left: float, level: EscalationStep) -> None:
     killed = [*at_limit(left)[:-1], replace(at_limit(left)[-1], killed=True)]
-    found, why = wanted_rung(killed)
-    assert found is rung
+    found, why = wanted_level(killed)
+    assert found is level
     assert why.endswith("are left, and the kernel has killed programs because memory ran out")
     later = replace(killed[-1], clock=killed[-1].clock + 11, killed=False)
-    assert wanted_rung([*killed, later])[0] is (
+    assert wanted_level([*killed, later])[0] is (
         EscalationStep.WAIT if left < 1 else EscalationStep.CALM
     )
 
 
 @pytest.mark.parametrize(
-    ("left", "rung"),
+    ("left", "level"),
     [(280.0, EscalationStep.CALM), (30.0, EscalationStep.WAIT), (5.0, EscalationStep.STOP)],
 )
 def test_a_job_that_loads_is_left_alone_while_that_is_possible(
-    left: float, rung: EscalationStep
+    left: float, level: EscalationStep
 ) -> None:
     samples = curve(lambda t: left + 2 * (10 - t), 10)
     loading = [replace(sample, loading=True, total=200 * GIB) for sample in samples]
-    assert wanted_rung(loading)[0] is rung
+    assert wanted_level(loading)[0] is level
 
 
 def test_it_goes_up_at_once_and_down_slowly_and_jobs_are_left_alone_meanwhile() -> None:
-    ladder = Escalation().after(curve(lambda t: 30 - 4 * t, 5))
-    assert (ladder.rung, ladder.wanted) == (EscalationStep.STOP, EscalationStep.STOP)
+    escalation = Escalation().after(curve(lambda t: 30 - 4 * t, 5))
+    assert (escalation.level, escalation.wanted) == (EscalationStep.STOP, EscalationStep.STOP)
     calm = [MemorySample(n / 2, TOTAL, 40 * GIB) for n in range(200)]
     seen = []
     for number in range(20, 200):
-        ladder = ladder.after(calm[:number])
-        assert ladder.wanted is EscalationStep.CALM
-        seen.append(ladder.rung)
-    assert [seen.count(rung) / 2 for rung in (3, 2, 1)] == [
+        escalation = escalation.after(calm[:number])
+        assert escalation.wanted is EscalationStep.CALM
+        seen.append(escalation.level)
+    assert [seen.count(level) / 2 for level in (3, 2, 1)] == [
         pytest.approx(CALM_SECONDS, abs=1) for _ in range(3)
     ]
     assert seen[-1] is EscalationStep.CALM
@@ -176,20 +176,20 @@ def test_who_was_asked_has_time_until_there_is_none() -> None:
     ),
 )
 def test_nobody_of_higher_priority_goes_first(
-    rung: EscalationStep, jobs: list[tuple[int, int, float, bool]]
+    level: EscalationStep, jobs: list[tuple[int, int, float, bool]]
 ) -> None:
     holders = [
         holder(n, priority=p, held=held, unsaved_seconds=work, saves=saves)
         for n, (p, held, work, saves) in enumerate(jobs)
     ]
-    found = act(rung, *holders)
+    found = act(level, *holders)
     if found is None:
         return
     chosen = holders[found.job_id]
-    assert rung >= EscalationStep.SAVE
+    assert level >= EscalationStep.SAVE
     assert chosen.saves or found.at_once
     able = [
-        h for h in holders if h.held >= 0.02 * TOTAL and (h.saves or rung is EscalationStep.STOP)
+        h for h in holders if h.held >= 0.02 * TOTAL and (h.saves or level is EscalationStep.STOP)
     ]
     assert chosen.priority == min(h.priority for h in able)
 
@@ -230,7 +230,7 @@ def now(outlook: GpuOutlook, *jobs: GpuJob, strangers: bool = False) -> GpuMemor
 
 
 @pytest.mark.parametrize(
-    ("found", "rung"),
+    ("found", "level"),
     [
         (look(), EscalationStep.CALM),
         (look(scarce=119, gone=200), EscalationStep.WAIT),
@@ -241,8 +241,8 @@ def now(outlook: GpuOutlook, *jobs: GpuJob, strangers: bool = False) -> GpuMemor
         (look(scarce=4, gone=9, free=30), EscalationStep.STOP),
     ],
 )
-def test_the_rung_on_a_gpu_is_how_soon_it_is_gone(found: GpuOutlook, rung: EscalationStep) -> None:
-    assert first_rung(found) is rung
+def test_the_rung_on_a_gpu_is_how_soon_it_is_gone(found: GpuOutlook, level: EscalationStep) -> None:
+    assert first_level(found) is level
 
 
 SOON, AT_ONCE = look(scarce=30, gone=60), look(scarce=2, gone=5)

@@ -1,4 +1,6 @@
-"""Starts a fork server, and asks it for supervisors (`supervisor/preloaded` is its other side)."""
+"""Starts a fork server, and asks it for supervisors (`supervisor/preloaded` is the code inside the
+fork server).
+"""
 
 from __future__ import annotations
 
@@ -185,8 +187,9 @@ class ForkServer:
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
     def _cut_off(self, otherwise: str) -> NoServer:
-        """Return the exception for a broken connection to the fork server. Its message says how
-        the server ended, or `otherwise` if this is unknown.
+        """Return the exception for a broken connection to the fork server.
+
+        Its message says how the server ended; if that is unknown, it is `otherwise`.
         """
         try:
             status = self._process.wait(0.5)
@@ -268,8 +271,8 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
-    """Return the reason why the attempt must not be forked from a fork server; None if it may
-    be forked.
+    """Return the reason why the attempt must start without a fork server; None if it may be forked
+    from one.
     """
     if spec.engine == "script":
         return "its program comes from the user"

@@ -1,10 +1,9 @@
-"""Keeps all fork servers of the daemon, and chooses one for each attempt. An attempt without a
-server starts normally (cold).
+"""Keeps all fork servers of the daemon, and chooses one for each attempt. An attempt without a fork
+server starts "cold": it imports torch itself.
 
-A server is made only after the first attempt that could have used it has done a step. So the
-imports of the server take no processor time from an attempt that is starting. After any
-error of a server, the server is ended and the attempt starts as without a server. Another
-server is made after the next cold start.
+A fork server is made only after the first attempt that could have used it has done a step. So its
+imports take no processor time from an attempt that is starting. After any error of a fork server,
+it is ended, and the attempt starts cold. Another one is made after the next cold start.
 """
 
 from __future__ import annotations

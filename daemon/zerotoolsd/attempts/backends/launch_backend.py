@@ -31,12 +31,14 @@ _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchBackend:
-    """The way in which supervisors are started. `program` is the path of systemd-run; with
-    None, they are children of the daemon.
+    """The way in which supervisors are started.
 
-    `of_user` is True if the systemd instance of the user is used. `seconds` is the timeout
-    of systemd-run, which can take a second on a machine under load. `may_be_child` is True
-    if a child is started when systemd fails. `why` completes "supervisors are ...".
+    Attributes:
+        program: the path of systemd-run; None: supervisors are children of the daemon.
+        of_user: the systemd instance of the user is used.
+        seconds: the timeout of systemd-run, which can take a second on a machine under load.
+        may_be_child: a child is started if systemd fails.
+        why: the reason, as the end of a sentence that begins "supervisors are ...".
     """
 
     program: str | None

@@ -1,8 +1,9 @@
 """Starts a supervisor as a transient systemd service, with `systemd-run`.
 
-The service shares nothing with the daemon's unit: not its sandbox, its cgroup or its end. It is
-named after the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the start of the token,
-because two daemons may each have a job 7). So systemd itself refuses a second one.
+The service shares neither sandbox nor cgroup with the daemon's unit, and does not end with it. Its
+name contains the job, the attempt, and the start of the token, because two daemons may each have a
+job 7: `zerotools-job-7-2-3f9c01aa.service`. So systemd itself refuses a second service for the
+attempt.
 
     daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
     systemd       starts the supervisor, and waits for its READY=1 (Type=notify)
@@ -10,7 +11,8 @@ because two daemons may each have a job 7). So systemd itself refuses a second o
     systemd-run   ends with 0: run.json exists. With another status: the service did not start,
                   or another one of this name exists
 
-`systemd-run` may be killed at any moment: the run directory has the status of the attempt.
+`systemd-run` may be killed at any moment, because the run directory shows the status of the
+attempt.
 
 Sources: systemd-run(1), systemd.service(5), systemd.kill(5), systemd.resource-control(5).
 """
@@ -101,8 +103,8 @@ def unit_command(
 ) -> tuple[str, ...]:
     """Return the `systemd-run` command that starts the supervisor of a prepared attempt.
 
-    The supervisor runs as `user`, or as the user of the daemon. Of the job, the command
-    contains only the run directory, because every user can read the properties of a unit.
+    The supervisor runs as `user`, or as the user of the daemon. The command contains nothing of the
+    job except the run directory, because every user can read the properties of a unit.
     """
     run_dir = Path(attempt.run_dir)
     command = supervisor_command(run_dir)
@@ -141,10 +143,10 @@ def _properties(
 def _of(user: JobUser) -> Iterator[tuple[str, str]]:
     """Yield the properties (name, value) of the systemd unit for a job of another user.
 
-    systemd switches to the user and lets the user manage the unit's control group. The
+    systemd switches to that user, and lets the user manage the unit's control group. The
     administrator's limits are set on the unit itself, where the user cannot change them. The
-    supervisor opens the log itself, because systemd would open it as root and follow a link
-    that the user has made.
+    supervisor opens the log itself: systemd would open it as root, and follow a link that the user
+    has made.
     """
     account = user.account
     yield "User", str(account.uid)

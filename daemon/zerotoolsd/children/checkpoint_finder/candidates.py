@@ -1,12 +1,12 @@
 """Finds possible checkpoints in a directory, and takes their fingerprints.
 
-A file that is numbered by its step is one checkpoint, whatever is next to it. Several files are one
-checkpoint if their names show it: an index, `model-00001-of-00002`, one file per rank, or a name
-that loaders of a directory expect, such as `model.safetensors`. Else each file is one.
+A file that is numbered by its step is one checkpoint, whatever other files are in the directory.
+Several files are one checkpoint if their names show it: an index, `model-00001-of-00002`, one file
+per rank, or a name that loaders of a directory expect, such as `model.safetensors`. In all other
+cases each file is one checkpoint.
 
-An entry next to checkpoints that is not the state of the whole run is marked `beside`: the
-optimizer in a separate file, the best model next to the newest one, an export next to directories
-of steps.
+Some entries do not have the state of the whole run: the optimizer in a separate file, the best
+model, an export. If they are next to checkpoints that do, they are marked `beside`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 class Candidate:
     """A possible checkpoint: a file or directory, as it is now.
 
-    `changed` is when its newest file was last written, in nanoseconds. `number` is the last number
-    in its name, if that may be its step. `others` are names of files in the directory that are
-    separate checkpoints. `beside` is True if it is used only without other candidates.
+    Attributes:
+        changed: when its newest file was last written, in nanoseconds.
+        number: the last number in its name, if that may be its step.
+        others: names of files in the directory that are separate checkpoints.
+        beside: it is used only if there are no other candidates.
     """
 
     path: Path
@@ -78,13 +80,13 @@ class Candidate:
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """Return the possible checkpoints in `directory`; `directory` itself if it contains none
-    and may be one itself.
+    """Return the possible checkpoints in `directory`. If there are none, and the directory itself
+    may be a checkpoint, return the directory.
 
     The list is empty if the directory does not exist.
 
-    Raises BadRequest if the directory cannot be listed, and OSError for an error of the disk
-    or the file server that may pass.
+    Raises BadRequest if the directory cannot be listed, and OSError for an error of the disk or the
+    file server that may pass.
     """
     try:
         if not directory.is_dir():
@@ -141,10 +143,10 @@ def _stem(name: str) -> str:
 
 
 def _separate(files: Collection[str]) -> list[str]:
-    """Return the files that are one checkpoint each, if any is numbered.
+    """Return the files that are one checkpoint each, if any file is numbered by its step.
 
-    These are the numbered ones, and the file that a program always rewrites, such as `last.ckpt`.
-    `best.pt` may be an old one.
+    These are the numbered files, and a file that the program rewrites at every save, such as
+    `last.ckpt`. `best.pt` may be an old checkpoint.
     """
     numbered = [name for name in files if is_numbered(name)]
     newest = [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]

@@ -42,9 +42,13 @@ slow."""
 class CheckpointSearch:
     """The search for checkpoints of one attempt.
 
-    `settings`: `checkpoint_dir`, or None; `before`, a file with the contents before the job's first
-    attempt; `told`, the newest checkpoint of each earlier attempt, newest first; `reported`, those
-    that the program reported itself; `given`, the start if the job has no checkpoint of its own.
+    `settings` has these keys:
+
+        checkpoint_dir: the directory to search, or None.
+        before: a file with the contents that the directory had before the job's first attempt.
+        told: the newest checkpoint of each earlier attempt, the newest first.
+        reported: the checkpoints that the program itself reported.
+        given: the checkpoint to start from if the job has none of its own.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -94,14 +98,17 @@ class CheckpointSearch:
         return without_beside(list(own))
 
     def choose(self) -> dict[str, Any]:
-        """Return the job's newest complete checkpoint. No process of the job runs during this call.
+        """Return the newest complete checkpoint of the job. No process of the job runs during this
+        call.
 
-        Checkpoints that the program itself reported come first, in any layout; found ones are used
-        if none of these is complete. A directory that a crash left incomplete is skipped, and the
-        program starts anew. This differs for checkpoints that the ranks had reported, or an earlier
-        search had found complete: if none of these is complete any more, the job does not start
-        again. Raises OSError for a transient error of the disk or the file server; then the result
-        is unknown.
+        Checkpoints that the program itself reported come first, in any layout. If none of these is
+        complete, checkpoints that the search found are used. A directory that a crash left
+        incomplete is skipped; without any checkpoint the program starts from the beginning. But if
+        the ranks had reported checkpoints, or an earlier search had found complete ones, and none
+        of these is complete any more, the job does not start again.
+
+        Raises OSError for a transient error of the disk or the file server; then the result is
+        unknown.
         """
         passed_over: list[dict[str, str]] = []
         reported, found = self._candidates(passed_over)
@@ -143,8 +150,8 @@ class CheckpointSearch:
         """Yield checkpoints that have become complete, the oldest first.
 
         Nothing is yielded for a program that reports its checkpoints itself, and during errors of
-        the disk or the file server. A checkpoint that grows is judged when two scans found it
-        equal. `at_rest` is True if no process writes any more.
+        the disk or the file server. A checkpoint that is still growing is checked only after two
+        scans found it unchanged. `at_rest` is True if no process writes any more.
         """
         if self._reported:
             return
@@ -193,7 +200,9 @@ def _fault(found: Candidate, is_told: bool) -> str | None:
 
 
 def _real(path: Path) -> str:
-    """Return `path` with links resolved: program and job may know it by different names."""
+    """Return `path` with symbolic links resolved, because the program and the job may use different
+    paths for one file.
+    """
     return os.path.realpath(path)
 
 

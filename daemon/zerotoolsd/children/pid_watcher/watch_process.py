@@ -1,9 +1,10 @@
 """Watches a process that a user started by hand, until it ends.
 
-This process does not own it: a cancel, or the end of this process or of the supervisor, does not
-affect it. Only the job's time limit ends it: SIGTERM for the program, as for other jobs, and
-SIGKILL for all processes below it shortly before the grace period is over. The exit status is 0 if
-the watched process ended with 0 or is not watched any more. Else it is 1, with a sentence.
+This process is not the parent of the watched process. So a cancel, or the end of this process or of
+the supervisor, does not affect the watched process. Only the job's time limit ends it: SIGTERM for
+the program, as for other jobs, and SIGKILL for all processes below it shortly before the grace
+period is over. The exit status is 0 if the watched process ended with 0 or is not watched any more.
+Otherwise it is 1, and a sentence is printed.
 """
 
 from __future__ import annotations
