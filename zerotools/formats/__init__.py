@@ -80,19 +80,23 @@ def read(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """Read the checkpoint at `path`, of any format. It must contain exactly one model, or
-    `section` must select one.
+    """Read the checkpoint at `path`, of any format. It must contain exactly one model, or `section`
+    must select one.
 
-    If `path` is the file `best` or `latest` of a job's output directory, the checkpoint that it
-    names is read. `tag` selects a tag of a DeepSpeed save directory. `layout` is a file of rules
-    for how tensor-parallel ranks share the weights, for checkpoints that do not record it.
-    `section` selects one of several models in a DCP.
+    If `path` is the file `best` or `latest` of a job's output directory, the checkpoint that this
+    file names is read.
+
+    Args:
+        tag: selects a tag of a DeepSpeed save directory.
+        layout: a file of rules for how tensor-parallel ranks share the weights, for checkpoints
+            that do not record it.
+        section: selects one of several models in a DCP.
 
     Raises:
         BadRequest: `path` does not exist, it has no such tag or section, or it has several models
             and none is selected.
         BadFile: it is not a checkpoint, or is damaged or unfinished.
-        Unsupported: its format is not read.
+        Unsupported: zerotools does not read this format.
     """
     checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
     require_model(checkpoint)

@@ -56,13 +56,15 @@ class ReadOptions(_Options):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions(_Options):
-    """The options of a writer, by their names on the command line.
+    """The options of a writer, under their names on the command line.
 
-    `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are the settings of
-    the DeepSpeed run that resumes. `style` selects the program that a DCP gets its names from.
-    `max_shard_bytes` is the size of the largest file of weights. `expert_parallel` is the number of
-    ranks that will share the experts of a layer. `remark` is a sentence on the weights, for formats
-    that can store one.
+    Attributes:
+        stage, sub_group_size, round_robin, ds_config: the settings of the DeepSpeed run that
+            resumes. `ds_config` is the parsed tree.
+        style: the program that a DCP gets its names from.
+        max_shard_bytes: the size of the largest file of weights.
+        expert_parallel: the number of ranks that will share the experts of a layer.
+        remark: a sentence on the weights, for formats that can store one.
     """
 
     world_size: int | None = None

@@ -22,8 +22,12 @@ _LEVELS_ABOVE = 4
 class RunCheckpoint:
     """One checkpoint of a run.
 
-    `name` is its name in the run's directory, `step` the step in the name, `format` the name of its
-    format, `fault` the reason why it cannot be read. `models` are the models in it.
+    Attributes:
+        name: its name in the run's directory.
+        step: the step in the name.
+        format: the name of its format.
+        fault: the reason why it cannot be read.
+        models: the models in it.
     """
 
     name: str

@@ -50,8 +50,10 @@ class RunEntry:
 class ProgramRun:
     """A run that a known program saved in the directory `path`.
 
-    `entries` are its checkpoints, oldest first; all of them are in `place`, a directory below
-    `path`. `others` are directories with checkpoints of other models of the run.
+    Attributes:
+        entries: its checkpoints, oldest first.
+        place: the directory below `path` that contains all of them.
+        others: directories with checkpoints of other models of the run.
     """
 
     layout: RunLayout

@@ -1,6 +1,6 @@
 """The run directories of all known programs, the more common programs first.
 
-Sources, each the writer itself:
+Sources, in each case the code that writes the directory:
 
 verl           verl/utils/checkpoint/fsdp_checkpoint_manager.py, verl/trainer/ppo/ray_trainer.py
 NeMo-RL        nemo_rl/utils/checkpoint.py
@@ -40,19 +40,23 @@ class Tracker:
 class RunLayout:
     """How the training program `program` arranges the directory of a run.
 
-    `numbered` is the pattern of its checkpoints' names. They are directories, or files if `files`
-    is True. The groups `step` and `last` in the pattern show which checkpoint is newer. `places`
-    are the directories that may contain the checkpoints, as patterns for each part of the path; the
-    first one with a checkpoint is used. A checkpoint may contain several `models`, and the first
-    one is read. `inside` are the paths that the model may have in it; the first one that is a
-    checkpoint is used.
+    A directory belongs to the program if one of its newest checkpoints contains a name that `holds`
+    matches, and the directory itself contains a name that `beside` matches. A pattern that is None
+    is no condition.
 
-    A directory belongs to the program if two conditions are true (a pattern that is None is no
-    condition): one of its newest checkpoints contains a name that `holds` matches, and the
-    directory itself contains a name that `beside` matches. A finished checkpoint contains the file
-    `written_last`, and there is no file with its name and `unfinished_suffix` next to it.
-    `wraps_models` means that tensor names begin with the name of the attribute that holds the
-    model.
+    Attributes:
+        numbered: the pattern of its checkpoints' names. The groups `step` and `last` in it show
+            which checkpoint is newer.
+        files: its checkpoints are files. If false, they are directories.
+        places: the directories that may contain the checkpoints, as patterns for each part of the
+            path. The first one with a checkpoint is used.
+        models: the models that a checkpoint may contain. The first one is read.
+        inside: the paths that the model may have in a checkpoint. The first one that is a
+            checkpoint is used.
+        written_last: a file that a finished checkpoint contains.
+        unfinished_suffix: a file with the checkpoint's name and this suffix is next to it until it
+            is finished.
+        wraps_models: tensor names begin with the name of the attribute that holds the model.
     """
 
     program: str

@@ -1,7 +1,8 @@
 """Identify torch's optimizers by their param groups: class, options and parameter numbers.
 
-An optimizer numbers its parameters in the order of its groups. A number does not determine a name:
-layers of a model have equal shapes, and programs list them in different orders.
+An optimizer numbers its parameters in the order of its groups. The name of a parameter cannot be
+found from its number: layers of a model have equal shapes, and programs list them in different
+orders.
 
 The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
 """

@@ -22,8 +22,8 @@ from zerotoolsd.dispatch.low_memory_actions import (
     next_act,
     next_on,
     reserve_of,
-    wanted_on,
     wanted_level,
+    wanted_on,
     why_asked,
     why_scarce,
 )

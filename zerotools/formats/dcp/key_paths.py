@@ -1,10 +1,11 @@
 """The path of each value of a DCP in the saved state dict.
 
-planner_data records it, `("app", "model", "net.0.weight")` for `app.model.net.0.weight`, unless the
-state dict was already flat: then a path is the flat key alone. A flat `optim.net.0.weight.exp_avg`
-may be in a section `optim` that the program wrote into its keys, or may be a weight of a submodule
-with that name. It is split only if the keys prove that `optim` is a section: it contains the param
-groups of an optimizer, or states of names that other keys have.
+planner_data records the path: `("app", "model", "net.0.weight")` for the flat key
+`app.model.net.0.weight`. If the state dict was already flat when it was saved, the recorded path is
+only the flat key. Then the parts of the path are unknown: in `optim.net.0.weight.exp_avg`, `optim`
+may be a section that the program put in front of its keys, or a submodule with a weight of that
+name. It is taken for a section only if the keys prove it: `optim` contains the param groups of an
+optimizer, or states of names that other keys have.
 """
 
 from __future__ import annotations

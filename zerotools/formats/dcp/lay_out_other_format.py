@@ -1,9 +1,10 @@
-"""Lay out a DCP from a checkpoint of another format, with the names of the program that resumes it.
+"""Lay out a DCP from a checkpoint of another format, with the names of the program that resumes
+from it.
 
-FSDP2 holds the masters and casts them when it computes: `param` keeps its dtype, and there is no
+FSDP2 holds the masters and casts them when it computes. So `param` keeps its dtype, and there is no
 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
-has a tied weight under each of its names, and loading needs each of them; the names share its
-bytes.
+has a tied weight under each of its names, and loading needs all of them; the names share one copy
+of the bytes.
 """
 
 from __future__ import annotations

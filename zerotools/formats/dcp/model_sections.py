@@ -1,10 +1,12 @@
 """Find the models in a DCP, and choose one of them.
 
-The state dict of a model is flat, so its names are the last parts of paths. The part before them is
-a section: `("app", "model")`. Tensors at the top level are the section `.`; a bare state dict is
-this section. An optimizer shows which section is a model: its state has the same names or, with
-numbers, the same shapes. If this is not enough, the section with a common name such as `model` is
-taken. If two remain, the user is asked.
+The state dict of a model is flat, so the names of its weights are the last parts of paths. The part
+before them is a section, such as `("app", "model")`. Tensors at the top level belong to the section
+`.`; if only the state dict of a model was saved, this is the only section.
+
+An optimizer shows which section is a model: its state has the same names, or, if it uses numbers,
+the same shapes. If this does not decide, the section with a common name such as `model` is taken.
+If two remain, the user is asked.
 """
 
 from __future__ import annotations
@@ -73,9 +75,12 @@ class Section:
 class Sections:
     """All sections of a checkpoint.
 
-    Each section in `models` may be a model; the sections in `others` hold tensors of the run.
-    `owners` lists, for each optimizer in `optimizers`, the models that it may train, because they
-    contain its parameters.
+    Attributes:
+        models: the sections that may each be a model.
+        others: the sections that hold tensors of the run.
+        optimizers: the optimizers of the checkpoint.
+        owners: for each optimizer, the models that it may train, because they contain its
+            parameters.
     """
 
     models: tuple[Section, ...]
@@ -154,7 +159,7 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 def _whole_models(models: list[Section]) -> list[Section]:
     """Return the models. A dict inside a section with a model's name is a part of this model,
-    unless it holds a copy such as an EMA.
+    unless it holds a copy of the model such as an EMA.
     """
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}

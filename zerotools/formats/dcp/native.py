@@ -14,15 +14,18 @@ from zerotools.runs.job_record import JobRecord
 class DcpNative:
     """Values that the DCP reader stores for the DCP writer.
 
-    `flat_keys` maps each tensor's key to its flat key in the DCP. `paths` maps flat keys to
-    paths in the saved state dict (planner_data); None if paths are not recorded. `order` lists all
-    flat keys in the saved order. `blobs` are the values that are not tensors, keyed by flat key.
-    `tied` maps a flat key to an earlier flat key with the same bytes. `attributes` are the
-    attributes in `.metadata` that torch's class does not have. `optimizers` are the flat key
-    prefixes of the optimizers that train the model, and `numbered` maps the numbers that an
-    optimizer uses for parameters to their names. If the checkpoint has several directories,
-    `directories` lists the flat keys in each. `job` is the record of the zerotools job that saved
-    the checkpoint.
+    Attributes:
+        flat_keys: key of each tensor -> its flat key in the DCP.
+        paths: flat key -> path in the saved state dict (planner_data); None if paths are not
+            recorded.
+        order: all flat keys in the saved order.
+        blobs: flat key -> value, for the values that are not tensors.
+        tied: flat key -> an earlier flat key with the same bytes.
+        attributes: the attributes in `.metadata` that torch's class does not have.
+        optimizers: the flat key prefixes of the optimizers that train the model.
+        numbered: the number that an optimizer uses for a parameter -> the name of the parameter.
+        directories: the flat keys in each directory, if the checkpoint has several.
+        job: the record of the zerotools job that saved the checkpoint.
     """
 
     flat_keys: Mapping[Key, str] = field(default_factory=dict)

@@ -209,11 +209,11 @@ def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard
     """Return, for each rank, the shards that torch would save on this rank, in the order of
     `values`.
 
-    FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, the last
-    ranks fewer. Ranks past the end get an empty chunk at row n, which DCP saves too (once). A value
-    that every rank holds whole is saved by the rank with the fewest bytes so far; a shard counts
-    with the size of its whole tensor (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py
-    `tensor_storage_size`).
+    FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, and the last
+    ranks fewer. Ranks that get no row have an empty chunk at row n, which DCP saves too (once). A
+    value that every rank holds completely is saved by the rank with the fewest bytes so far. For
+    this sum, a shard counts with the size of its whole tensor
+    (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py `tensor_storage_size`).
     """
     planned = [0] * ranks
     mine: list[dict[int, RankShard]] = [{} for _ in range(ranks)]

@@ -49,7 +49,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     Raises:
         BadRequest: the directory or the section does not exist.
         BadFile: it holds no finished DCP checkpoint, or a damaged one.
-        Unsupported: items that cannot be addressed, or of an unknown dtype.
+        Unsupported: the positions of items cannot be found, or an item has an unknown dtype.
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")

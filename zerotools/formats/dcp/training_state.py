@@ -239,8 +239,8 @@ def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a hashable stand-in for an option, so that equal plain values of one type, or equal
-    tuples of them, have equal stand-ins.
+    """Return a hashable value that stands for the value of an option. Equal plain values of one
+    type, or equal tuples of them, get equal results.
 
     Any other value is equal only to itself, because a comparison could run forever on a crafted
     file.

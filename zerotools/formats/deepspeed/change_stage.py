@@ -1,7 +1,8 @@
-"""Convert a logical state to the optimizer files of another stage, or from BF16_Optimizer.
+"""Convert a logical state to the optimizer files of another ZeRO stage, or from BF16_Optimizer.
 
-Stages 1 and 2 write the same files, except for the frozen parameters that stage 2 lists. Stage 3
-has partitions of frozen parameters and no weights; so weights are left out, or cast from masters.
+Stages 1 and 2 write the same files, except for the frozen parameters that stage 2 lists. The files
+of stage 3 have partitions of frozen parameters, and no weights. So weights are left out in the
+conversion to stage 3, and cast from the masters in the other direction.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
 `_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.

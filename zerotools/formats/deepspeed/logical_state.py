@@ -1,10 +1,12 @@
 """The logical state: a ZeRO checkpoint of one model-parallel rank without its partitioning.
 
-It has the trees of the two kinds of file, the param groups with their parameters in the optimizer's
-order, and for each part of a group the dtypes of its buffers and its other state. It is read from
-DeepSpeed's files (`logical_state_of`), or made from another format (`logical_state_from` in
-`writing/lay_out_other_format.py`). `change_stage` converts it to another stage, and the writers
-partition it for any world size.
+It consists of the trees of the model file and the optimizer file, and of the param groups. Each
+group lists its parameters in the optimizer's order. For each part of a group, the state has the
+dtypes of its buffers and its other optimizer state.
+
+It is read from DeepSpeed's files (`logical_state_of`), or made from another format
+(`logical_state_from` in `writing/lay_out_other_format.py`). `change_stage` converts it to another
+stage, and the writers partition it for any world size.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ class StatePart:
     """Some parameters of a param group, with the optimizer state that DeepSpeed stored for them
     together.
 
-    `dtypes` has the dtype of the flat buffer of each role, masters (`param`) first. `state` is the
-    optimizer's state for this part, in the order of its keys; the writer replaces the partitions in
-    it. It is None if the optimizer never made a step. `scalars` are the single numbers such as
-    `step`. Two parts can be joined only if their `scalars` are equal.
+    Attributes:
+        dtypes: role -> dtype of its flat buffer, with the masters (`param`) first.
+        state: the optimizer's state for this part, in the order of its keys. The writer replaces
+            the partitions in it. None if the optimizer never made a step.
+        scalars: the single numbers such as `step`. Two parts can be joined only if their `scalars`
+            are equal.
     """
 
     where: str
@@ -57,11 +61,14 @@ class StatePart:
 class LogicalGroup:
     """A param group that is not partitioned over ranks.
 
-    `shapes` maps parameter names to shapes, in the optimizer's order; `parts` are in the same
-    order. `options` are the options in torch's param group (`lr`, ...), without `params`. In a
-    group of experts, `shapes` has the names that the files use, and `experts` maps these, for each
-    expert-parallel rank, to the names over all ranks; `parts` then belong to all of these ranks.
-    `is_stacked` marks AutoEP's experts, with shapes over all ranks.
+    Attributes:
+        shapes: parameter name -> shape, in the optimizer's order. In a group of experts, the names
+            are those in the files.
+        parts: the parts of the group, in the same order.
+        options: the options in torch's param group (`lr`, ...), without `params`.
+        experts: in a group of experts, for each expert-parallel rank: name in `shapes` -> name over
+            all ranks. `parts` then belong to all of these ranks.
+        is_stacked: the group has AutoEP's experts, with shapes over all ranks.
     """
 
     shapes: Shapes

@@ -224,9 +224,12 @@ def fitting_groups(
 class MegatronNative:
     """Values that the Megatron reader stores for `training_of`.
 
-    `optimizers` are the optimizer trees, the dense one before that of the experts. `file` holds
-    those of their numbers that are tensors. `unread` describes the state that is left out, and why;
-    empty: no state is left out. `groups` reads param groups that list their parameters.
+    Attributes:
+        optimizers: the optimizer trees. The dense one comes before that of the experts.
+        file: the file with those numbers in the trees that are tensors.
+        unread: a description of the state that is left out, and the reason; empty if no state is
+            left out.
+        groups: reads param groups that list their parameters.
     """
 
     facts: MegatronFacts

@@ -2,7 +2,7 @@
 
 The tree is that of a Flax module's variables in a `TrainState`, which MaxText saves too: a weight
 `decoder.norm.scale` is at `params.params.decoder.norm.scale`. Arrays are `plain_arrays`, because
-the place of each element is known before anything is written.
+the position of each element must be known before anything is written.
 """
 
 from __future__ import annotations

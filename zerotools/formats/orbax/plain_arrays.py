@@ -1,12 +1,14 @@
 """Arrays of zarr 2 without compression, as directories of files: `.zarray`, and a file per chunk.
 
-    params.params.w/.zarray    type, shape, and shape of a chunk
+    params.params.w/.zarray    dtype, shape, and shape of a chunk
     params.params.w/1.0        the elements of the chunk with index (1, 0), row-major
 
-Every element has a place in a file, so such arrays are read and written like other formats, without
-TensorStore. All chunk files have the same size: elements of an edge chunk that lie outside the
-array are zero. Source: zarr's specification, version 2; TensorStore's driver `zarr`, for names of
-types that numpy does not have.
+The position of every element in a file is known, so such arrays are read and written like other
+formats, without TensorStore. All chunk files have the same size: elements of an edge chunk that lie
+outside the array are zero.
+
+Source: zarr's specification, version 2; TensorStore's driver `zarr`, for names of dtypes that numpy
+does not have.
 """
 
 from __future__ import annotations
@@ -134,8 +136,10 @@ def cut_in_chunks(name: str, tensor: Tensor, most_bytes: int) -> PlainArray:
 
 
 def read_plain_array(directory: Path, name: str) -> PlainArray | None:
-    """Return the array `name` in the item at `directory`; None if its elements have no place in
-    files, because it is compressed or stored in another order, or if `.zarray` is not readable.
+    """Return the array `name` in the item at `directory`.
+
+    Return None if its elements cannot be addressed in files, because it is compressed or stored in
+    another order, or if `.zarray` is not readable.
     """
     try:
         tree = read_json(directory / name / METADATA, _MOST_BYTES)

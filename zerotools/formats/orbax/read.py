@@ -39,7 +39,7 @@ def read(directory: Path, format_name: str) -> Checkpoint:
     Raises:
         BadRequest: TensorStore is needed and is not installed.
         BadFile: the description of the tree or of an array is damaged.
-        Unsupported: an array has a type that zerotools does not know; or it needs TensorStore, and
+        Unsupported: an array has a dtype that zerotools does not know; or it needs TensorStore, and
             the item is in an object store.
     """
     tree = read_tree(directory)

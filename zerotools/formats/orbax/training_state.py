@@ -1,4 +1,6 @@
-"""The training state of an Orbax checkpoint: the counters of optax, and the weights it updates."""
+"""The training state of an Orbax checkpoint: the step counters of optax, and the weights that optax
+updates.
+"""
 
 from __future__ import annotations
 

@@ -34,9 +34,13 @@ class TreeValue:
 
 @dataclass(frozen=True, slots=True)
 class SavedTree:
-    """The tree of one item. `arrays` are stored as zarr of version `zarr`; `others` are strings and
-    values of other types. With `has_all_chunks`, every chunk of every array was written; otherwise
-    chunks that have only the fill value were left out.
+    """The tree of one item.
+
+    Attributes:
+        arrays: the arrays, stored as zarr of version `zarr`.
+        others: strings and values of other types.
+        has_all_chunks: every chunk of every array was written. Otherwise chunks that have only the
+            fill value were left out.
     """
 
     arrays: tuple[TreeValue, ...]

@@ -1,9 +1,9 @@
 """The tensor name and role of each array of a saved tree.
 
-Flax's `TrainState` has the trees `params` and `opt_state`. The weights of a module are in
-`params`, below a second `params` if the module's variables were saved as a whole. Optax keeps a
-copy of the tree of weights in each field of its state, so the path of an array of the state ends as
-the path of its weight::
+Flax's `TrainState` has the trees `params` and `opt_state`. The weights of a module are in `params`,
+or in a second `params` below it if the module's variables were saved as a whole. Each field of
+optax's state has a copy of the tree of weights. So the path of an array of the state ends with the
+path of its weight::
 
     params.params.decoder.norm.scale                   decoder.norm.scale
     opt_state.1.0.mu.params.decoder.norm.scale         decoder.norm.scale (exp_avg)

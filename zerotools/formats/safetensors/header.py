@@ -49,9 +49,11 @@ class HeaderEntry:
 class Header:
     """A checked header; the tensors are in the order of the file.
 
-    If the file has one rank's blocks, `starts` has the index in the whole tensor at which each
-    block begins; it is None if all tensors are whole. `unread` maps the tensors of unknown dtypes
-    to sentences that say why they are not read.
+    Attributes:
+        starts: if the file has the blocks of one rank: tensor name -> the index in the whole tensor
+            at which the block begins. None if all tensors are whole.
+        unread: tensor name -> a sentence that says why the tensor is not read, for tensors of
+            unknown dtypes.
     """
 
     entries: Mapping[str, HeaderEntry]

@@ -1,8 +1,8 @@
 """Choose the safetensors files of a path that hold the model.
 
-If a directory has `model.safetensors`, only this file is read, as in transformers. Else, an index
-lists the files. Else, all files are read. Numbered files must all exist, with or without an index:
-a number that is missing means that a weight is lost.
+If a directory has `model.safetensors`, only this file is read, as in transformers. Otherwise the
+files in the index are read; without an index, all files. Numbered files must all exist, with or
+without an index: a number that is missing means that a weight is lost.
 """
 
 from __future__ import annotations

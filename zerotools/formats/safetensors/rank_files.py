@@ -103,8 +103,8 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
 def problems_from_other_files(
     root: Path, last: str, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem for each tensor, or part of it, that the shards lack according to another
-    file: an index, NeMo's list of names or config.json.
+    """Yield a problem for each tensor, or part of a tensor, that is in none of the shards although
+    another file shows that it exists: an index, NeMo's list of names or config.json.
 
     The problem names the last shard (`last`) as its file. With such a problem nothing can be
     exported.
@@ -200,11 +200,13 @@ def _json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The pieces of a tensor that is split along one dimension.
+    """How a tensor is split along one dimension.
 
-    `pieces` is their number, `first` and `last` are the sizes of the first and the last piece along
-    the dimension, and `end` is the index after the last piece. `has_hole` means that a piece
-    between them is missing.
+    Attributes:
+        pieces: the number of parts that were found.
+        first, last: the sizes of the first and the last part along the dimension.
+        end: the index after the last part.
+        has_hole: a part between them is missing.
     """
 
     pieces: int

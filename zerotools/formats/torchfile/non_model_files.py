@@ -1,8 +1,9 @@
-"""Recognise torch.save files that hold no whole model, and raise an error that says what they hold.
+"""Recognise torch.save files that hold no complete model, and raise an error that says what they
+hold.
 
 Such a file has one rank's part of another program's checkpoint, or state that runs save next to
-weights. It is recognised by its content, because names vary. If it has its original name, its own
-format reads it.
+weights. It is recognised by its content, because names vary. A file that still has its original
+name never gets here, because its own format reads it.
 
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
 deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
@@ -96,7 +97,7 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
     elements.
 
     Raises:
-        Unsupported: they are; the message says what shows it.
+        Unsupported: the weights are of this kind; the message names the evidence.
     """
     flat = next((name for name in weights if _FLAT_PARAM.fullmatch(name)), None)
     if flat is not None:

@@ -1,10 +1,13 @@
 """The part of a tensor in one torch file: a whole tensor, FSDP2's DTensor, FSDP1's ShardedTensor.
 
-A DTensor is a local tensor, and the splits of the whole tensor over a device mesh. A dimension of
-`n` elements over `w` ranks is split as in torch.chunk: ceil(n / w) each, until all are used. If
-several mesh dimensions split the same tensor dimension, they do so one after the other: the first
-mesh dimension first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
-parallelism does: it splits the part of a tensor rank, and its mesh dimension is the first.
+A DTensor consists of a local tensor, and of the way in which the whole tensor is split over a
+device mesh. A dimension of `n` elements over `w` ranks is split as in torch.chunk: each rank gets
+ceil(n / w) elements, until all are used.
+
+Several mesh dimensions may split the same tensor dimension, one after the other. The first mesh
+dimension splits first, unless `_StridedShard` or `shard_order` gives another order. They do so for
+FSDP2 over tensor parallelism: FSDP2 splits the part that a tensor-parallel rank has, although its
+mesh dimension is the first.
 
 Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
 torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
@@ -142,7 +145,7 @@ def _cuts(
         cut = _cut_of(placements[number], dimensions)
         if cut is not None:
             before = cuts.setdefault(cut.dimension, [])
-            before.insert(_turn(cut.split_factor, [sizes[n] for n in before]), number)
+            before.insert(_splits_before(cut.split_factor, [sizes[n] for n in before]), number)
     for dim, numbers in _said_order(spec):
         if set(numbers) == {*cuts.get(dim, ())}:
             cuts[dim] = numbers
@@ -160,18 +163,20 @@ class _Placement(NamedTuple):
     split_factor: int
 
 
-def _turn(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return how many of the splits, into `sizes` parts each, come first, so that the tensor then
+def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
+    """Return how many of the splits come before one with `split_factor`.
+
+    `sizes` has the number of parts of each split. After the returned number of splits, the tensor
     has `split_factor` parts.
     """
-    turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
-    if turn is None:
+    before = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
+    if before is None:
         raise Unsupported(
             f"a DTensor with placement _StridedShard after {split_factor} parts, but its mesh "
             f"cuts into {' x '.join(map(str, sizes)) or 1}: a rank has more than one block; save "
             "with DCP"
         )
-    return turn
+    return before
 
 
 def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
@@ -228,10 +233,12 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of shape `shape`, and those of its blocks that one file holds.
+    """A tensor of shape `shape`, and the blocks of it that one file holds.
 
-    `kind` is WHOLE for a plain tensor. `rank` is the rank that saved the file, and `ranks` the
-    number of ranks; both are None if the value does not record them.
+    Attributes:
+        kind: WHOLE for a plain tensor.
+        rank, ranks: the rank that saved the file, and the number of ranks; None if the value does
+            not record them.
     """
 
     dtype: DType
@@ -243,8 +250,7 @@ class PartialTensor:
 
 
 def object_attributes(value: Any, name: str) -> Mapping[str, Any]:
-    """Return the attributes of a pickled object of class `name`: those in its `__dict__` and in
-    its slots.
+    """Return the attributes of a pickled object of class `name`, from its `__dict__` and its slots.
 
     Raises:
         BadFile: the object is of another class.

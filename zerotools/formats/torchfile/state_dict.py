@@ -63,9 +63,9 @@ class FileContents:
 def sort_tensors(tree: Any) -> FileContents:
     """Sort the tensors of a saved tree into weights, optimizer state and the rest.
 
-    A dict is a state dict; nested dicts give dotted names. If weights are below a key such as
-    "model", only the tensors there are weights, and the tensors next to this key are other state. A
-    torch optimizer is recognised by its two keys, `state` and `param_groups`.
+    A nested dict is flattened to names with dots. If weights are below a key such as "model", only
+    the tensors there are weights, and the tensors next to this key are other state. A torch
+    optimizer is recognised by its two keys, `state` and `param_groups`.
 
     Raises:
         BadFile: the value is not a tree of tensors, or a damaged one.

@@ -1,8 +1,8 @@
 """The flat groups of one model-parallel rank, from its files: their layout and partitions.
 
-The trailing padding of saved masters at stages 1 and 2 is mostly cut, by rules that changed three
-times; so this module does not depend on how much was cut. The alignment A of a whole group is 2N
-since 0.5.2 and was N before.
+At stages 1 and 2, most of the padding at the end of the saved masters is cut off, by rules that
+changed three times. So this module does not depend on how much was cut. The alignment A of a whole
+group is 2N since 0.5.2 and was N before, for N ranks.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags v0.3.0 to v0.5.2.
 """
@@ -50,9 +50,10 @@ ALIGNMENT_FACTORS = (2, 1)
 class FlatGroup:
     """The flat buffer of a param group (stage 3: of a sub-group), over all ranks that share it.
 
-    `optim_states` are the optimizer files of these ranks; None for a missing file. For AutoEP's
-    experts, `blocks` maps each weight to the block of experts on these ranks, and `geometry` has
-    the shape of this block.
+    Attributes:
+        optim_states: the optimizer files of these ranks; None for a missing file.
+        blocks: for AutoEP's experts: weight -> the block of experts on these ranks.
+        geometry: the layout of the buffer. For AutoEP's experts, it has the shape of this block.
     """
 
     number: int
@@ -408,10 +409,10 @@ def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | Non
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     """Return the parameter names of a group in the optimizer's order.
 
-    Under `round_robin_gradients`, parameter i of a group goes to list i mod N, and the buffer is
-    one list after another. `param_shapes` is in this order. Only `ds_config` shows whether the
-    option was on. The names in `param_slice_mappings`, which stay in the optimizer's order, must
-    agree with it.
+    `param_shapes` lists them in the order of the flat buffer. Under `round_robin_gradients` the two
+    orders differ: parameter i of the group goes to list i mod N, and the buffer has one list after
+    another. Only `ds_config` shows whether the option was on. The names in `param_slice_mappings`,
+    which stay in the optimizer's order, must agree with it.
 
     Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`,
     `_create_param_mapping`, and the `param_padding` of `__init__`.

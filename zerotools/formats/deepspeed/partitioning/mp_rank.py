@@ -27,11 +27,14 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MpShard:
-    """The tensors of one model-parallel rank, in the shapes that they have on this rank.
+    """The tensors of one model-parallel rank, in the shapes that they have on this rank. If it is
+    the only rank, these are the model's shapes.
 
-    If it is the only rank, these are the model's shapes. `groups` is empty without ZeRO. `uncut`
-    are the weights and buffers that the files store without partitioning, by the names in the
-    files: those of the model file, of expert files, and of the layer files of all pipeline stages.
+    Attributes:
+        groups: the flat groups; empty without ZeRO.
+        uncut: the weights and buffers that the files store without partitioning, under the names in
+            the files. They come from the model file, expert files, and the layer files of all
+            pipeline stages.
     """
 
     model: ModelStates
@@ -52,10 +55,12 @@ def read_mp_rank(
 ) -> MpShard:
     """Return the tensors of one model-parallel rank, from its model files and optimizer files.
 
-    `models` is one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
-    if frozen parameters require them; a lost file is None. `whole` are the tensors that files store
-    without partitioning: those of `module`, of layer files and of expert files. `is_zero3` means
-    that frozen parameters are partitioned even if there are no optimizer files.
+    Args:
+        models: one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
+            if frozen parameters require them; a lost file is None.
+        whole: the tensors that files store without partitioning, from `module`, layer files and
+            expert files.
+        is_zero3: frozen parameters are partitioned even if there are no optimizer files.
 
     Raises:
         BadFile: the files contradict each other.

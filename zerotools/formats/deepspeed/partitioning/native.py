@@ -1,9 +1,9 @@
 """Values that the DeepSpeed reader stores in `Checkpoint.native` for the DeepSpeed writer.
 
-Also: the pairs of a master and the weight that is its cast, if the files have both. At stages 1 and
-2 and with BF16_Optimizer the masters are in flat buffers, and the weights in the model file, in
-layer files or in expert files. Stage 3 has only masters. A tied weight of a pipeline is paired if
-only one layer of the stage can hold it.
+This module also finds pairs: a master, and the weight that was cast from it. At stages 1 and 2 and
+with BF16_Optimizer the masters are in flat buffers, and the weights in the model file, in layer
+files or in expert files. Stage 3 has only masters. A tied weight of a pipeline is paired if only
+one layer of the stage can hold it.
 """
 
 from __future__ import annotations

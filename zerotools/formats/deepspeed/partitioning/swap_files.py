@@ -7,16 +7,18 @@ are written, DeepSpeed copies the swap files into the tag directory:
     offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
 
-The rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the last parameter;
-these numbers follow the order of the model's construction, and no list of parameters has them. But
-the tensors of the sub-group remain in the optimizer file, without elements. They have the file name
-as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All swap
-files are in fp32, whatever the dtype of the tensors without elements is. Those of a run with 16-bit
-masters are not read, because the dtype of its moments was never observed.
+The rank in the path is the global rank. 0 and 7 are DeepSpeed's numbers of the first and the last
+parameter. These numbers follow the order in which the model was built, and no file lists them. But
+the tensors of the sub-group are still in the optimizer file, without elements, and have the file
+name as an attribute, `ds_id`. torch saves such attributes.
 
-Versions: 0.13.0 is the first that saves them; up to 0.13.2 a file name has the numbers of all
-parameters. Before 0.18.0 ranks share one directory: the second rank that copies fails, and only a
-run of one rank has a whole checkpoint.
+Steps are in the optimizer file. All swap files are in fp32, whatever the dtype of the tensors
+without elements is. Swap files of a run with 16-bit masters are not read, because the dtype of its
+moments was never observed.
+
+Versions: 0.13.0 is the first that saves swap files; up to 0.13.2 a file name has the numbers of all
+parameters. Before 0.18.0 all ranks copy into one directory: the second rank fails, so only a run of
+one rank has a complete checkpoint.
 
 Source: DeepSpeed `runtime/zero/stage3.py` (`_create_fp32_partitions`), `runtime/engine.py`
 (`save_checkpoint`), `runtime/swap_tensor/optimizer_utils.py`; torch `_tensor.py`: `__reduce_ex__`.

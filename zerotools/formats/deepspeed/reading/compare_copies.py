@@ -1,10 +1,12 @@
-"""Compare tensors with their copies in files that are otherwise not read. The user must request
+"""Compare tensors with their copies in files that are otherwise not read, if the user requests
 this.
 
-At stage 3 every rank's model file has the buffers, and the first rank's are read. The same holds
-for single numbers of optimizer state, such as `step`. In a pipeline, a tied layer is in the flat
-buffers of every stage that uses it, partitioned differently, and the first stage's are read.
-(Copies on tensor-parallel ranks are chunks of one tensor.)
+- At stage 3 every rank's model file has the buffers, and normally only the first rank's are read.
+  The same is true for single numbers of optimizer state, such as `step`.
+- In a pipeline, a tied layer is in the flat buffers of every stage that uses it, partitioned
+  differently. Normally only the first stage's copy is read.
+
+Copies on tensor-parallel ranks are not compared here, because they are chunks of one tensor.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
 
 
 def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
-    """Yield pairs of the single numbers, such as `step`, of each param group: the first rank's and
-    that of each other rank that shares the group.
+    """Yield pairs of the single numbers, such as `step`, of each param group: the number of the
+    first rank, and the number of another rank that shares the group.
 
     Raises:
         BadFile: two ranks store different values of a number that is not a tensor.

@@ -1,10 +1,12 @@
 """Check that files are of the same save and have the right names, from the values recorded in them.
 
 All ranks of a save have the same optimizer step, param group options, loss scale and parameters.
-The optimizer counts each step that the model file counts and does not call skipped. In runs that
-began before DeepSpeed 0.14 it counts one step more, for the step that created its state, even if a
-later version continues the run. torch names the folder in an archive after the file that it writes,
-or `archive` if it writes to an open file.
+The step of the optimizer is the number of steps in the model file minus the skipped steps. In runs
+that began before DeepSpeed 0.14 it is one higher, because creating the optimizer's state counted as
+a step; this stays so even if a later version continues the run.
+
+The name of the folder inside a torch archive is checked too: torch names it after the file that it
+writes, or `archive` if it writes to an open file.
 
 Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
 DeepSpeed `runtime/engine.py`: `_take_model_step`.
@@ -330,15 +332,17 @@ def files_of_one_save(source: Checkpoint) -> frozenset[str]:
     """Return the names of files, relative to `source.root`, that the checks prove to be of one
     save.
 
-    A model file records its step. An optimizer file records its step if the optimizer counts steps
-    (SGD and Lion do not), and its rank if torch wrote it by its name. Masters prove it too, because
-    they are the weights of a model file. Layer and expert files record neither, but hold such
-    weights.
+    - A model file records its step.
+    - An optimizer file records its step if the optimizer counts steps (SGD and Lion do not), and
+      its rank if torch wrote it under its file name. Its masters prove the save too, because they
+      agree with the weights in a model file.
+    - Layer and expert files record neither step nor rank, but hold weights that can be compared
+      with masters.
 
-    So at stage 3 the files of an optimizer that counts no steps may be of any save, and files that
-    were written to an open file (their folder is `archive`) may be of any rank. If there are no
-    weights to compare with the masters, two runs that saved the same step under one tag look the
-    same.
+    So these cases stay unproved. At stage 3, the files of an optimizer that counts no steps may be
+    of any save. Files that were written to an open file (their folder is `archive`) may be of any
+    rank. If there are no weights to compare with the masters, two runs that saved the same step
+    under one tag look the same.
     """
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):

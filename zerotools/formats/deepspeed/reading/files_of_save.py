@@ -50,9 +50,10 @@ from zerotools.io.torchzip.pt_file import TorchFile
 class SaveFiles:
     """The files of one save on one model-parallel rank.
 
-    `model` is the only model file, or at stage 3 that of the lowest data-parallel rank.
-    `optim_files` maps each data-parallel rank to the name of its optimizer file, and `lowest` is
-    the first of these files that can be read.
+    Attributes:
+        model: the only model file, or at stage 3 that of the lowest data-parallel rank.
+        optim_files: data-parallel rank -> name of its optimizer file.
+        lowest: the first of the optimizer files that can be read.
     """
 
     model: ModelStates

@@ -1,10 +1,10 @@
 """Merge the shards of all model-parallel ranks into whole tensors.
 
 Pipeline stages have different parameters, so their shards are combined. A tied layer is in the
-shard of every stage that uses it, and the first stage's is taken. Tensor-parallel ranks have parts
-of the same parameters; rules give their positions in the whole tensor. Model-parallel ranks are
-numbered stage by stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage are
-consecutive.
+shard of every stage that uses it; the copy of the first stage is taken. Tensor-parallel ranks have
+parts of the same parameters, and rules give the positions of these parts in the whole tensor.
+Model-parallel ranks are numbered stage by stage (`stage * tensor ranks + tensor rank`), so the
+ranks of one stage are consecutive.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def _merge_stage(
 def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
     """Return the part of a tensor that one rank has; None if the rank has no such tensor.
 
-    If there are fewer heads than ranks, some ranks have an empty part, which DeepSpeed counts as
-    frozen: it has no optimizer state. If a rank's files are lost and losses are tolerated, the part
-    is a hole in the shape of the rank's weight.
+    If there are fewer heads than ranks, some ranks have an empty part. DeepSpeed treats an empty
+    part as frozen, so it has no optimizer state. If a rank's files are lost and losses are
+    tolerated, the part is a hole in the shape of the rank's weight.
     """
     shard = mp_shard.tensors.get(key)
     weight = mp_shard.tensors.get(Key(key.name, "param"))

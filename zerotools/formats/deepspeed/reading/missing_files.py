@@ -1,10 +1,11 @@
 """Check that all layer files of a pipeline, and all expert files, exist.
 
-No file lists the layer files. A layer without parameters has none, and neither has a tied layer
-that a later stage uses through a separate function. The names of trained parameters begin with the
-number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
-BF16_Optimizer. Tied layers are `tied_modules.KEY` there. Runs in fp16 and fp32 without ZeRO record
-no names; then the number of elements of the optimizer state is checked.
+No file lists the layer files. A layer without parameters has no layer file, and neither has a tied
+layer that a later stage uses through a separate function. So the names of the trained parameters
+are used, which begin with the number of their layer. `param_shapes` has these names, and without
+ZeRO the `param_slice_mappings` of BF16_Optimizer; tied layers are called `tied_modules.KEY` there.
+Runs in fp16 and fp32 without ZeRO record no names. For them, the number of elements of the
+optimizer state is checked.
 
 Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`.
 """
@@ -118,8 +119,10 @@ def _lost_ties(
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[int, str]]:
-    """Yield (stage, name) of each tied weight that is in none of the layer files in which the
-    stage could have it: those between the named layers of the stage before and the stage after.
+    """Yield (stage, name) of each tied weight that no layer file of its stage has.
+
+    The files that could have it are those between the named layers of the stage before and the
+    stage after.
     """
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):

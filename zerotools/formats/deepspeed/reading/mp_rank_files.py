@@ -349,16 +349,16 @@ def with_listed_parameters(
     """Return the model file in the form of later versions: with the parameters of each flat buffer,
     and with the run's configuration.
 
-    DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` with a mixture of experts,
-    and no version saves `param_shapes` at stage 0, where BF16_Optimizer writes optimizer files.
-    These files name the parameters of each rank's partition in `param_slice_mappings`, in the
-    optimizer's order, and the weights have the shapes. In a pipeline a tied parameter is
-    `tied_modules.KEY.NAME`, and its weight is `LAYER.NAME` in the file of a layer, perhaps of
-    another stage.
+    Some files lack them. DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` with a
+    mixture of experts. No version saves `param_shapes` at stage 0, where BF16_Optimizer writes
+    optimizer files. But the optimizer files name the parameters of each rank's partition in
+    `param_slice_mappings`, in the optimizer's order, and the shapes are those of the weights. In a
+    pipeline a tied parameter is called `tied_modules.KEY.NAME` there, and its weight is
+    `LAYER.NAME` in the file of a layer, perhaps of another stage.
 
-    A file that already lists the parameters is returned unchanged, and so is a file with optimizer
-    files that do not name them. `whole` are the weights of the model file, and those of expert and
-    layer files.
+    A file that already lists the parameters is returned unchanged, and so is a file if its
+    optimizer files do not name the parameters. `whole` are the weights of the model file, and those
+    of expert and layer files.
 
     Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_save_moe_checkpoint`;
     `runtime/base_optimizer.py` and `runtime/zero/stage_1_and_2.py`: `_create_param_mapping`.
@@ -420,13 +420,13 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """Return all experts on a rank if `known` are the first of these experts; else return
-    `known`.
+    """Return all experts on a rank if `known` are the first of these experts; else return `known`.
 
-    DeepSpeed up to 0.12 names only the first part of an expert group: it partitions the group over
-    all ranks, and not over those that share it. The group has all experts of a rank if their
-    elements fill it. It is in the model's order, and must begin with `known`. The weights are
-    compared with the masters before they are used.
+    DeepSpeed up to 0.12 names only the first part of an expert group, because it computes the
+    partitions over all ranks and not over the ranks that share the group. If the elements of all
+    experts of a rank fill the group exactly, the group has all these experts. They are in the
+    model's order, and must begin with `known`. The weights are compared with the masters before
+    they are used.
     """
     masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
     longest = max(masters) * ranks

@@ -1,8 +1,8 @@
 """Read the training state and the origin of a DeepSpeed checkpoint.
 
-DeepSpeed stores numbers such as `step` once per group (stage 3: per sub-group). They are 0-d
-tensors or plain numbers, depending on the optimizer. The training state has a value for each
-parameter.
+DeepSpeed stores a number such as `step` once for each param group (stage 3: for each sub-group), as
+a 0-d tensor or a plain number, depending on the optimizer. The training state has one value for
+each parameter.
 """
 
 from __future__ import annotations

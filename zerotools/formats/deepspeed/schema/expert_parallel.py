@@ -178,12 +178,13 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 class ExpertPlacement:
     """The placement of `dp_size` data-parallel ranks on `ep_size` expert-parallel ranks.
 
-    All expert-parallel ranks have equally many experts of a layer; ranks with the same experts
-    share their partitions. Consecutive ranks have different experts or, with `data_first`, the same
-    experts. Parameters that all ranks share have one expert-parallel rank.
+    All expert-parallel ranks have the same number of experts of a layer. Ranks with the same
+    experts share the partitions of these experts. Consecutive ranks have different experts or, with
+    `data_first`, the same experts. For parameters that all ranks share, there is one
+    expert-parallel rank.
 
-    Optimizer files and `param_shapes` use an expert's number on its rank, expert files its number
-    over all ranks.
+    Optimizer files and `param_shapes` use the number of an expert on its rank. Expert files use its
+    number over all ranks.
 
     Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
     `_save_moe_checkpoint`.
@@ -219,9 +220,10 @@ class ExpertPlacement:
 class ExpertNaming:
     """Converts the name of an expert on one rank to its name over all ranks.
 
-    `local` has the number of experts on one rank, and `total` the number on all ranks, both by
-    layer, as far as names show these numbers; layers may differ. `stacked` are AutoEP's experts,
-    which have one name for all experts of a layer.
+    Attributes:
+        local, total: layer -> the number of experts on one rank, and on all ranks, as far as names
+            show these numbers. Layers may differ.
+        stacked: AutoEP's experts, which have one name for all experts of a layer.
     """
 
     local: Mapping[str, int] = field(default_factory=dict)

@@ -99,13 +99,15 @@ def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
 
 @dataclass
 class TagListing:
-    """The file names in a tag directory by kind; the keys are numbers of ranks, layers and
-    experts.
+    """The file names in a tag directory, for each kind of file. The keys are numbers of ranks,
+    layers and experts.
 
-    `models` has the keys (mp rank, dp rank), and `optim_files` (mp rank, dp rank, spelling of the
-    name). If all data-parallel ranks share a model file (stages 0 to 2), its dp rank is None. If
-    `sequence_ranks` ranks share a sequence, the mp rank in a file name may be the rank's number
-    among these ranks.
+    Attributes:
+        models: (mp rank, dp rank) -> name. If all data-parallel ranks share a model file (stages 0
+            to 2), its dp rank is None.
+        optim_files: (mp rank, dp rank, spelling of the name) -> name.
+        sequence_ranks: the number of ranks that share a sequence. The mp rank in a file name may
+            then be the rank's number among these ranks.
     """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)

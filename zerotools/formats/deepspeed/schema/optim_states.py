@@ -3,10 +3,10 @@
 There are three kinds of file. Their keys distinguish them, never the version:
 
 - stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
-- stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, its trailing
-  padding mostly cut; the state is "rigid" (torch's state_dict, padded partitions) or "elastic"
-  (a list of one dict per group, cut partitions);
-- BF16_Optimizer: like stage 1, without `zero_stage`, its masters never cut.
+- stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, with most of
+  its trailing padding cut off. The state is "rigid" (torch's state_dict, padded partitions) or
+  "elastic" (a list with a dict for each group, partitions without padding);
+- BF16_Optimizer: like stage 1, without `zero_stage`. Its masters keep their padding.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `stage3.py`, `bf16_optimizer.py`: state_dict.
 """
@@ -38,14 +38,17 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,200}")
 
 @dataclass(frozen=True)
 class OptimStates:
-    """The content of one rank's optimizer file. Partition i of `masters` belongs to group (stage
-    3: sub-group) i.
+    """The content of one rank's optimizer file. Index i means param group i (stage 3: sub-group i).
 
-    `states[i]` maps the name of a state (`exp_avg`) to its partition; it is empty if group i never
-    made a step. `scalars[i]` holds values that are not partitions, such as `step`. `param_groups`
-    are torch's param groups with their options; None for elastic state, which does not store them.
-    `swapped[i]` is for groups on NVMe: it maps the name of a state (masters: `param`) to the name
-    of its swap file without the suffix.
+    Attributes:
+        masters: `masters[i]` is the partition of the masters.
+        states: `states[i]` maps the name of a state (`exp_avg`) to its partition. It is empty if
+            group i never made a step.
+        scalars: `scalars[i]` holds values that are not partitions, such as `step`.
+        param_groups: torch's param groups with their options; None for elastic state, which does
+            not store them.
+        swapped: for groups on NVMe, `swapped[i]` maps the name of a state (masters: `param`) to the
+            name of its swap file without the suffix.
     """
 
     file: TorchFile

@@ -1,10 +1,10 @@
 """The rules for how tensor-parallel ranks share each parameter, from the checkpoint or the user.
 
-`universal_checkpoint_info`, which AutoTP, Megatron-DeepSpeed and other clients put into the files,
-names parameters by regular expressions, matched at the start of the name, in lists by category.
-(`core.name_patterns` matches them, because a crafted pattern could run forever.) Since 0.19.8 an
-`affine_map` may describe the parameters by geometry; then only it is used. A parameter that no
-pattern matches is joined along dimension 0, as in DeepSpeed's converter.
+AutoTP, Megatron-DeepSpeed and other programs put `universal_checkpoint_info` into the files. It has
+a list for each kind of rule. The list names parameters by regular expressions, which must match at
+the start of the name. (`core.name_patterns` matches them, because a crafted pattern could run
+forever.) Since 0.19.8 an `affine_map` may describe the positions of the parameters; then only it is
+used. A parameter that no pattern matches is joined along dimension 0, as in DeepSpeed's converter.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
 """

@@ -5,9 +5,9 @@ the same kinds of state, each as long as the parameter, and one `step`.
 
 From `optimizer_state.pt`, stages 1 and 2 read the scaler, `clip_grad`, `ds_version`, and the
 options of each of `param_groups`. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group,
-and the options of the first group for all of them. So its file has only the options that are equal
-in all groups, and the resuming run keeps its values for the others. Frozen weights and buffers,
-which no loader reads, are in the model file, whole.
+and the options of the first group, which it uses for all groups. So the file for stage 3 has only
+the options that are equal in all groups. For other options, the resuming run keeps its own values.
+No loader reads frozen weights and buffers; they are in the model file, not partitioned.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `utils/tensor_fragment.py`, `map_to_flat_opt_states`; `runtime/base_optimizer.py` and
@@ -53,11 +53,14 @@ _LONGEST_NAME = 255 - len(".pt")
 class UniversalContents:
     """The tensors and numbers that a universal checkpoint will contain.
 
-    `groups` has the names and shapes of the trained parameters for each param group, in the
-    optimizer's order. `states` are their masters and optimizer state, including `step` if it is a
-    tensor; `numbers` are the steps of all of them. `begun` are state tensors that are zero, for
-    parameters that had no gradient yet. `whole` are the tensors in the model file: buffers, frozen
-    weights and 16-bit copies.
+    Attributes:
+        groups: for each param group, the names and shapes of the trained parameters, in the
+            optimizer's order.
+        states: the masters and optimizer state of the trained parameters, including `step` if it is
+            a tensor.
+        numbers: the steps of all trained parameters.
+        begun: state tensors that are zero, for parameters that had no gradient yet.
+        whole: the tensors in the model file: buffers, frozen weights and 16-bit copies.
     """
 
     groups: Sequence[Mapping[str, tuple[int, ...]]]

@@ -1,9 +1,12 @@
 """Read `zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
 
-The file has one of three forms. From `ds_to_universal` of stages 1 and 2: group i has the
-parameters of `param_shapes[i]`. From `ds_to_universal` of stage 3: it is the whole file of rank 0,
-and a group lists its sub-groups. From `lay_out_universal`: `param_shapes` has the groups, and a key
-has the order of their parameters.
+The file has one of three forms:
+
+- from `ds_to_universal` of stages 1 and 2: group i has the parameters of `param_shapes[i]`;
+- from `ds_to_universal` of stage 3: the complete file of rank 0, in which a group lists its
+  sub-groups;
+- from `lay_out_universal`: `param_shapes` has the groups, and a key has the order of their
+  parameters.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 """

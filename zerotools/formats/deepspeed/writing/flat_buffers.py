@@ -28,12 +28,16 @@ BufferRole = tuple[int, str]
 class FlatBuffer:
     """One flat buffer of the output, over all ranks that share it.
 
-    `state_part` has the optimizer state for its parameters; if they come from several parts of the
-    source, these differ only in the parameters. `geometry` is the layout over the ranks that share
-    the buffer, and `expert_placement` the layout over all ranks. `experts` has the names of its
-    parameters on each expert-parallel rank, if these ranks have different ones. For a role in
-    `whole_roles`, a rank stores every parameter that its partition touches as a whole. `is_stacked`
-    marks AutoEP's experts; each expert-parallel rank has a block of them.
+    Attributes:
+        state_part: the optimizer state for its parameters. If they come from several parts of the
+            source, the states of these parts are equal except for the parameters.
+        geometry: the layout over the ranks that share the buffer.
+        expert_placement: the layout over all ranks.
+        experts: the names of its parameters on each expert-parallel rank, if these ranks have
+            different ones.
+        whole_roles: for these roles, a rank stores every parameter that its partition touches as a
+            whole.
+        is_stacked: it has AutoEP's experts, of which each expert-parallel rank has a block.
     """
 
     geometry: FlatLayout

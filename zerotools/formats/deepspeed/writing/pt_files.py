@@ -1,8 +1,8 @@
 """Write one new `.pt` file: its tree, the partitions that are copied, and bytes of the source.
 
-The tree is that of the source with a few values replaced, so every foreign object, number and small
-tensor stays the same. Tensors that are not replaced keep their storages, byte by byte and with the
-CRC-32 of the source's zip, so that damage stays visible.
+The tree is that of the source with a few values replaced. So every object of an unknown class,
+every number and every small tensor stays the same. Tensors that are not replaced keep their
+storages, byte by byte and with the CRC-32 of the source's zip, so that damage stays visible.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
     `param_shapes`, whatever the run's configuration is. Stage 3 has no weights to compare.
 
     Raises:
-        Unsupported: they disagree: the order of the flat buffers is not the recorded one.
+        Unsupported: they differ, so the order of the flat buffers is not the recorded one.
     """
     compare_weights(source, pairs_of(source, mp_rank))
 

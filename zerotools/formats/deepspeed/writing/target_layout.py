@@ -49,12 +49,15 @@ from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 class TargetLayout:
     """The layout of DeepSpeed's files in the output.
 
-    `kind` is the kind of the optimizer files. `stage` is None for BF16_Optimizer. `alignment` is
-    the number of elements that parameters are aligned to; None if they are not aligned. Only stage
-    3 uses the size of sub-groups; only the other stages use the alignment and the order. With
-    `data_first`, consecutive ranks have the same experts. `is_offloaded` means that the optimizer
-    is kept on the CPU. `autoep_size` is the number of AutoEP's expert-parallel ranks; None without
-    AutoEP.
+    Attributes:
+        kind: the kind of the optimizer files.
+        stage: the ZeRO stage; None for BF16_Optimizer.
+        sub_group_size: used only by stage 3.
+        alignment: the number of elements that parameters are aligned to; None if they are not
+            aligned. Stage 3 does not use it, nor the order.
+        data_first: consecutive ranks have the same experts.
+        is_offloaded: the optimizer is kept on the CPU.
+        autoep_size: the number of AutoEP's expert-parallel ranks; None without AutoEP.
     """
 
     dp_size: int
@@ -339,8 +342,8 @@ def check_sub_groups(logical: LogicalState, ranks: int) -> None:
 
 
 def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
-    """Return the sub-groups (stage 3) of one param group, for ranks that share it as `placement`
-    says.
+    """Return the sub-groups (stage 3) of one param group, for ranks that share it according to
+    `placement`.
 
     Raises:
         Unsupported: merged parts differ in a value that must be equal.

@@ -1,6 +1,6 @@
 """Plan the files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
 
-The files are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except where
+The files are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except if
 BF16_Optimizer wrote it. Rigid optimizer state has trailing padding of zeros.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `bf16_optimizer.py`: `state_dict`.

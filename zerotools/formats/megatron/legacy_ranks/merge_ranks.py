@@ -90,9 +90,11 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Return the number, in the whole model, of the first layer in each (virtual stage, pipeline
-    stage). If a model has several kinds of layers, each has its own number, by the text before the
-    layer number in names (`decoder.layers`).
+    """Return (virtual stage, pipeline stage) -> the number, in the whole model, of the first layer
+    of that stage.
+
+    A model may have several kinds of layers. Then each kind has its own number, keyed by the text
+    before the layer number in names (`decoder.layers`).
 
     Raises:
         BadFile: the number of layers differs from the number in the arguments.

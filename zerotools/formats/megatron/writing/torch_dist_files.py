@@ -31,7 +31,7 @@ class StoredTensorPlace:
     """One tensor `tensor`, and its positions in the stored tensors: it is the part at `index` of
     each stored tensor in `flats`.
 
-    Such a stored tensor has `counts` parts along its leading axes.
+    Each of these stored tensors has `counts` parts along its leading axes.
     """
 
     key: Key
@@ -119,15 +119,16 @@ EMPTY = [None]
 def extra_state_keys(place: StoredPlace, counts: tuple[int, ...]) -> Iterator[str]:
     """Yield the keys of the extra states (fp8 scales) that belong to the weight at `place`.
 
-    Layers request them when a checkpoint is loaded; all are empty here:
+    Layers request extra states when a checkpoint is loaded, by keys such as these; all states are
+    empty here:
 
         decoder.layers.mlp.linear_fc2._extra_state/shard_7_32                      layer 7 of 32
         decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_7.3_32.8  its expert 3 of 8
         decoder.final_layernorm._extra_state/shard_0_1                             not stacked
 
-    Every parallel layer requests one by its name, and in Transformer Engine also every norm and the
-    attention. A state that no layer requests is not read. Layers accept None as an empty state.
-    `counts` are the numbers of parts of the weight's key along the leading axes.
+    Every parallel layer requests one by its name. In Transformer Engine every norm and the
+    attention request one too. A state that no layer requests is not read. Layers accept None as an
+    empty state. `counts` are the numbers of parts of the weight's key along the leading axes.
 
     Source: megatron/core/transformer/utils.py (`make_sharded_object_for_checkpoint`) of 0.16.
     """
