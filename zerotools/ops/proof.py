@@ -1,11 +1,11 @@
 """The checks of `--verify` in commands that write an output.
 
-`prove_source` checks the source: copies of one tensor are equal, and bytes are those that were
-saved, if checksums in the files or a manifest record them.
+`prove_source` checks the source: copies of one tensor must be equal. If checksums in the files or a
+manifest record the saved bytes, the bytes must be these.
 
 `OutputProof` reads the output back before it gets its name. It compares every tile with the cast of
 the source, and records the digests of tensors and files in the manifest next to the output and in
-its marker. A verified output can be verified again without its source, also after it is moved.
+its marker. So the output can be verified again later without its source, also after it is moved.
 """
 
 from __future__ import annotations

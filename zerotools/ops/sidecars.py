@@ -51,11 +51,12 @@ def with_sidecars(
 ) -> tuple[Checkpoint, list[str]]:
     """Return `source` with the model's sidecar files, and notes on those from other directories.
 
-    Of each kind those of `config_dir` are taken, else those in the checkpoint, else those of
-    `like`, else those that trainers leave near a checkpoint. Files of one kind are never mixed.
+    Files of each kind are taken from the first of these that has them: `config_dir`, the
+    checkpoint, `like`, the directories near a checkpoint in which trainers leave them. Files of one
+    kind are never mixed.
 
     Raises:
-        BadRequest: `config_dir` has none.
+        BadRequest: `config_dir` has no such files.
     """
     chosen = {} if config_dir is None else requested_sidecars(config_dir)
     for more in (source.model_sidecars, like):

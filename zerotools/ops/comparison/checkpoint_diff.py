@@ -49,14 +49,16 @@ With the interpreter and numpy, the process needs less than 256 MB.
 class DiffOptions:
     """The options of `zerotools diff`.
 
-    `roles` (kinds of tensors, such as param or exp_avg) and `include` (globs of names) select the
-    tensors to compare; empty: all. If they select tensors, steps, param groups and other values of
-    the training are not compared. `rename` are rules `REGEX=REPL`, and `tolerance` is a text that
-    `parse_tolerance` reads. `tag`, `layout` and `section` apply to each checkpoint that has a
-    format with such an option. `adapter` is the directory of a PEFT adapter that is added to B.
-    Without a `tolerance` the bits must be equal; with an adapter, the values must be as near as
-    `tolerance_of_sums` allows. With `changes`, equal tensors are measured too, so that the change
-    of each layer is known.
+    Attributes:
+        roles, include: the kinds of tensors (such as param or exp_avg) and the names (globs) to
+            compare; empty: all. If they select tensors, steps, param groups and other values of the
+            training are not compared.
+        rename: rules `REGEX=REPL`.
+        tolerance: a text that `parse_tolerance` reads. Without it the bits must be equal, or, with
+            an adapter, the values must be as near as `tolerance_of_sums` allows.
+        tag, layout, section: apply to each checkpoint with a format that has such an option.
+        adapter: the directory of a PEFT adapter that is added to B.
+        changes: equal tensors are measured too, so that the change of each layer is known.
     """
 
     roles: Sequence[str] = ()
@@ -245,8 +247,8 @@ def _alone(
 ) -> list[TensorDifference]:
     """Return the tensors that only this checkpoint has.
 
-    Numbers that the other checkpoint stores as plain values are left out: they are compared with
-    the training state.
+    If the other checkpoint stores a number as a plain value, its tensor here is left out, because
+    the two are compared with the training state.
     """
     found = []
     for key, own in only:

@@ -35,10 +35,12 @@ class Described:
 class TensorDifference:
     """The result of comparing one tensor, which may exist in only one of the checkpoints.
 
-    `status` is one of `STATUSES`. `distance` is None if the bits are equal or the values were not
-    compared. `is_copy` is True if one checkpoint has the fp32 master and the other only the 16-bit
-    weight: then the two can be equal only after a cast. `message` is the reason why the tensor
-    cannot be read.
+    Attributes:
+        status: one of `STATUSES`.
+        distance: None if the bits are equal or the values were not compared.
+        is_copy: one checkpoint has the fp32 master, and the other only the 16-bit weight. Then the
+            two can be equal only after a cast.
+        message: the reason why the tensor cannot be read.
     """
 
     name: str
@@ -145,9 +147,11 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True)
 class LayerChange:
-    """The difference of all measured tensors of one role in one layer; `tensors` is their number.
+    """The difference of all measured tensors of one role in one layer.
 
-    `distance` is that of these tensors joined.
+    Attributes:
+        tensors: the number of these tensors.
+        distance: their distance, computed as if they were one tensor.
     """
 
     layer: str
@@ -172,11 +176,16 @@ class LayerChange:
 class CheckpointDiff:
     """The result of `zerotools.diff`.
 
-    `a` and `b` are the origins of the checkpoints. `tensors` has all compared tensors, and those
-    that one side lacks. `run` is None if the runs were not compared. `different_models` is a
-    sentence if the two have no tensor in common. `proposals` are rules for `--rename`, each with
-    the number of names that it would match. `problems` are problems of the checkpoints, and `notes`
-    are other sentences for the user. `has_changes`: equal tensors were measured too."""
+    Attributes:
+        a, b: the origins of the checkpoints.
+        tensors: all compared tensors, and those that one side lacks.
+        run: the difference of the runs; None if the runs were not compared.
+        different_models: a sentence if the two have no tensor in common.
+        proposals: rules for `--rename`, each with the number of names that it would match.
+        problems: problems of the checkpoints.
+        notes: other sentences for the user.
+        has_changes: equal tensors were measured too.
+    """
 
     a: Origin
     b: Origin

@@ -1,9 +1,9 @@
 """Pair the tensors of two checkpoints by name and role, and propose rules for `--rename` that would
 pair more.
 
-Formats of weights do not distinguish parameters from buffers, a tied tensor may have either of its
-names, and a checkpoint may lack 16-bit copies of masters. Tensors that differ only in this way are
-paired.
+Names and roles of the same tensor may differ: formats of weights do not distinguish parameters from
+buffers, a tied tensor may have either of its names, and a checkpoint may lack 16-bit copies of
+masters. Such tensors are paired too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Read the same elements of two tensors, block by block, although they have different positions in
 files.
 
-If both tensors are ranges of the flattened tensor, a block is any range. Else a block is a box with
-elements that are also a range. An `AdaptedTensor` is a weight with an adapter added in fp32: it is
-computed block by block, and never held whole or written.
+If both tensors are ranges of the flattened tensor, a block is any range. Otherwise a block is a box
+with elements that are also a range. An `AdaptedTensor` is a weight with an adapter added in fp32.
+It is computed block by block, and never exists as a whole.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
     """Return the model `base` with the adapter in the directory `path`. Complete modules in the
-    adapter replace those of the base; matrices are added to the weights when these are read.
+    adapter replace those of the base; LoRA matrices are added to the weights when these are read.
 
     Raises:
         BadRequest: `path` has no adapter, or one of another model.

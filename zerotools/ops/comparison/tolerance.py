@@ -68,11 +68,13 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """Return the dtype for the comparison of two tensors; None: no dtype holds the values of both.
+    """Return the dtype for the comparison of two tensors; None if no dtype holds the values of
+    both.
 
-    Of two floating-point dtypes it is the narrower, as after an export. Of two dtypes of one width,
-    and of scales and other numbers, it is one that holds the values of both exactly, as for two
-    integer dtypes. An integer and a float are compared in float64.
+    - Two floating-point dtypes of different widths: the narrower one, as after an export.
+    - Two dtypes of one width, scales and other numbers, and two integer dtypes: one that holds the
+      values of both exactly.
+    - An integer and a float: float64.
     """
     if ours == theirs:
         return ours

@@ -1,6 +1,7 @@
 """Compare the training state of two checkpoints: counters, param groups, loss scaler, config.json.
 
-A value that only one checkpoint records is not a difference: formats hold more or less of a run.
+A value that only one checkpoint records is not a difference, because some formats record more of a
+run than others.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[s
 
 
 def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[RunDifference]:
-    """Yield the differences of two trees of plain values; a part of only one tree is named once."""
+    """Yield the differences of two trees of plain values. A part that only one tree has is yielded
+    once.
+    """
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and depth < _DEEPEST:
         for key in dict.fromkeys((*ours, *theirs)):
             where = f"{path}.{key}" if path else str(key)

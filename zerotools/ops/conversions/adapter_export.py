@@ -56,10 +56,12 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class AdapterExport:
-    """The request to export an adapter alone.
+    """The request to export an adapter without its model.
 
-    `dtype` is its dtype; None: the 16-bit dtype of the run, or unchanged. `mapping` puts it into
-    another layout of the model. With `check_names` it must have layers that PEFT can load.
+    Attributes:
+        dtype: the dtype of the output; None: the 16-bit dtype of the run, or unchanged.
+        mapping: converts the adapter to another layout of the model.
+        check_names: the adapter must have layers that PEFT can load.
     """
 
     adapter: AdapterRequest
@@ -287,8 +289,9 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """Return the tensors without the rows that an output layer only shares with the embedding: PEFT
-    saves these once."""
+    """Return the tensors without the copies of embedding rows in an output layer that is tied to
+    the embedding, because PEFT saves these rows once.
+    """
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")
     named = tuple(named) if isinstance(named, dict) else ()

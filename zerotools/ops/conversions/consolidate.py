@@ -75,15 +75,18 @@ DTYPES = dtypes.PRECISIONS
 class Options:
     """The options of `zerotools consolidate`.
 
-    `dtype` is a key of `DTYPES` or of `QUANTISERS`, or "auto". `weights_from` is "masters" or
-    "weights". `format` is the command line's name of the output format. `include`, `exclude` and
-    the names of the model at `like` are compared with the final names: after `strip_prefix`,
-    `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout.
-
-    With `adapter_only` only the PEFT adapter `adapter_name` is exported, with the config at
-    `adapter_config`; None: the run names them. `base` has the model that separately saved adapters
-    are added to; None: its path in the run. Without `adapter_only` adapters are merged. With
-    `check_names` the names must be those that config.json needs.
+    Attributes:
+        dtype: a key of `DTYPES` or of `QUANTISERS`, or "auto".
+        weights_from: "masters" or "weights".
+        format: the command line's name of the output format.
+        strip_prefix, rename, mapping: change the names, in this order. Rules of `rename` are
+            `REGEX=REPL`; `mapping` converts the tensors to another layout.
+        include, exclude, like: compared with the names after these changes.
+        adapter_only: export only the PEFT adapter `adapter_name`, with the config at
+            `adapter_config`; None: those of the run. Without it, adapters are merged.
+        base: the model that separately saved adapters are added to; None: the path that the run
+            names.
+        check_names: the names must be those that config.json needs.
     """
 
     dtype: str = AUTO

@@ -1,8 +1,8 @@
 """A conversion as a value: a source, a target, and notes for the user.
 
-`consolidate`, `reshard` and `convert` prepare a `Conversion`, and `perform_conversion` carries it
-out; a dry run prints it. `perform_part` carries out the share of one of several runs that write one
-output together.
+`consolidate`, `reshard` and `convert` prepare a `Conversion`. `perform_conversion` carries it out,
+and a dry run prints it. Several runs can write one output together; `perform_part` writes the part
+of one of them.
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ class Conversion:
     """A planned conversion. `source` holds exactly the tensors of `target`, under the target's
     names.
 
-    `request` is the request as text: an interrupted run is resumed only with the same text. `sums`
-    computes merged weights into files of the source, `sums_bytes` in the directory
-    `sums_directory`, while its context is open. `stamps` are all files that were read to make this
-    value: none may change until the output exists. `command` is the zerotools command that writes
-    the output; only the same command replaces the output later. `lacking` lists what prevents other
-    programs from loading the output. `is_examined` is True if every byte of the source was checked
-    before, and chunks are sound even in files that are damaged elsewhere. `table` has the formats
-    of source and target. `as_read` is the source before its tensors were put into another layout.
+    Attributes:
+        request: the request as text. An interrupted run is resumed only with the same text.
+        sums, sums_directory, sums_bytes: while its context is open, `sums` computes merged weights
+            into files of the source, `sums_bytes` bytes in `sums_directory`.
+        stamps: all files that were read to make this value. None of them may change until the
+            output exists.
+        command: the zerotools command that writes the output. Only the same command replaces the
+            output later.
+        lacking: the reasons why other programs cannot load the output.
+        is_examined: every byte of the source was checked before, so chunks are undamaged even in
+            files that are damaged at other positions.
+        table: the formats of source and target.
+        as_read: the source before its tensors were converted to another layout.
     """
 
     source: Checkpoint
@@ -152,15 +157,16 @@ def perform_conversion(
 ) -> WriteReport:
     """Write the target. Afterwards the output exists completely, or not at all.
 
-    With `verify` the source is checked first, as in `prove_source`. The output is read back and
-    compared with it before it gets its name; its digests are recorded, as in `output_record`. With
-    `resume`, files that an interrupted run completed are kept; interrupting leaves them for that.
+    With `verify` the source is checked first, as in `prove_source`. Before the output gets its
+    name, it is read back and compared with the source; its digests are recorded, as in
+    `output_record`. With `resume`, files that an interrupted run completed are kept. If this run is
+    interrupted, its completed files stay for a later resume.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
             interrupted run was another one.
         BadFile: the source is incomplete, damaged or changed since it was read, or the output
-        differs from the written bytes.
+            differs from the written bytes.
     """
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)
@@ -322,7 +328,9 @@ def prove_part(
     conversion: Conversion, part: OutputPart, alignment: int = ALIGNMENT
 ) -> tuple[int, PartPlan]:
     """Prove that every copy of one part can be made. Return the number of copies of its tensors,
-    and the plan of the part. `alignment` is that of `shares`.
+    and the plan of the part.
+
+    `alignment` is passed to `divide_output`.
 
     Raises:
         As `prove_coverage`, and BadRequest: the conversion cannot be made in parts.
@@ -362,10 +370,11 @@ def perform_part(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> PartReport:
-    """Write what `prove_part` planned; the last part that is complete gives the output its name.
+    """Write the part that `prove_part` planned. The run that completes the last missing part gives
+    the output its name.
 
     Files that an interrupted or failed run of the same part completed are kept, and so are those of
-    other parts. If the output is already complete, it does nothing.
+    other parts. If the output is already complete, nothing is done.
 
     Raises:
         BadRequest: as `perform_conversion`; or another conversion, or one in other parts, was begun

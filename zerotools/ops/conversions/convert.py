@@ -127,17 +127,21 @@ def prepare_convert(
     mapping: MapRequest | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Lay the checkpoint at `path` out in the format `to`, without writing it.
+    """Plan the checkpoint at `path` in the format `to`, without writing it.
 
-    `options` are the user's, keyed by name. `config_dir` has config.json and the tokenizer, for
-    sources that lack them. A checkpoint that already has that format is resharded with all its
-    contents; with the option `force` even if nothing changes. `mapping` puts the tensors, also
-    those of the optimizer, into another layout; then a checkpoint of that format is written again
-    too.
+    A checkpoint that already has the format `to` is resharded with all its contents. If that
+    changes nothing, it is done only with the option `force`. With `mapping` such a checkpoint is
+    written again, too.
+
+    Args:
+        options: name -> value of the user's options.
+        config_dir: a directory with config.json and the tokenizer, for sources that lack them.
+        mapping: converts all tensors, also those of the optimizer, to another layout.
 
     Raises:
-        BadRequest: `path` does not exist; an option that the target does not take; or a value that
-        the target needs is unknown. BadFile: it is not a checkpoint, or its metadata is damaged.
+        BadRequest: `path` does not exist; the target does not take an option; or a value that the
+            target needs is unknown.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: the target cannot hold its weights.
     """
     form = written_formats(table)[to]

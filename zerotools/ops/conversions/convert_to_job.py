@@ -80,10 +80,10 @@ def prepare_job(
     the options of `formats.read`.
 
     Raises:
-        BadRequest: it has no optimizer state, or that of an optimizer that no job has; it is
-            a job's checkpoint already; or an option that does not apply.
+        BadRequest: it has no optimizer state, or the state of an optimizer that no job has; it is a
+            job's checkpoint already; or an option does not apply.
         BadFile: it is not a checkpoint, or a damaged one.
-        Unsupported: it is of a kind that is not read.
+        Unsupported: zerotools does not read this kind of checkpoint.
     """
     useless = [option_flag(name) for name in options if name not in _TAKEN]
     if useless:

@@ -77,8 +77,10 @@ def weights_alone(
     is_checked: bool,
     model: MergedModel,
 ) -> WeightsAlone:
-    """Return the masters of `source`, which are those of `model`, in the `dtype` of `DTYPES`,
-    quantised as one of `QUANTISERS`, or unchanged with `KEEP`. `found` is the quantisation of the
+    """Return the weights of `source` for a format without optimizer state.
+
+    The masters of `source` are those of `model`. `dtype` is a key of `DTYPES` (a cast), of
+    `QUANTISERS` (quantised weights), or `KEEP` (unchanged). `found` is the quantisation of the
     source. With `is_checked` the names must be those that config.json needs.
 
     Raises:
@@ -111,8 +113,10 @@ def weights_alone(
 def _keys_of(
     on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
 ) -> dict[Key, tuple[Key, ...]]:
-    """Return the keys that tensors of the source get in the output: first those `on_hub`, then
-    those that the names of `weights` give to the tensors `chosen`.
+    """Return key of the source -> its keys in the output.
+
+    `on_hub` has the keys in the layout of the Hub. Tensors of `chosen` that have another key in
+    `weights` were renamed after that.
     """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}

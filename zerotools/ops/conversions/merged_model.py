@@ -79,9 +79,10 @@ def merged_model(
     beside: Mapping[str, Path] | None = None,
     is_merged: bool = True,
 ) -> MergedModel:
-    """Return the model of `checkpoint` for an export at `destination`. `config_dir` has config.json
-    and the tokenizer, instead of those near the checkpoint; `beside` is another model to take them
-    from. Without `is_merged` adapters stay as they are.
+    """Return the model of `checkpoint` for an export at `destination`.
+
+    `config_dir` has config.json and the tokenizer, instead of those near the checkpoint. `beside`
+    is another model to take them from. Without `is_merged` adapters are not merged.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.

@@ -1,6 +1,6 @@
 """Values that an optimizer needs to resume and that a checkpoint may lack: param groups, lr, betas.
 
-They come from the param groups of the checkpoint, else from the command line, else from
+They come from the param groups of the checkpoint, or else from the command line, or else from
 `optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param groups, all trained
 parameters become one group.
 """
@@ -158,8 +158,11 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
 
 
 def trained_parameters(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Return the parameters that an optimizer has, in the source's order: those with state, else
-    all of floating point that are not known to be frozen."""
+    """Return the parameters that an optimizer has, in the source's order.
+
+    These are the parameters with optimizer state; if none has any, all floating-point parameters
+    that are not known to be frozen.
+    """
     weights = [key.name for key in source.tensors if key.role == "param"]
     stateful = set(_stateful([*source.tensors, *training.scalars]))
     if stateful:

@@ -42,10 +42,10 @@ def prepare_reshard(
     `options` are all other options of the output; each format uses some of them.
 
     Raises:
-        BadRequest: `path` does not exist, no run has so many ranks, or an option that the format
-            does not use.
+        BadRequest: `path` does not exist, no run has so many ranks, or the format does not use an
+            option.
         BadFile: it is not a checkpoint, or its metadata is damaged.
-        Unsupported: its format has no ranks, or is not written yet.
+        Unsupported: its format has no ranks, or zerotools cannot write it yet.
     """
     check_world_size(world_size)
     with recording_sources() as sources:

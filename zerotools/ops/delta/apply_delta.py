@@ -1,5 +1,5 @@
-"""Apply deltas to a model: each is checked before anything is written, and each block before and
-after its change.
+"""Apply deltas to a model. Each delta is checked before anything is written, and each block before
+and after its change.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class ApplyReport:
 
 @contextmanager
 def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
-    """Return a context with the deltas at `paths`, checked as a whole; `-` is the standard input.
+    """Return a context with the deltas at `paths`, which are checked completely; `-` is the
+    standard input.
 
     Raises:
         BadRequest: one does not exist, or they do not follow each other.
@@ -251,9 +252,9 @@ def apply_deltas(
 ) -> ApplyReport:
     """Write the model that `chain` makes into the directory `destination`.
 
-    With `in_place`, the model that `destination` contains, it is replaced in one step; its files
-    without weights stay unless the deltas replace them. The destination is complete when this
-    returns, and unchanged when it raises.
+    With `in_place`, `destination` already contains the model that the deltas change, and the new
+    model replaces it in one step. Its files without weights stay unless the deltas replace them.
+    The destination is complete when this returns, and unchanged when it raises.
 
     Raises:
         BadRequest: the destination exists, or a delta does not fit.

@@ -2,8 +2,9 @@
 
 Positions are gaps between changed elements, one byte each; 255 means "255 elements and more".
 Values are the differences of the elements as unsigned integers, modulo 2^w for w bits, in the
-zigzag order 0, -1, 1, -2, ...: small changes of a float are small numbers. Their bytes are stored
-in planes, the lowest bytes of all elements first. Both are compressed by zstd.
+zigzag order 0, -1, 1, -2, ...: so a small change of a float becomes a small number. The bytes of
+the values are stored in planes: first the lowest bytes of all elements, then the next ones.
+Positions and values are compressed by zstd.
 """
 
 from __future__ import annotations

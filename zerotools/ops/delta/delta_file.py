@@ -99,8 +99,8 @@ class DeltaTensor:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlainFile:
-    """The bytes of a file of the second model that belong to no tensor: pairs of offset and length,
-    which follow each other in the plain bytes.
+    """A file of the second model with bytes that belong to no tensor: pairs (offset, length) in the
+    file. These byte ranges follow each other in the plain bytes of the delta.
 
     If `digest` is set, the file is equal to that of the first model, and has no plain bytes.
     """

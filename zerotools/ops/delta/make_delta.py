@@ -1,4 +1,6 @@
-"""Write the delta of two models: what must be known to make the second of the first."""
+"""Write the delta of two models: the data that is needed to make the second model from the
+first.
+"""
 
 from __future__ import annotations
 

@@ -61,10 +61,12 @@ class MicroBatch:
     """The input that one rank computes at a time: `batch` sequences of `sequence` tokens in
     `precision`.
 
-    If `sequence_ranks` is more than 1, a rank has only its part of each sequence. `attention` is
-    "eager" or one of torch's kernels; `chunked_loss` is the key of the job file. `tensor_ranks`
-    compute the micro batch together. One training example is `per_example` sequences: a pair of
-    answers is two.
+    Attributes:
+        sequence_ranks: if more than 1, a rank has only its part of each sequence.
+        attention: "eager" or one of torch's kernels.
+        chunked_loss: the key of the job file.
+        tensor_ranks: the number of ranks that compute the micro batch together.
+        per_example: the number of sequences in one training example: 2 for a pair of answers.
     """
 
     batch: int
@@ -102,9 +104,11 @@ class MicroBatch:
 class Activations:
     """The memory of activations for one micro batch, in bytes.
 
-    `kept` is saved in the forward pass for the backward pass. `block` is the additional memory of
-    one block in its backward pass. `loss` is the maximum while the loss is computed. `last` is the
-    part of all these that exists during the backward pass of the last block.
+    Attributes:
+        kept: saved in the forward pass for the backward pass.
+        block: the additional memory of one block in its backward pass.
+        loss: the maximum while the loss is computed.
+        last: the part of all these that exists during the backward pass of the last block.
     """
 
     kept: int

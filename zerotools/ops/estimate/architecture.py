@@ -1,8 +1,8 @@
 """A model's parameter shapes and layers, from its config.json.
 
-The architectures of `FAMILIES` are known in every part: their parameters are those that
+For the architectures in `FAMILIES` all parts are known: their parameters are those that
 transformers makes (a test compares all of them), and `activations` knows the tensors that each part
-keeps for the backward pass. For others neither is guessed.
+keeps for the backward pass. For other architectures neither is guessed.
 
 Worked example, Llama with hidden size 4096, 32 heads of 128, 8 of them for keys and values, and an
 intermediate size of 14336. A block has q 4096 x 4096, k and v 1024 x 4096, o 4096 x 4096, gate and
@@ -29,10 +29,13 @@ HEAD, WHOLE = "head", "whole"
 class Family:
     """The structure of the blocks of one `model_type` of transformers.
 
-    `bias` names the linear layers that have one (of "qkv", "o", "mlp", "head"). `joined` are those
-    that are one matrix: "qkv", "mlp" (gate and up). With `cat_rotary`, rotary positions are joined
-    from two parts, so the attention's output is copied once more. `position_rows` is the number of
-    rows that a table of learned positions has beyond the config's number, None without a table.
+    Attributes:
+        bias: the linear layers that have a bias (of "qkv", "o", "mlp", "head").
+        joined: the layers that are one matrix: "qkv", "mlp" (gate and up).
+        cat_rotary: rotary positions are joined from two parts, so the attention's output is copied
+            once more.
+        position_rows: the number of rows that a table of learned positions has beyond the config's
+            number; None without a table.
     """
 
     norm: str = RMS
@@ -144,7 +147,7 @@ class Architecture:
     def parameters(self) -> list[Parameter]:
         """Return all parameters of the model.
 
-        Tied ones appear once; those of a block have the block's number.
+        Tied parameters appear once. Parameters of a block have the block's number.
         """
         found = [Parameter(shape) for shape in self._outside()]
         shapes = list(self._block())
@@ -209,12 +212,12 @@ class Architecture:
 
 
 def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
-    """Return the architecture of a config, as transformers builds it: missing keys have their
-    class's values, and unknown keys change nothing. Return None if its `model_type` is not fully
+    """Return the architecture of a config, as transformers builds it. A missing key has the default
+    of its class, and unknown keys change nothing. Return None if its `model_type` is not fully
     known.
 
     Raises:
-        BadRequest: a size is missing, or is not a positive number; names `source`.
+        BadRequest: a size is missing, or is not a positive number. The message names `source`.
     """
     name = config.get("model_type")
     family = FAMILIES.get(name) if isinstance(name, str) else None

@@ -5,15 +5,14 @@ first.
 ordered by their cost, and each costs more than all before it together:
 
     activation checkpointing, micro batch, chunked loss, 8-bit optimizer    a step computes more
-    optimizer on the host, weights on the host, optimizer on disk           a step moves more
+    optimizer on the host, weights on the host, optimizer on disk           a step moves more data
     LoRA, and its base model in 4 bits                      trains adapters in place of all weights
     sequence ranks, tensor ranks                            ranks compute together
     fewer GPUs                                              only if none of the above helps
     more GPUs
 
-The ZeRO stage costs nothing: the lowest that fits is taken. A set of changes is omitted if a part
-of it is enough. The memory that does not depend on the micro batch is computed once for each
-layout.
+The ZeRO stage has no cost: the lowest that fits is taken. A set of changes is omitted if a part of
+it is enough. The memory that does not depend on the micro batch is computed once for each layout.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Cards:
 
 
 def cards_of(text: str | int) -> Cards:
-    """Parse GPUs as people write them: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
+    """Parse the GPUs that a user wrote: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
     A plain size, or one in GB, is the advertised size of a card: the result is the smallest memory
     of cards of that size. A size in GiB or MiB is exact.

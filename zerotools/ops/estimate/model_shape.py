@@ -1,9 +1,11 @@
 """The shapes of a model's parameters, from a size, a config.json, a model directory or a
 checkpoint. No tensor data is read.
 
-A config of a known architecture gives all shapes, the headers of a checkpoint those of any model,
-and a number of parameters ("7B") stands for a Llama-like model of that size. For a config of an
-unknown architecture, a separate process builds the model with transformers on torch's meta device.
+- A config of a known architecture gives all shapes.
+- The headers of a checkpoint give the shapes of any model.
+- A number of parameters ("7B") stands for a Llama-like model of that size.
+- For a config of an unknown architecture, a separate process builds the model with transformers on
+  torch's meta device.
 
 `with_adapters` adds LoRA: an adapter of rank r on a matrix of n by m is two matrices, r by m and n
 by r (Hu et al. 2021), and all other weights are frozen.

@@ -1,8 +1,9 @@
-"""Every stage with every offload: the memory of each, and which of them fit.
+"""Every ZeRO stage with every offload: the memory of each combination, and which of them fit.
 
-Fastest first: without offload before with it, and of each the lowest stage first: each shards
-more, and so sends more between the ranks (stages 0 to 2 the same bytes, but in more and smaller
-pieces; stage 3 half as many again, Rajbhandari et al. 2020, section 7).
+The fastest comes first: all stages without offload, then those with each offload. Lower stages come
+first, because a higher stage shards more and so communicates more. Stages 0 to 2 send the same
+number of bytes, but higher ones in more and smaller messages; stage 3 sends half as many again
+(Rajbhandari et al. 2020, section 7).
 """
 
 from __future__ import annotations

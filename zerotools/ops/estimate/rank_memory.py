@@ -1,13 +1,14 @@
 """The memory of one rank, term by term, and its peak.
 
-The terms of the state are exact for engine `torch` (`state_memory`), activations follow from the
-architecture (`activation_memory`). Temporary terms do not all exist at the same time:
+The terms of the training state are exact for engine `torch` (`state_memory`), and activations
+follow from the architecture (`activation_memory`). Temporary memory does not all exist at the same
+time, so two moments are compared:
 
     loss          state without gradients, all activations, the logits and their gradients
     last block    state with all gradients, the activations of one block
 
-The peak is the larger of the two: between them gradients come as activations go, block by block. If
-the gradients of several micro batches are summed, they exist all the time.
+The peak is the larger of the two. Between them, block by block, gradients are added and activations
+are freed. If the gradients of several micro batches are added up, the gradients exist all the time.
 
 Only a GPU has the CUDA context, NCCL with loaded libraries, and memory that the allocator holds
 beyond the tensors. The first two were measured on one H200 (driver 580.159.04, torch 2.11.0, CUDA
@@ -113,8 +114,8 @@ class Machine:
     """The hardware that the ranks run on.
 
     If `on_gpu` is False, the ranks compute on the CPU, and the device memory is the host's memory.
-    The number of GPUs, or of CPU ranks, is that of all nodes together. Each node has `node_ranks`
-    of them (None: at most eight GPUs, or all CPU ranks) and `host_memory` bytes.
+    The number of GPUs, or of CPU ranks, is the total of all nodes. Each node has `node_ranks` of
+    them (None: at most eight GPUs, or all CPU ranks) and `host_memory` bytes.
     """
 
     gpus: int

@@ -1,12 +1,13 @@
 """Bytes of training state that one rank holds, from the shapes of the parameters.
 
-`textbook_state` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1): in
-mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
-momentum, variance) per parameter, each divided by the number of ranks from the stage on that shards
-it. `torch_engine_state` is the exact allocation of engine `torch` on the rank with the most.
+`textbook_state` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1). In
+mixed precision with Adam, a parameter has 2 bytes of weights, 2 of gradients and 12 of optimizer
+state (fp32 master, momentum, variance). Each of these is divided by the number of ranks, from the
+stage on that shards it. `torch_engine_state` is the exact allocation of engine `torch` on the rank
+with the most memory.
 
-Activations are not part of this: they depend on the model's code, the batch and the sequence
-length. `loss_bytes` is their part after the last hidden state, which is the largest for long
+Activations are not included: they depend on the model's code, the batch and the sequence length.
+`loss_bytes` is the part of them after the last hidden state, which is the largest for long
 sequences. Tensors that live for one or two blocks of the backward pass are not counted either:
 gradients in transfer to other ranks, and the fp32 buffers of their reduction.
 """
@@ -47,11 +48,13 @@ _FULL = ITEM_BYTES["fp32"]
 class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
-    Parameters of one `block` are gathered together; parameters without a block are gathered with
-    the whole model. `in_fp32` is True if computations with it are in fp32, whatever the dtype of
-    the others. `is_hidden` is True if it is a matrix other than embeddings and head, which the
-    optimizer Muon updates. `cut` is the dimension that tensor-parallel ranks divide, or None.
-    `is_packed` is True if it is frozen, and every rank has all of it in 4 bits.
+    Attributes:
+        block: parameters of one block are gathered together. Parameters without a block are
+            gathered with the whole model.
+        in_fp32: computations with it are in fp32, whatever the dtype of the others.
+        is_hidden: it is a matrix other than embeddings and head, which the optimizer Muon updates.
+        cut: the dimension that tensor-parallel ranks divide, or None.
+        is_packed: it is frozen, and every rank has all of it in 4 bits.
     """
 
     shape: tuple[int, ...]
@@ -201,9 +204,9 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
     """Return the bytes of gathered weights on the device during the passes, in addition to
     `torch_engine_state`.
 
-    If gathered weights are kept, these are the weights of all blocks. Else they are those of one
-    block at a time, and those outside of the blocks. With one rank there are none, because it
-    computes with its weights directly. Weights in 4 bits are gathered one at a time, with their
+    If gathered weights are kept, these are the weights of all blocks. Otherwise they are those of
+    one block at a time, and those outside of the blocks. With one rank there are none, because it
+    computes with its own weights directly. Weights in 4 bits are gathered one at a time, with their
     scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
@@ -241,14 +244,14 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
-    """Return the largest number of bytes on the device that the cross-entropy takes, which is in
-    the backward pass.
+    """Return the largest number of bytes on the device that the cross-entropy takes. The maximum is
+    in the backward pass.
 
-    It is counted from the hidden states, which are not included, to their gradient and that of the
-    head (a matrix of `size.hidden` by `size.vocabulary`). In one piece: the logarithms of the
-    probabilities, their gradient and that of the logits, all in fp32. In parts: the same for one
-    part without the logarithms, the gradients of the hidden states, and the sum of the head's
-    gradients in fp32.
+    It includes the gradient of the hidden states and the gradient of the head (a matrix of
+    `size.hidden` by `size.vocabulary`), but not the hidden states. If the loss is computed at once:
+    the logarithms of the probabilities, their gradient and the gradient of the logits, all in fp32.
+    If it is computed in parts: the same for one part without the logarithms, the gradients of the
+    hidden states, and the sum of the head's gradients in fp32.
     """
     width, logits = ITEM_BYTES[precision], size.rows * size.vocabulary
     head = size.hidden * size.vocabulary if trains_head else 0

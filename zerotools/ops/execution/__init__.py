@@ -8,8 +8,8 @@ fill             read and cast the bytes of one tile
 write            create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name
 part_share       the bytes of an output that each of N runs writes
-execute_part     write the share of one run
-resume_identity  the inputs of an output, which an interrupted run must share to be resumed
+execute_part     write the bytes of one of these runs
+resume_identity  the inputs of an output; an interrupted run is resumed only with the same inputs
 load_arrays      load tensors into memory as numpy arrays
 
 Imports `core`, `io` and `formats`, and no other package of `ops`.

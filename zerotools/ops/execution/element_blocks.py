@@ -1,7 +1,7 @@
-"""The elements of tensors in row-major order, block by block, wherever they lie in files.
+"""The elements of tensors in row-major order, block by block, for any positions in files.
 
-A block has BLOCK_ELEMENTS of them, and a worker reads it in parts that fit in its buffers: memory
-depends neither on the checkpoint nor on its largest tensor.
+A block has BLOCK_ELEMENTS elements, and a worker reads it in parts that fit in its buffers. So the
+memory depends neither on the checkpoint nor on its largest tensor.
 """
 
 from __future__ import annotations

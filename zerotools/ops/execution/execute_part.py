@@ -1,14 +1,14 @@
-"""Write one part of an output; the last part gives the output its name.
+"""Write one part of an output; the part that is completed last gives the output its name.
 
-    part 1, on any machine:     its share -> flushed, noted in its journal
-    part 2, ...                 its share -> flushed, noted in its journal
-    the last to end:            under the lock of the ledger, all journals say that all is complete
-                                -> checksums of files that several wrote, values made from finished
-                                files, the marker, the name; then the journals go
+    part 1, on any machine:     its bytes -> flushed, noted in its journal
+    part 2, ...                 its bytes -> flushed, noted in its journal
+    the last to end:            locks the ledger; the journals show that all parts are complete
+                                -> checksums of files that several parts wrote, values made from
+                                finished files, the marker, the name; then the journals are removed
 
 A part that fails or is killed keeps its completed files, and so do the others: the next run
 continues from there. A kill while the output gets its name leaves the marker, or journals in the
-output: the next run of any part completes it.
+output. The next run of any part completes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PartReport(WriteReport):
     """The result of writing one part of an output.
 
     `missing` are the numbers of parts that are not complete yet. If it is empty, the output has its
-    final name, and `losses` are those of all parts.
+    final name, and `losses` counts the lost values of all parts.
     """
 
     missing: tuple[int, ...] = ()

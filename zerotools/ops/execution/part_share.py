@@ -1,17 +1,17 @@
-"""The share of one output that each of N runs writes.
+"""Divides one output among N runs: the bytes that each of them writes.
 
-The files of the output are laid in a row, in their order, and the row is cut into N shares of equal
-size. So no run needs to communicate: all make the same cuts from the same layout.
+The files of the output are put in a row, in their order, and the row is cut into N shares of equal
+size. All runs make the same cuts from the same layout, so they need not communicate.
 
     files     a: 5 GiB    b: 5 GiB    c: 2 GiB                 in 3 shares of 4 GiB
     share 1   a[0, 4)
     share 2   a[4, 5)     b[0, 3)
     share 3               b[3, 5)     c[0, 2)
 
-A cut near the end of a file is moved there, because a file that two runs write costs more than one
-byte too many. Inside a file a cut is a multiple of `ALIGNMENT`, and never inside an element: no two
-machines write to one page of a file, which a network file system would not keep apart. A file with
-elements across such a multiple is not cut.
+A cut near the end of a file is moved to the end, because it is better to write a few bytes too many
+than to let two runs write one file. Inside a file a cut is a multiple of `ALIGNMENT`, and never
+inside an element. So no two machines write to one page of a file, which network file systems do not
+support. A file with elements across such a multiple is not cut.
 """
 
 from __future__ import annotations
@@ -155,8 +155,12 @@ def tensor_extents(tensor: Tensor) -> Iterator[Extent]:
 class PartPlan:
     """The plan of one part of an output.
 
-    `share` has the bytes that the part writes. The plan also has the number of tensor bytes in them
-    by file, and the tensors with bytes there. `shares` are those of all parts.
+    Attributes:
+        share: the bytes that the part writes.
+        shares: the bytes that each of all parts writes.
+
+    The plan also has the number of tensor bytes in `share` for each file, and the tensors with
+    bytes there.
     """
 
     part: OutputPart

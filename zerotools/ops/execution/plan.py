@@ -1,11 +1,13 @@
-"""The central algorithm: match source bytes to target chunks, and prove that all are filled.
+"""The central algorithm: match source bytes to target chunks, and prove that all target bytes are
+filled.
 
-For each tensor of the target, in the target's order: prove that the source's chunks cover it
-exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
-are exact, every target element has exactly one source, whatever the two layouts are.
+For each tensor of the target, in the target's order, it proves that the source's chunks cover the
+tensor exactly and lie inside their files. It proves the same for the target's chunks, and then
+finds the source of each target chunk. Because both covers are exact, every target element has
+exactly one source, whatever the two layouts are.
 
-If the chunks of both are ranges of the flattened tensor, as in all ZeRO stages and FSDP2, one walk
-along both proves the covers and finds the pieces; else boxes are intersected.
+If the chunks of both are ranges of the flattened tensor, as in all ZeRO stages and FSDP2, one pass
+over both lists proves the covers and finds the sources. Otherwise boxes are intersected.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class ScaledSource:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Fill one target chunk: `pieces` are disjoint and cover its box, or `scaled` computes it."""
+    """Fill one target chunk. `pieces` are parts of source chunks that are disjoint and cover its
+    box; or `scaled` computes it.
+    """
 
     key: Key
     target: Chunk

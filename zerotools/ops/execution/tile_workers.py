@@ -1,9 +1,10 @@
-"""Workers: the threads of everything that moves or compares tensor data, and their memory.
+"""Workers: the threads of all operations that move or compare tensor data, and their memory.
 
-One worker handles a tile in its buffers. The budget is divided by the number of workers, so
-peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
-budget, because they are not faster when they are larger (measured in
-benchmarks/results/consolidate.md), except for tensors that lie in their files in another order.
+Each worker handles one tile at a time, in its own buffers. The budget is divided by the number of
+workers, so peak memory depends on neither the model nor its largest tensor. Tiles stay small even
+under a large budget, because larger tiles are not faster (measured in
+benchmarks/results/consolidate.md). The exception are tensors that lie in their files in another
+order.
 """
 
 from __future__ import annotations

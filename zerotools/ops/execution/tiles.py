@@ -37,7 +37,9 @@ class BoxPart(NamedTuple):
 
 
 class RangePart(NamedTuple):
-    """`numel` elements of a flattened tensor; `pieces` are consecutive and cover them."""
+    """`numel` elements of a flattened tensor. `pieces` are consecutive source ranges that cover
+    them.
+    """
 
     key: Key
     numel: int
@@ -46,8 +48,9 @@ class RangePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`nbytes` of `file` from `offset` on: one `BoxPart`, or `RangePart` parts of one role, one
-    behind another."""
+    """`nbytes` of `file` from `offset` on: one `BoxPart`, or several `RangePart`s of one role, one
+    after another.
+    """
 
     file: str
     offset: int
@@ -78,12 +81,11 @@ def tiles_of(
     *,
     wide_bytes: int = 0,
 ) -> Iterator[Tile]:
-    """Cut and join copies into tiles of at most `tile_bytes`. Those of tensors that lie in another
-    order in their files have up to `wide_bytes`: the larger they are, the longer are the runs that
-    are read.
+    """Cut and join copies into tiles of at most `tile_bytes`.
 
-    `needed` has the bytes that all copies together put into a file, so that its last tile need not
-    wait for other files.
+    Tiles of tensors that lie in another order in their files have up to `wide_bytes`, because
+    larger tiles are read in longer runs. `needed` has the bytes that all copies together put into a
+    file, so that its last tile need not wait for other files.
     """
     joining: dict[str, _Joining] = {}
     left = dict(needed or {})
@@ -176,8 +178,9 @@ class _Joining:
 def split_ranges(
     pieces: tuple[Range, ...], at: int, itemsize: int
 ) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """Return consecutive ranges cut at element `at`: those before it, and the rest. `itemsize` is
-    that of their files, in bytes."""
+    """Cut consecutive ranges at element `at`. Return the ranges before it, and the rest. `itemsize`
+    is the size of an element in their files, in bytes.
+    """
     if pieces[-1].end <= at:
         return pieces, ()
     whole = next(i for i, piece in enumerate(pieces) if piece.end > at)

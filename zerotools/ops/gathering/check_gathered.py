@@ -1,4 +1,6 @@
-"""Check that the collected files are a whole checkpoint, with the checks of `zerotools verify`."""
+"""Check that the collected files are a complete checkpoint, with the checks of `zerotools
+verify`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Fetch the files of one source into the staging directory: each file is flushed, compared with its
+"""Fetch the files of one source into the staging directory. Each file is flushed, compared with its
 digest, and noted in the journal.
 
-The node makes the digests over a second connection while it sends the files, because their bytes
-are then in its memory. A large file that was cut off continues from its last whole block, if a
-digest proves in the end that the whole file is right; other files are fetched again.
+The node computes the digests over a second connection while it sends the files, because their bytes
+are then in its memory. If a large file is cut off, it continues from the last complete block, and a
+digest must prove in the end that the file is right. Other files are fetched again.
 """
 
 from __future__ import annotations

@@ -146,8 +146,11 @@ def _refuse_sizes(found: NodeSurvey) -> None:
 
 
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
-    """Return the files to fetch, each from one source: this node if it has it, else the source with
-    the fewest bytes so far, the largest files first."""
+    """Return the files to fetch, each from one source.
+
+    This node is preferred if it has the file. Otherwise, starting with the largest file, the source
+    with the fewest bytes so far is taken.
+    """
     own = {each.source.name for each in found.listings if each.source.host is None}
     load = {each.source.name: 0 for each in found.listings}
     taken: dict[str, list[Fetch]] = {source: [] for source in load}
@@ -169,8 +172,10 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
 def why_no_checkpoint(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
-    """Return the reason why files of these names at `destination` are not a checkpoint, in one
-    sentence; None: they may be one. `texts` are the contents of small files, which may name others.
+    """Return the reason why files with these names at `destination` are not a checkpoint, in one
+    sentence; None if they may be one.
+
+    `texts` are the contents of small files, which may name other files.
     """
     with tempfile.TemporaryDirectory(prefix="zerotools-names-") as made:
         root = Path(made) / "checkpoint"

@@ -1,8 +1,8 @@
 """List the files of all sources by name, before any file is compared or fetched, together with the
 files that an earlier run of the same output fetched.
 
-A file that several nodes have must be the same on all of them: two that differ are of two saves,
-and later it would be unknown which of them was taken.
+A file that several nodes have must be the same on all of them. Two different files would be from
+two saves, and it would be unknown later which of them was taken.
 """
 
 from __future__ import annotations

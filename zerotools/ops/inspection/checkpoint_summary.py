@@ -21,12 +21,14 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """The training state of a checkpoint, and the sizes of its tensors.
+    """The training state of a checkpoint, and the sizes of its tensors. Counts are in elements of
+    the stored tensors, and tied weights are counted once.
 
-    `training` is the training state. The other values are of the stored tensors: counts are in
-    elements, and tied weights are counted once. `shared` is the number of elements of tied names,
-    which are not counted. `group_elements` are the elements of each param group. `states` are the
-    kinds of optimizer tensors, such as exp_avg.
+    Attributes:
+        training: the training state.
+        shared: the number of elements of tied names, which are not counted.
+        group_elements: the elements of each param group.
+        states: the kinds of optimizer tensors, such as exp_avg.
     """
 
     training: TrainingState

@@ -1,10 +1,11 @@
-"""Check from its metadata whether a checkpoint without a manifest is complete.
+"""Check, from its metadata, whether a checkpoint without a manifest is complete.
 
-`damage_sentences` finds files that are cut off or missing, and `lost_rank_sidecars` ranks without a
-file next to the tensors that other ranks have. A run that resumes continues without such a file,
-with other random numbers on these ranks. The number of ranks is in the file names of transformers'
-Trainer (`rng_state_R.pth`), accelerate (`random_states_R.pkl`) and verl
-(`extra_state_world_size_N_rank_R.pt`), or is that of the checkpoint.
+`damage_sentences` finds files that are cut off or missing. `lost_rank_sidecars` finds ranks that
+lack a file next to the tensors although other ranks have it, such as the state of random number
+generators. Without such a file a run can resume, but with other random numbers on these ranks. The
+number of ranks is in the file names of transformers' Trainer (`rng_state_R.pth`), accelerate
+(`random_states_R.pkl`) and verl (`extra_state_world_size_N_rank_R.pt`), or is that of the
+checkpoint.
 """
 
 from __future__ import annotations

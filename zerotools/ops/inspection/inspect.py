@@ -222,9 +222,11 @@ def to_json(
     commands: Sequence[str] = (),
     statistics: Mapping[Key, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the documented, versioned form (docs/reference/inspect-json.md). `run` is the
-    checkpoint's run, `commands` are the next steps. `statistics` have those of each tensor; None:
-    they were not requested."""
+    """Return the documented, versioned form (docs/reference/inspect-json.md).
+
+    `run` is the checkpoint's run, and `commands` are the next steps. `statistics` has the
+    statistics of each tensor; None: they were not requested.
+    """
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {
         "schema": SCHEMA,

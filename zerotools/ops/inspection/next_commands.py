@@ -1,4 +1,4 @@
-"""Commands that a user can copy, as next steps with a checkpoint of another program."""
+"""Commands that a user can copy as next steps with a checkpoint of another program."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ def next_commands(
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
-    """Return commands for the checkpoint at `path`, the likeliest first; none if it is a model
+    """Return commands for the checkpoint at `path`, the most likely first; empty if it is a model
     already, or nothing can be made of it.
 
-    `wraps_models` is True if its program puts the name of an attribute before all names, which a
-    model does not have. `says_scale` is True if a file of the run has the `lora_alpha` of its
-    adapters. `given` are the options that chose the checkpoint.
+    Args:
+        wraps_models: its program puts the name of an attribute before all names, which a model does
+            not have.
+        says_scale: a file of the run has the `lora_alpha` of its adapters.
+        given: the options that selected the checkpoint.
     """
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin

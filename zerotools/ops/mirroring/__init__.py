@@ -6,7 +6,7 @@
 
 checkpoint_mirror  a job's directory: which checkpoints to send, and which to fetch before it begins
 prefix_owner       one run writes to a prefix; another takes it over only if it resumes from there
-store_copies       the whole checkpoints in the store, and those to remove
+store_copies       the complete checkpoints in the store, and those to remove
 send_copy          send one checkpoint from the disk to the store
 fetch_copy         fetch one checkpoint from the store to the disk
 """

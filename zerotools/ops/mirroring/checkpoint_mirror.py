@@ -2,8 +2,8 @@
 
 The newest checkpoint is sent first, then the older ones that the rule keeps in the store. A
 checkpoint is marked while it is sent, so that the ranks do not delete it. If ranks save faster than
-the network sends, the next one to send is again the newest, and those between are never sent:
-neither the disk nor the ranks wait for the network.
+the network sends, the newest checkpoint is sent next, and those between are never sent. So neither
+the disk nor the ranks wait for the network.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 class Mirror:
     """Copies the checkpoints in `output_dir` to the prefix `place` of an object store.
 
-    `rule` selects the checkpoints that are kept there. `job` identifies the run if its directory is
-    lost.
+    `rule` selects the checkpoints that are kept in the store. `job` identifies the run if its
+    directory is lost.
     """
 
     output_dir: Path
@@ -52,12 +52,13 @@ class Mirror:
     def send_all(
         self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
     ) -> bool:
-        """Send the missing checkpoints; return whether all are there now. A checkpoint that cannot
-        be sent, because it is damaged or other objects are there, is reported by `failed`, and does
-        not stop the others.
+        """Send the missing checkpoints. Return whether all are in the store now.
+
+        If a checkpoint cannot be sent, because it is damaged or other objects have its name, it is
+        reported by `failed`, and the others are still sent.
 
         Raises:
-            BadRequest: another run owns the prefix; or no rights.
+            BadRequest: another run owns the prefix; or the store denies access.
             HostUnreachable: the store does not answer.
         """
         done: set[str] = set()
@@ -147,7 +148,7 @@ class Mirror:
 
         Raises:
             BadRequest: no checkpoint is there, or the job would resume from a newer one of the run.
-            As `far_claim.check_claim`, and `start_of`.
+            As `prefix_owner.check_claim`, and `start_of`.
         """
         prefix_owner.check_claim(self.place, self.output_dir, self.job, given)
         before = prefix_owner.read_claim(self.place)
@@ -193,11 +194,12 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
 
 
 def start_of(resume_from: StorePath) -> Path:
-    """Return the checkpoint of `resume_from`, a checkpoint or a directory of them.
+    """Return the checkpoint that `resume_from` names; it is a checkpoint or a directory of
+    checkpoints.
 
     Raises:
-        BadRequest: it has none of a job.
-        BadFile: none is whole.
+        BadRequest: it has no checkpoint of a job.
+        BadFile: no checkpoint is complete.
     """
     resume_from.forget()
     choice = checkpoint_dirs.resolve_resume_from(resume_from, digests=False, structure=refuse_part)

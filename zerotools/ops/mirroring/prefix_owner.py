@@ -3,10 +3,10 @@
     {"schema": "zerotools.run/1", "run": "5f0c...", "job": "...", "where": "host:/data/out"}
 
 A run that begins writes this object if it does not exist. A run that finds the object of another
-run stops, because both would have checkpoints of the same names. A run that resumes from there
-takes the prefix over: it replaces exactly the object that it has read by one with a new `run`. The
-earlier writer finds the new object and stops. The record of a run is next to its checkpoints on the
-disk (`runs/uploads`); if that disk is lost, `job` identifies the job.
+run stops, because both would have checkpoints of the same names. A run that resumes from the
+checkpoints there takes the prefix over: it replaces exactly the object that it has read by one with
+a new `run`. The earlier writer finds the new object and stops. The record of a run is next to its
+checkpoints on the disk (`runs/uploads`); if that disk is lost, `job` identifies the job.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Return whether a run in `output_dir` may claim `place` and then write there; False: this job
-    has claimed it before.
+    """Return whether a run in `output_dir` may claim `place` and then write there; False if this
+    job has claimed it before.
 
     Another job may continue a run in its directory, with its checkpoints. A copy of that directory
-    at another path is another run, because the first may still write.
+    at another path is another run, because the first run may still write.
 
     Raises:
         BadRequest: another run's checkpoints are there, and this run does not resume from them; or
@@ -101,7 +101,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 def claim_prefix(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
     """Make the run in `output_dir` the owner of the prefix `place`.
 
-    Return whether it was free, or belonged to another run, before.
+    Return True if the prefix was free, or belonged to another run, before.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.

@@ -1,9 +1,9 @@
-"""One checkpoint of a job, sent unchanged from the disk to an object store.
+"""Sends one checkpoint of a job unchanged from the disk to an object store.
 
-It appears like every output (`far_staging`): a record first, then the files, with those that
-identify it last, then its manifest and the marker. Every byte that is sent is compared with the
-manifest, so that data that the disk lost since the save does not count as a copy. An interrupted
-transfer stays, and the next try continues from there.
+It is written like every output (`io.output.store_staging`): a record first, then the files, with
+those that identify a checkpoint last, then its manifest and the marker. Every byte that is sent is
+compared with the manifest. So if the disk has lost data since the save, the result does not count
+as a copy. An interrupted transfer is kept, and the next try continues from there.
 """
 
 from __future__ import annotations

@@ -52,8 +52,11 @@ def point_at(place: StorePath, hint: str, name: str) -> None:
 
 
 def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
-    """Remove the copies below `place` that the rule does not keep, and older abandoned parts, and
-    return them. Those named in `kept`, and by hints, stay."""
+    """Remove the copies below `place` that the rule does not keep, and the rest of older
+    interrupted transfers. Return the removed ones.
+
+    Copies that `kept` or hints name are not removed.
+    """
     if rule.last is None:
         return []
     forget_path(place)

@@ -1,8 +1,8 @@
 """The values that the page of a checkpoint shows, as JSON.
 
-Tensors, files, roles, types and param groups are listed once, and named by their index elsewhere.
-No tensor data is read, and the size of the value grows with the number of tensors and of files, but
-not with their product: a thousand ranks give a page of a few hundred kilobytes.
+Tensors, files, roles, dtypes and param groups are listed once, and other values refer to them by
+index. No tensor data is read. The size of the result grows with the number of tensors plus the
+number of files, not with their product: a thousand ranks give a page of a few hundred kilobytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A page on checkpoints: one HTML file that needs no network and no other file."""
+"""Makes a page on checkpoints: one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 

@@ -65,10 +65,8 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Raise an error if the tensor `key` is a payload or scales, and would be cast alone to
-    `dtype`.
-
-    They have a meaning only together.
+    """Raise an error if the tensor `key` is a payload or scales, and would be cast to `dtype` by
+    itself. Payload and scales have a meaning only together.
 
     Raises:
         BadFile, Unsupported: values cannot be computed from them, or are not requested.

@@ -77,11 +77,11 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Return the block of elements that shares one scale: one of `blocks`, otherwise the only
-    possible block.
+    """Return the block of elements that shares one scale: one of `blocks` if it fits, otherwise the
+    only possible block.
 
-    If several blocks are possible, return two of them; None if no block is. `shape` is that of the
-    payload, `scales` that of its scales.
+    If several blocks are possible, return two of them; None if no block is possible. `shape` is the
+    shape of the payload, and `scales` the shape of its scales.
     """
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):

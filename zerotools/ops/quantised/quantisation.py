@@ -18,9 +18,10 @@ from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 class QuantisedWeight:
     """A weight that is stored as a payload and scales.
 
-    `kind` describes it in words ("fp8 blocks 128x128"). `parts` are the keys of the tensors that it
-    is computed from, the payload first. `beside` are other tensors that belong to the weight but
-    are not needed to compute it.
+    Attributes:
+        kind: a description ("fp8 blocks 128x128").
+        parts: the keys of the tensors that it is computed from, the payload first.
+        beside: other tensors that belong to the weight but are not needed to compute it.
     """
 
     key: Key
@@ -62,11 +63,14 @@ def quantised_weight(
 class Quantisation:
     """The quantised weights of a checkpoint.
 
-    `weights` are by the key that each would have if it were not quantised, and `activations` are
-    the keys of scales of activations. `faults` are sentences on defects. `unknown` describes
-    settings that zerotools does not know. `is_denied` is True if the config declares quantised
-    weights, but the checkpoint has none. `place` is the path of the checkpoint. `unproved` are
-    quantised weights of an unknown kind.
+    Attributes:
+        weights: the key that each weight would have if it were not quantised -> the weight.
+        activations: the keys of scales of activations.
+        faults: sentences on defects.
+        unknown: a description of settings that zerotools does not know.
+        is_denied: the config declares quantised weights, but the checkpoint has none.
+        place: the path of the checkpoint.
+        unproved: quantised weights of an unknown kind.
     """
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)

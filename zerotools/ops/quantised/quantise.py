@@ -1,9 +1,10 @@
-"""Weights as fp8 or MXFP8 with scales, for serving: the choice of weights, their names, and the
-config.
+"""Quantise weights to fp8 or MXFP8 with scales, for serving: selects the weights, and gives their
+names and the config.
 
 It follows the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
-matrices of linear layers with a shape that the blocks divide. Embeddings, the head, routers, norms
-and biases stay unchanged; the config lists the modules of the matrices among them.
+matrices of linear layers are quantised if their shape can be divided into whole blocks. Embeddings,
+the head, routers, norms and biases stay unchanged. The config lists the modules of those among them
+that are matrices.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ foreign_run          read the checkpoint, also if weights and optimizer are in s
 name_numbered_state  optimizer state that has numbers instead of parameter names
 order_option         the order of names that `--order` gives: a file, or transformers' model
 order_matching       the parameter name of each number, from an order of names
-master_matching      the parameter name of each fp32 master, by the weight that it is cast to
+master_matching      the parameter name of each fp32 master, from the weight that equals its cast
 job_names            the tensors under the names of the job's model
 job_checks           reasons to refuse the checkpoint, and notes on differences
 

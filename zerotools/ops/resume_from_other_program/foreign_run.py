@@ -29,10 +29,14 @@ from zerotools.runs import checkpoint_dirs
 class ForeignRun:
     """A checkpoint that another program wrote, as a job needs it to continue.
 
-    `path` is the path that the user gave, `title` the kind of checkpoint in words. `checkpoint` has
-    the weights and the optimizer state, `training` the other values, both with one name for each
-    parameter. `beside`: the optimizer's file was next to the files of a model, and tensors may have
-    the names of the Hub. `notes` say where the names come from.
+    Attributes:
+        path: the path that the user gave.
+        title: the kind of checkpoint in words.
+        checkpoint, training: the weights and the optimizer state, and the other values. Both use
+            the same name for a parameter.
+        beside: the optimizer's file was next to the files of a model, and tensors may have the
+            names of the Hub.
+        notes: sentences that say where the names come from.
     """
 
     path: Path

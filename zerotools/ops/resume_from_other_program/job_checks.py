@@ -234,8 +234,8 @@ OPTIONS_RESTORED = (
 class JobOptimizer:
     """The hyperparameters of the job's optimizer; None for those that it does not have.
 
-    The parameters in `decayed` have `weight_decay`, all others 0. `lr` is that of the next step,
-    None while the number of steps is not known.
+    The parameters in `decayed` have `weight_decay`, and all others have 0. `lr` is the learning
+    rate of the next step; None if the number of steps is not known yet.
     """
 
     lr: float | None

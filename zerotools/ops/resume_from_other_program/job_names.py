@@ -1,4 +1,4 @@
-"""Rename the tensors of another program's checkpoint as the job's model names them.
+"""Rename the tensors of another program's checkpoint to the names in the job's model.
 
 A wrapper of a model puts a prefix before all names (`module.`, `_orig_mod.`), and a tied weight may
 be stored under another of its names.
@@ -30,9 +30,14 @@ RESUME_ORDER = "resume_order"
 
 @dataclass(frozen=True)
 class WantedModel:
-    """The model of a job. `parameters` are trained, in the model's order; `buffers` belong to its
-    state; `aliases` maps each further name of a tied parameter to its first name. `decayed` are the
-    parameters that transformers would decay, None if that is not known.
+    """The model of a job.
+
+    Attributes:
+        parameters: the trained parameters, in the model's order.
+        buffers: the buffers that belong to the model's state.
+        aliases: each further name of a tied parameter -> its first name.
+        decayed: the parameters to which transformers would apply weight decay; None if that is not
+            known.
     """
 
     parameters: Mapping[str, Shape]

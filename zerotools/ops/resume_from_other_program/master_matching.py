@@ -1,10 +1,9 @@
-"""Prove the parameter names of fp32 masters that have only numbers: a weight is the cast of its
-master.
+"""Prove the parameter names of fp32 masters that have only numbers.
 
-A master gets the name of the only weight that equals its cast, whatever its number is.
-FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused optimizer) joins all parameters of a group in
-one flat tensor, `fp32_groups_flat`: the start of each parameter is found by the same comparison,
-and `split_flat_tensors` splits the tensor.
+A weight is the cast of its master. So a master gets the name of the only weight that equals its
+cast, whatever its number is. FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused optimizer) joins
+all parameters of a group in one flat tensor, `fp32_groups_flat`. The same comparison finds the
+start of each parameter in it, and `split_flat_tensors` splits the tensor.
 """
 
 from __future__ import annotations

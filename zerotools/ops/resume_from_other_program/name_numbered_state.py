@@ -1,9 +1,9 @@
 """Give parameter names to optimizer state that has only numbers.
 
 torch numbers the parameters of an optimizer in the order of its param groups. The state of a run
-without ZeRO is joined to the weights under names that are made from the numbers. The real names are
-proved by fp32 masters or by shapes (`with_proved_names`), or come from an order that the user gives
-(`with_names`; `order_option` reads it).
+without ZeRO first gets names that are made from the numbers. The real names are then proved by fp32
+masters or by shapes (`with_proved_names`), or come from an order that the user gives (`with_names`;
+`order_option` reads it).
 """
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
 def with_names(
     checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
 ) -> NamedCheckpoint:
-    """Return `checkpoint`, with its optimizer's parameters by number, under the names of `order`.
+    """Return `checkpoint` with the names in `order` for the parameters of its optimizer, which have
+    only numbers.
 
     Raises:
-        BadRequest: the order is not one of its weights, does not fit the shapes of the state, fits
-            in several ways, or gives a master to a weight that is not the cast of it.
+        BadRequest: `order` is not an order of its weights, does not fit the shapes of the state,
+            fits in several ways, or gives a master to a weight that is not the cast of it.
     """
     path = checkpoint.origin.path
     weights = {
@@ -222,7 +223,7 @@ def with_numbered_state(
     weights: Checkpoint, known: TrainingState, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, TrainingState] | None:
     """Return `weights` and the `known` state of their run, with the optimizer state that the format
-    has by number; None: it has none.
+    stores under numbers; None if it has no such state.
 
     Raises:
         BadFile: the state is damaged.

@@ -1,10 +1,10 @@
 """Find the parameter name of each number of a torch optimizer, from an order of names.
 
-torch numbers the parameters in the order of its param groups. The order of names is that of a
-model, and each group has its parameters in this order; or it is that of the groups, from a file. If
-a model's parameters are in several groups, the shapes of the state mostly allow only one division:
-matrices decay, and vectors do not. If they allow several, one of the usual rules must fit. If two
-rules fit, zerotools does not guess.
+torch numbers the parameters in the order of its param groups. The order of names is either that of
+a model, and then each group has its parameters in this order; or it is that of the groups, from a
+file. If a model's parameters are in several groups, the shapes of the state usually allow only one
+division: matrices have weight decay, and vectors do not. If they allow several, one of the usual
+rules must fit. If two rules fit, zerotools does not guess.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _MOST_WAYS = 256
 class NameOrder:
     """An order of the trained parameters, with their shapes.
 
-    `decayed` are the parameters that transformers would decay, None if that is not known.
-    `sections` are the names of each param group, if the order is that of the optimizer.
-    `can_be_concatenated` is True if the names may be those of the groups one after another.
-    `option` is the option that gave the order, and `advice` a phrase that tells how to give the
-    names in a file.
+    Attributes:
+        decayed: the parameters to which transformers would apply weight decay; None if that is not
+            known.
+        sections: the names of each param group, if the order is that of the optimizer.
+        can_be_concatenated: the names may be those of the groups one after another.
+        option: the option that gave the order.
+        advice: a phrase that tells how to give the names in a file.
     """
 
     parameters: Mapping[str, Shape]

@@ -72,8 +72,10 @@ print(json.dumps({
 class AskedOrder:
     """An order of parameter names that the user requested.
 
-    `sections` are the names, in one list for each param group if the file has groups. `shapes` and
-    `decayed` are known only for a model. `known_by` is a phrase on where the names come from.
+    Attributes:
+        sections: the names, in one list for each param group if the file has groups.
+        shapes, decayed: known only for a model.
+        known_by: a phrase that says where the names come from.
     """
 
     sections: Sequence[Sequence[str]]
@@ -88,8 +90,8 @@ class AskedOrder:
 
 
 def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
-    """Return the order of parameters for `--order asked`; `given` are files of the model that the
-    user named.
+    """Return the order of parameters that `--order` requests with the value `asked`. `given` are
+    files of the model that the user named.
 
     Raises:
         BadRequest: the file cannot be read, is empty, or has a name twice; config.json does not

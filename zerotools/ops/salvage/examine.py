@@ -1,6 +1,4 @@
-"""Find the tensors of a damaged checkpoint that are whole, and the parts that the others have
-lost.
-"""
+"""Find the tensors of a damaged checkpoint that are complete, and the lost parts of the others."""
 
 from __future__ import annotations
 
@@ -40,10 +38,13 @@ class DamagedCheckpoint:
     """A checkpoint that was read although data is lost. The lost elements are holes: they have no
     chunk, or a chunk in a missing or truncated file.
 
-    The problems of `checkpoint` list the losses. `lost_names` maps each tensor that lost data, and
-    has a known name, to the file that held the data. `unnamed` are lost files with unknown content:
-    they may have held tensors or tied names that no other file lists. File names are relative to
-    the checkpoint's root if they are below it.
+    Attributes:
+        checkpoint: its problems list the losses.
+        lost_names: name of each tensor that lost data -> the file that held the data.
+        unnamed: lost files with unknown content. They may have held tensors or tied names that no
+            other file lists.
+
+    File names are relative to the checkpoint's root if they are below it.
     """
 
     checkpoint: Checkpoint
@@ -79,8 +80,10 @@ class ToExamine:
 class Examined:
     """The result of examining a checkpoint for damage.
 
-    `sound` has every tensor, reduced to its undamaged chunks; `holes` are the parts that are
-    missing. `damage` lists the damaged files with their defects.
+    Attributes:
+        sound: every tensor, reduced to its undamaged chunks.
+        holes: the parts that are missing.
+        damage: the damaged files with their defects.
     """
 
     given: ToExamine
@@ -230,7 +233,7 @@ def examine_checkpoint(
     """Read every byte of the files that hold tensors; `on_bytes` gets the number of bytes read.
 
     Raises:
-        Unsupported: weights that are not the cast of their masters: the files are of two saves.
+        Unsupported: weights are not the cast of their masters, so the files are of two saves.
     """
     files = sound_files(
         given.files, given.to_scan, given.manifest, budget, on_bytes, given.metadata

@@ -36,10 +36,12 @@ _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 class Weights:
     """The weights of a damaged checkpoint for an export; they may have holes.
 
-    `masters` has every weight, from its fp32 master if it has one; `copies` are the 16-bit weights
-    of masters. `lost` maps the names of weights that cannot be made from the remaining data to the
-    reason. `merged` are the adapters that are added. `unselected` are names that are omitted on
-    purpose.
+    Attributes:
+        masters: every weight, from its fp32 master if it has one.
+        copies: the 16-bit weights of masters.
+        lost: name of a weight that cannot be made from the remaining data -> the reason.
+        merged: the adapters that are added.
+        unselected: names that are omitted on purpose.
     """
 
     masters: Checkpoint

@@ -1,5 +1,5 @@
-"""The checkpoint that holes are filled from: an older one of the run, or the model that the run
-began with.
+"""The checkpoint that holes are filled from: an older checkpoint of the run, or the model that the
+run began with.
 """
 
 from __future__ import annotations

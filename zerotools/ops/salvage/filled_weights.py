@@ -5,9 +5,9 @@ checkpoint (16-bit weights next to masters); and another checkpoint. Each source
 elements that the sources before it lack, so a partly lost weight keeps its remaining elements.
 
 A filled weight may have parts of different dtypes, such as an fp32 master with boxes from bf16
-weights. To `execute` a tensor has one dtype, so `in_pieces` divides it: each contiguous box of one
-dtype in the output becomes a separate tensor in the same bytes of the same file. The output itself
-has one tensor, and is read back as such.
+weights. But `execute` expects one dtype for each tensor, so `in_pieces` divides the weight: each
+contiguous box of one dtype in the output becomes a separate tensor in the same bytes of the same
+file. In the written file it is one tensor, and it is read back as one.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def _cut(
 
 
 def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
-    """Return the part of the holes `before` that `given` fills; `after` are those that remain."""
+    """Return the part of a weight that `given` fills. `before` are the holes before that, and
+    `after` the holes that remain.
+    """
     if after is None:
         return Part(given, before.boxes, before.ranges, source)
     rest = holes_of(before.key, given)
@@ -205,12 +207,13 @@ def _first(shape: tuple[int, ...], box: Box) -> int:
 def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
-    """Return source and target with the tensors in `mixed` divided into pieces; each piece is one
-    chunk of `target`. `compared` of the target converts the tensors of the output when it is read
-    back.
+    """Return source and target with the tensors in `mixed` divided into separate tensors, one for
+    each chunk of `target`.
+
+    When the output is read back, `Target.compared` converts its tensors in the same way.
 
     Raises:
-        BadFile: a tensor has the name of a piece.
+        BadFile: a tensor already has the name of such a part.
     """
     if not mixed:
         return source, target

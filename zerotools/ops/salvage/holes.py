@@ -1,8 +1,8 @@
-"""The sound chunks of a tensor, and its holes: the boxes that none of them has.
+"""The undamaged chunks of a tensor, and its holes: the boxes that no undamaged chunk has.
 
-Example: a tensor of 2 x 4 elements is on three ranks of ZeRO-3, 3 elements on each, and rank 1 is
-lost. Elements [0, 3) and [6, 8) of the flattened tensor are sound. The hole is [3, 6), which is the
-boxes [0:1, 3:4] and [1:2, 0:2].
+Example: a tensor of 2 x 4 elements is on three ranks of ZeRO-3, with 3 elements on each, and rank 1
+is lost. Elements [0, 3) and [6, 8) of the flattened tensor are undamaged. The hole is [3, 6), which
+is the boxes [0:1, 3:4] and [1:2, 0:2].
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _MOST_SAID = 4
 class Holes:
     """The missing parts of a tensor.
 
-    `boxes` do not overlap and are in order. `ranges` are the same elements as ranges of the
-    flattened tensor, if the remaining elements are such ranges. `files` are the files that held the
-    missing parts, as far as that is recorded. `why` is a sentence if the reason is not the loss of
-    these files.
+    Attributes:
+        boxes: the missing boxes, in order. They do not overlap.
+        ranges: the same elements as ranges of the flattened tensor, if the remaining elements are
+            such ranges.
+        files: the files that held the missing parts, as far as that is recorded.
+        why: a sentence if the reason is not the loss of these files.
     """
 
     key: Key

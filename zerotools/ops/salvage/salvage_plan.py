@@ -215,8 +215,9 @@ def _add_lost(
 def _add_unnamed(
     own: Weights, other: Other, weights: dict[Key, FilledWeight], left_out: dict[str, str]
 ) -> None:
-    """Add the weights that a lost file may have held: every weight of the other checkpoint besides
-    the known ones."""
+    """Add the weights that a lost file may have held: every weight of the other checkpoint except
+    the known ones.
+    """
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases) | set(left_out)
     known |= {key.name for key in weights}
     for key in other.weights.masters.tensors:

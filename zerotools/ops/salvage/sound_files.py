@@ -1,9 +1,9 @@
 """Find the undamaged bytes of a checkpoint's files.
 
-A record of a torch archive is sound if its bytes have its CRC-32. Else all of it is lost, because
-the checksum does not show the position of the damage. Bytes of an archive outside of sound records
-are lost. A file without checksums is used up to its end and reported as unchecked, unless a digest
-in a manifest shows that its bytes are different.
+A record of a torch archive is undamaged if its bytes have its CRC-32. If not, all of it counts as
+lost, because the checksum does not show the position of the damage. Bytes of an archive outside of
+undamaged records are lost. A file without checksums is used up to its end and reported as
+unchecked, unless a digest in a manifest shows that its bytes are different.
 """
 
 from __future__ import annotations
@@ -156,8 +156,13 @@ def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
 
 
 class _JobManifest:
-    """The results of a job's MANIFEST.json: `sound` are files with its digest, `faults` a sentence
-    on those with another. It is read if some file contains no checksums."""
+    """The results of comparing files with a job's MANIFEST.json, which is read if some file
+    contains no checksums.
+
+    Attributes:
+        sound: the files with the digest in the manifest.
+        faults: file with another digest -> a sentence.
+    """
 
     def __init__(self, files: CheckpointFiles) -> None:
         self.faults: dict[str, str] = {}

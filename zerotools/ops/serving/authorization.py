@@ -1,5 +1,5 @@
-"""Authorization: a request needs the token, or a signature with the key pair; both are made at the
-start of the server.
+"""Checks requests to the server. A request needs the token, or a signature with the key pair; both
+are made at the start of the server.
 
 A signature is of AWS's version 4 (SigV4): an HMAC over the method, the path, the query, chosen
 headers and the time, with a key that is derived from the secret, the day, the region and the

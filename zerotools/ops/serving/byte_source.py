@@ -1,17 +1,18 @@
-"""Any range of bytes of the files of a conversion, made from the source on request.
+"""Makes any range of bytes of a conversion's output files on request, from the source.
 
-A file of the output is a sequence of literals (a header), carried bytes, and tensors. The tensors
-in a range are planned, which proves each of them the first time. Their copies are cut to the range,
-to whole elements at both ends, and filled tile by tile:
+A file of the output is a sequence of literals (such as a header), bytes carried from another file,
+and tensors. The tensors in a requested range are planned, which proves each of them the first time.
+Their copies are cut to the range, to whole elements at both ends, and filled tile by tile:
 
-    asked        [         begin ............................... end )
+    requested    [         begin ............................... end )
     file         | header | tensor a        | tensor b                  | tensor c |
     made         | header | a, from the element that has `begin`, b to the element that has `end` |
 
-All requests share the threads that make tiles, a few ahead of the one that is sent. The budget is
-divided so that no reader waits for a buffer. Of P pieces, a third are for reading ahead, for the
-first to request them. Each of at most P / 3 readers has two of its own: one that is sent, and one
-that is made. A slow reader keeps only those and its pieces ahead.
+All requests share the threads that make tiles, which work a few tiles ahead of the one that is
+sent. The budget is divided into P buffers, so that no reader waits for one. A third of them are for
+reading ahead, and go to the readers that request them first. At most P / 3 readers are served at a
+time, and each has two buffers of its own: for the tile that is sent, and for the next one. A slow
+reader keeps only these, and its tiles ahead.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The files of a model as HTTP responses: names, sizes and ETags, ranges and conditions (RFC 9110),
-and the response before any of it is sent.
+"""The files of a model as HTTP responses: names, sizes and ETags, ranges and conditions (RFC 9110).
+The status and headers of a response are computed before any of it is sent.
 """
 
 from __future__ import annotations
@@ -148,11 +148,12 @@ class WantedBytes:
 
 
 def wanted_of(header: str | None, size: int) -> WantedBytes:
-    """Return the bytes that a `Range` requests of a file of `size` bytes. Several ranges, other
-    units and invalid ranges are ignored, as section 14.2 allows: then it is the whole file.
+    """Return the bytes of a file of `size` bytes that the header `Range` requests. Several ranges,
+    other units and invalid ranges are ignored, as section 14.2 allows: then the whole file is
+    returned.
 
     Raises:
-        NotSatisfiable: no byte of it lies in the file.
+        NotSatisfiable: no requested byte lies in the file.
     """
     match = _RANGE.fullmatch((header or "").replace(" ", ""))
     first, last = match.groups() if match else ("", "")

@@ -1,6 +1,6 @@
 """The HTTP server, with a thread for each connection. Requests without the token or a valid
 signature are refused. If data cannot be read any more, the server breaks the connection, so that a
-client does not take a part for the whole.
+client notices that the data is incomplete.
 """
 
 from __future__ import annotations

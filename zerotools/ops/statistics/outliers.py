@@ -22,8 +22,10 @@ _PER_DEVIATION = 1.4826
 
 
 def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
-    """Return the tensors with NaN or infinite values, and those with a root mean square far from
-    the median of the same kind and role in all numbered layers; each with the reason.
+    """Return the tensors that differ from the others, each with the reason.
+
+    These have NaN or infinite values, or a root mean square that is far from the median of the
+    tensors of the same kind and role in all numbered layers.
     """
     groups: dict[tuple[str, str], dict[Key, ValueStatistics]] = {}
     for key, found in statistics.items():

@@ -23,9 +23,13 @@ _LARGEST_HINT = 4096
 
 @dataclass(frozen=True, slots=True)
 class DatedCheckpoint:
-    """A checkpoint of a run. `number` is the number at the end of its name, mostly its step, and
-    None if most others have other names; `written` is the time of its newest file, in seconds since
-    1970."""
+    """A checkpoint of a run.
+
+    Attributes:
+        number: the number at the end of its name, usually its step; None if most other checkpoints
+            have names of another form.
+        written: the time of its newest file, in seconds since 1970.
+    """
 
     path: Path
     number: int | None
@@ -70,9 +74,9 @@ def select_for_thinning(
 ) -> Selected:
     """Return the checkpoints in `path` to thin: those that no rule keeps.
 
-    These are kept: the newest `keep_last` (None: only the newest); those with a number that
-    `keep_every` divides; those written in the last `older_than` seconds; and those that `latest`
-    and `best` name.
+    These are kept: the newest `keep_last` (None: only the newest); those with a number that is a
+    multiple of `keep_every`; those written in the last `older_than` seconds; and those that
+    `latest` and `best` name.
 
     Raises:
         BadRequest: it is not a directory of checkpoints.

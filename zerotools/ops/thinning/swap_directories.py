@@ -4,11 +4,12 @@
     runs/.global_step10.zerotools-thin/           locked while a run works in it
         global_step10                             before the exchange the new copy, after it the old
 
-Whenever a run is killed, `runs/global_step10` is the whole checkpoint: unchanged before the rename,
-thinned after it. The directory next to it then holds an unfinished copy or the old one. Neither is
-useful any more, and the next run removes it. The name begins with a dot and the copy lies one level
-further down, so that tools that search for checkpoints do not find it. The new copy is flushed to
-the disk before the exchange, and the exchange before the old copy is removed.
+Whenever a run is killed, `runs/global_step10` is a complete checkpoint: unchanged before the
+exchange, thinned after it. The directory next to it then holds an unfinished copy, or the old
+checkpoint. Neither is useful any more, and the next run removes it. The name begins with a dot and
+the copy lies one level further down, so that tools that search for checkpoints do not find it. The
+new copy is flushed to the disk before the exchange, and the exchange before the old copy is
+removed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ def carry_out_thinning(
     permit: Callable[[Path], None] = lambda _: None,
     exchange: Exchange = exchange_names,
 ) -> Thinned:
-    """Carry `plan` out. Whenever it is interrupted, the checkpoint is whole: unchanged, or thinned.
+    """Carry `plan` out. Whenever it is interrupted, the checkpoint is complete: unchanged, or
+    thinned.
+
     With `force`, a checkpoint with problems is thinned too, and the kept data still has these
     problems. `permit` raises if the checkpoint must stay unchanged. It is called before anything is
     written, and again before the exchange, because the copy takes time. `exchange` is the system
@@ -148,8 +150,9 @@ SCHEMA = "zerotools.thin/1"
 
 
 class Status(StrEnum):
-    """`PLANNED`: it was only examined. `NOTHING`: it has no state to drop. `REFUSED`: it was left
-    unchanged, and `message` is the reason."""
+    """The state of a checkpoint in thinning. `PLANNED`: it was only examined. `NOTHING`: it has no
+    state to drop. `REFUSED`: it was left unchanged, and `message` is the reason.
+    """
 
     PLANNED = "planned"
     THINNED = "thinned"

@@ -37,9 +37,14 @@ _LONGEST_HINT = 4096
 @dataclass(frozen=True)
 class ThinPlan:
     """The plan for the checkpoint in `subject`, a directory or a file. Names of files are relative
-    to it: `removed` are deleted, `rewritten` are written again or are new, and all others stay
-    unchanged. `problems` are those of its structure; a checkpoint with problems is thinned only
-    with `force`. `notes` are sentences for the user.
+    to it.
+
+    Attributes:
+        removed: the files that are deleted.
+        rewritten: the files that are written again, or are new. All other files stay unchanged.
+        problems: problems of its structure. A checkpoint with problems is thinned only with
+            `force`.
+        notes: sentences for the user.
     """
 
     subject: Path

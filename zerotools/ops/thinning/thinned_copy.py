@@ -1,14 +1,15 @@
 """Make the new directory of a thinned checkpoint, and check it.
 
-Kept files get a second name there, or are copied if the file system has no links; changed files are
-written again. Modes, owners and times are those of the files before, so that tools that sort
-checkpoints by age sort them as before. `carry_out_verify` then checks the new directory. Tensors in
-files that were written again are compared with the checkpoint by their digests; the other files are
-the same files under another name.
+Kept files get a second name there (a hard link), or are copied if the file system has no links;
+changed files are written again. All files have the modes, owners and times that they had before, so
+that tools that sort checkpoints by age get the same order. `carry_out_verify` then checks the new
+directory. Tensors in files that were written again are compared with the checkpoint by their
+digests; the other files are the same files under another name.
 
-The owner of the checkpoint may change it during the operation, and the caller may be root. So file
-attributes are taken from the recorded entries, and not read again under a name that may now be a
-link to a file of root's: that file would get another owner, and new files its mode.
+The owner of the checkpoint may change it during the operation, and the caller may be root. So the
+attributes of files are taken from the recorded entries. If they were read again, the name might now
+be a link to a file of root. Then that file would get another owner, and new files would get its
+mode.
 """
 
 from __future__ import annotations

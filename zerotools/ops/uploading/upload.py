@@ -1,12 +1,12 @@
 """Carry out a conversion with output in an object store.
 
-Several files are made and sent at once, each in order, in parts of bounded size. The files that
-identify a checkpoint (an index, `.metadata`, `latest`) are sent when all others exist, then a job's
-manifest, and last the marker (`far_staging`).
+Several files are made and sent at once. Each is sent in order, in parts of bounded size. The files
+that identify a checkpoint (an index, `.metadata`, `latest`) are sent when all others exist, then a
+job's manifest, and last the marker (`io.output.store_staging`).
 
-An archive has the CRC-32 of a record before the record too, but a store takes the bytes of an
-object in order. So records are made ahead, as many as fit into `held` bytes, and sent when their
-CRC-32 is known. A record that is larger is made twice.
+In an archive, the CRC-32 of a record also comes before the record, but a store takes the bytes of
+an object in order. So records are made ahead, as many as fit into `held` bytes, and sent when their
+CRC-32 is known. A record that is larger than that is made twice.
 """
 
 from __future__ import annotations

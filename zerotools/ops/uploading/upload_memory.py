@@ -18,8 +18,9 @@ _MIB = 2**20
 @dataclass(frozen=True, slots=True)
 class UploadMemory:
     """The division of the budget: a quarter for parts that are being sent, a quarter for records
-    that wait for their checksum, and the rest for making tiles. `files` are sent at once, with
-    `parts` parts of each.
+    that wait for their checksum, and the rest for making tiles.
+
+    `files` is the number of files that are sent at the same time, with `parts` parts of each.
     """
 
     files: int
