@@ -1,4 +1,5 @@
-"""Check that a checkpoint is whole: its structure, the bytes of its files, its numbers.
+"""Check that a checkpoint is complete and undamaged: its structure, the bytes of its files, its
+numbers.
 
 verify            `zerotools verify`: all checks in order
 verify_part       the files and tensors that one of several runs checks
@@ -10,5 +11,5 @@ digests           the digest of a tensor
 digest_manifest   NAME.zerotools.json, which records digests, and the record inside an output
 compare_manifest  compare a checkpoint with a manifest, or with another checkpoint
 findings          the faults that were found, the verdict, and its JSON
-verify_contents   what the page of a verification shows
+verify_contents   the values that the page of a verification shows
 """

@@ -35,9 +35,11 @@ _NO_STATE_NAMES = ("LICENSE", "NOTICE", ".gitattributes", ".gitignore")
 class CheckpointFiles:
     """The files of one checkpoint.
 
-    `subject` is the directory or the file that is the checkpoint. `names` maps its files, relative
-    to `base`, to their sizes in bytes. `essential` are the files with tensors or training state:
-    all but those that only describe or load the model.
+    Attributes:
+        subject: the directory or the file that is the checkpoint.
+        names: name of each file, relative to `base` -> its size in bytes.
+        essential: the files with tensors or training state. The other files only describe or load
+            the model.
     """
 
     subject: Path

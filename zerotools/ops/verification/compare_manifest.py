@@ -59,8 +59,8 @@ class TensorComparison:
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
-    """Return whether the manifest describes files such as these: the same format, stage and ranks,
-    and at least one file of the same name and size.
+    """Return whether the manifest describes files of the same layout: the same format, stage and
+    ranks, and at least one file of the same name and size.
     """
     if _layout(manifest) != _layout(found):
         return False
@@ -204,10 +204,10 @@ def _counterpart(
 
 
 def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
-    """Return how two tensors differ, by their digests.
+    """Compare two tensors by their digests.
 
-    None: their bytes are equal; "": they are equal after a cast; otherwise a phrase with the
-    difference.
+    Return None if their bytes are equal, "" if they are equal after a cast, otherwise a phrase that
+    describes the difference.
     """
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, but {theirs.shape} in the manifest"
@@ -331,8 +331,9 @@ def adjacent_manifest(files: CheckpointFiles) -> Against | None:
 class Comparing:
     """Compares one checkpoint with a manifest.
 
-    `keys` are its undamaged tensors that have digests; only those of `portion` are compared.
-    Computed digests are kept in `digests`.
+    Attributes:
+        keys: its undamaged tensors that have digests. Only those of `portion` are compared.
+        digests: the digests that were computed.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Check that values which are stored twice are equal: further copies of a block, and weights that
 are casts of their masters.
 
-Weights and masters are updated together at each step, and lie in different files in different
-order. So this check shows whether flat buffers lie where the files say, and whether all files are
-of one step.
+Weights and masters are updated together at each step, and are stored in different files in
+different orders. So this check shows whether flat buffers are at the positions that the files
+record, and whether all files are of one step.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 (docs/reference/digest-manifest.md).
 
 It lies next to the checkpoint, never inside. An output of zerotools also has the digests of its
-files inside, in its marker (`WrittenRecord`), which moves with the output. A manifest may be of a
-tag directory or of the run's directory around it:
+files inside, in its marker (`WrittenRecord`), which moves with the output. A manifest may describe
+a tag directory, or the run's directory around it:
 
-    run.zerotools.json               has   global_step6/mp_rank_00_model_states.pt, rng_state_0.pth
-    run/global_step6.zerotools.json  has   mp_rank_00_model_states.pt
+    run.zerotools.json               lists  global_step6/mp_rank_00_model_states.pt, rng_state_0.pth
+    run/global_step6.zerotools.json  lists  mp_rank_00_model_states.pt
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
 
 
 def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestManifest:
-    """Read and check a manifest, of a checkpoint of `beside` bytes.
+    """Read and check a manifest of a checkpoint that has `beside` bytes.
 
     Raises:
         OSError: it cannot be read.
@@ -300,9 +300,11 @@ def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> Digest
 
 
 def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
-    """Yield the paths at which a manifest of a checkpoint may lie: next to it, next to the run's
-    directory around it, or in that next to the tag. The flag means that it counts only if it is of
-    these files."""
+    """Yield (path, flag) for each path at which a manifest of a checkpoint may lie: next to the
+    checkpoint, next to the run's directory around it, or in the run's directory next to the tag.
+
+    If the flag is true, a manifest at this path is used only if it describes these files.
+    """
     yield sidecar_of(files), False
     if files.subject.is_dir():
         base = files.base.resolve()
@@ -335,8 +337,8 @@ class WrittenRecord:
 
 
 def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
-    """Return the record of a checkpoint that is a verified output; None for others, also for one at
-    `root` that was thinned later.
+    """Return the record of a checkpoint that is a verified output; None for others, and for an
+    output at `root` that was thinned later.
 
     Raises:
         BadFile: it is damaged.

@@ -1,8 +1,8 @@
 """Read every byte of a checkpoint's files once: check the CRC-32 of each record, and count values
 that are not finite.
 
-`ClaimedBytes` maps the bytes of a file to the elements of tensors. A thousand ranks have
-millions of ranges, so each is kept as numbers and not as an object.
+`ClaimedBytes` maps the bytes of a file to the elements of tensors. A checkpoint of a thousand ranks
+has millions of ranges, so each is kept as numbers and not as an object.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class ScannedFile:
 class FileScan:
     """The result of reading one file.
 
-    `error` is the reason why the file could not be read to its end. `digest` is that of all its
-    bytes, if requested.
+    Attributes:
+        error: the reason why the file could not be read to its end.
+        digest: the digest of all its bytes, if requested.
     """
 
     file: ScannedFile
@@ -280,10 +281,11 @@ class _Reader:
 class ClaimedBytes:
     """The bytes of files that are elements of tensors.
 
-    `keys` are the tensors of floating-point numbers, keyed by number. `places` has rows for each
-    file:
-    (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are tensors
-    with elements that are not contiguous in their files; one pass cannot separate them.
+    Attributes:
+        keys: number -> tensor of floating-point numbers.
+        places: file -> rows (first byte, end, number of the tensor, largest end so far), in order.
+        elsewhere: tensors with elements that are not contiguous in their files. One pass cannot
+            separate them.
     """
 
     keys: list[Key] = field(default_factory=list)

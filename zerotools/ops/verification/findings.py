@@ -18,9 +18,12 @@ from zerotools.ops.verification.verify_part import WHOLE, Portion
 
 
 class Soundness(StrEnum):
-    """`WHOLE`: every byte of every tensor and of the state was checked, without a finding.
-    `UNCHECKED`: no check found a fault, and some bytes were not or could not be checked. `FAULTY`:
-    something is wrong."""
+    """The verdict of a verification.
+
+    `WHOLE`: every byte of every tensor and of the state was checked, without a finding.
+    `UNCHECKED`: no check found a fault, but some bytes were not or could not be checked. `FAULTY`:
+    a check found a fault.
+    """
 
     WHOLE = "whole"
     UNCHECKED = "unchecked"
@@ -58,8 +61,8 @@ class Finding:
     """A fault that a check found: a sentence, with the file and the tensor that it is about, if
     any.
 
-    `file` is relative to the checkpoint's directory. `span` are the first byte and the end of the
-    damaged part of the file, if that is known.
+    `file` is relative to the checkpoint's directory. `span` is (first byte, end) of the damaged
+    part of the file, if that is known.
     """
 
     check: Check
@@ -91,12 +94,16 @@ class Comparison:
 class Verification:
     """The result of a verification.
 
-    `unchecked` are files with bytes that no checksum or digest proves, each with the reason. `odd`
-    counts values that are not finite by tensor, even if that is not damage. `is_fast` is True if
-    data was not read. `bytes_read` is the number of bytes read. `comparison` is with a manifest;
-    None: there was none. `manifest` is the manifest of the checkpoint itself, if it was requested
-    and the checks found no fault. `as_written` is the comparison with the record inside an output;
-    None: it has none. `portion` is the part that was checked; the verdict is for it only.
+    Attributes:
+        unchecked: file with bytes that no checksum or digest proves -> the reason.
+        odd: tensor -> number of values that are not finite, even if that is not damage.
+        is_fast: data was not read.
+        bytes_read: the number of bytes read.
+        comparison: the comparison with a manifest; None: there was no manifest.
+        manifest: the manifest of the checkpoint itself, if it was requested and the checks found no
+            fault.
+        as_written: the comparison with the record inside an output; None: it has no record.
+        portion: the part that was checked. The verdict is only for this part.
     """
 
     checkpoint: Checkpoint

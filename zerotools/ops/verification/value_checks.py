@@ -1,14 +1,16 @@
 """Check the values of tensors: impossible values, and scales of quantised weights that cannot be
 used (faults for which `consolidate --dtype` would refuse).
 
-A mask for attention is 0 for visible positions and minus infinity elsewhere, or 1 and infinity: all
-its finite elements are equal. Formats of weights store such masks among the weights (`is_mask`).
+NaN and infinities are normally impossible. The exception are masks for attention, which formats of
+weights store among the weights (`is_mask`). A mask is 0 for visible positions and minus infinity
+elsewhere, or 1 and infinity: all its finite elements are equal.
 
-A digest in a narrower dtype covers every bit if all values are of that dtype (`is_exact_in`). For
-example, a bf16 digest covers a weight that was frozen in bf16 and exported in fp32.
+A digest in a narrower dtype covers every bit if that dtype can hold all values exactly
+(`is_exact_in`). For example, a bf16 digest covers a weight that was frozen in bf16 and exported in
+fp32.
 
-Scales are few and are read first. A scale of 0 is valid if its elements are 0 too. So the values of
-a weight are computed only if one of its scales is unusual.
+There are few scales, and they are read first. A scale of 0 is valid if its elements are 0 too. So
+the values of a weight are computed only if one of its scales is unusual.
 """
 
 from __future__ import annotations

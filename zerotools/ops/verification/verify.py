@@ -356,10 +356,10 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
     def _vouch(self, comparison: Comparison) -> None:
-        """Mark files as checked if the comparison proves that they are unchanged.
+        """Mark files as checked if the comparison with a manifest proves that they are unchanged.
 
         If all tensors are equal bit by bit, this includes files that the manifest does not list:
-        those that hold only tensors, and an index with the positions of tensors.
+        files that hold only tensors, and an index with the positions of tensors.
         """
         vouched = set(comparison.vouched)
         if comparison.is_exact and not (self.findings or self._form.holds_state):

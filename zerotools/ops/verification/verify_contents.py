@@ -29,11 +29,12 @@ Span = tuple[int, int]
 
 
 def verification_contents(found: Verification, inspection: Inspection) -> dict[str, Any]:
-    """Return the values of the page of a verification; `inspection` is of the same checkpoint.
+    """Return the values of the page of a verification. `inspection` is of the same checkpoint.
 
     The keys are those of `picture_contents`, and `checks`:
-        files: for each file `[state, reasons, strip]`. The strip alternates the number of cells
-            and their state; it is None for a file that does not exist.
+
+        files: for each file `[state, reasons, strip]`. The strip alternates the number of cells and
+            their state; it is None for a file that does not exist.
         tensors: the state of each tensor.
     """
     contents = picture_contents(inspection)
@@ -135,7 +136,9 @@ def _state(
     spans: Mapping[str, Sequence[Span]],
     broken: set[str],
 ) -> int:
-    """Return the state of a tensor without a finding of its own: that of the bytes in its files."""
+    """Return the state of a tensor without a finding of its own. It is the state of the bytes in
+    its files.
+    """
     for name, parts in places.items():
         if name in broken or any(
             begin < until and first < end

@@ -1,10 +1,11 @@
 """The part of a checkpoint that one of N runs checks: some files, and the tensors of some names.
 
-Files are read whole, because a checksum covers the whole file: the largest file goes to the run
-that has the least so far, and so on. Names of tensors are divided in order into spans of equal
-size, because neighbours lie in the same files. One run has all tensors of a name and of its tied
-names, so that it can compare a weight with its master and its alias. Tensors that only a manifest
-has belong to the first run. Every run checks the structure, for which no data is read.
+A checksum covers a whole file, so one run reads the whole file. The largest file goes to the run
+that has the fewest bytes so far, then the next largest, and so on. Names of tensors are divided in
+order into ranges of equal size, because tensors with neighbouring names lie in the same files. One
+run has all tensors of a name and of its tied names, so that it can compare a weight with its master
+and its alias. Tensors that only a manifest has belong to the first run. Every run checks the
+structure, for which no data is read.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Choose the tensors of an output, and their names, shapes and dtypes.
 
-rewrite             select, rename and retype tensors
+rewrite             select and rename tensors, and change their dtype
 tied_weights        names that stand for one weight
 name_check          compare names and shapes with those that config.json needs
 loading_trial       let transformers try to load the names and shapes
 reference_model     the model that an export must match
-layout_mapping      put a checkpoint into the layout of another program
+layout_mapping      convert a checkpoint to the layout of another program
 layout_search       find the layout that a checkpoint has
 check_map           check a file of layouts
 training_arguments  the arguments of a training script, which a layout may need
-strided_views       tensors that are made of strided pieces of others
+strided_views       tensors that are made of strided parts of others
 restore_hub_layout  a job's model under the names and in the shapes of the Hub
 base_model          the model that an adapter was trained on
 lora_merge          merge the adapters of a LoRA run into its weights

@@ -42,9 +42,11 @@ _OUTPUTS_FIRST = (0, 19)
 class AdaptedModel:
     """A model, and the changes that one adapter makes to it.
 
-    `weights` are the weights without the adapter, `changes` has the adapter's change of some of
-    them, and `halves` holds the tensors of the adapter that `changes` refers to. `is_mapped` is
-    True if the base model was put into another layout.
+    Attributes:
+        weights: the weights without the adapter.
+        changes: weight -> the adapter's change, for the weights that it changes.
+        halves: the tensors of the adapter that `changes` refers to.
+        is_mapped: the base model was converted to another layout.
     """
 
     weights: Checkpoint
@@ -88,8 +90,11 @@ def adapted_weights(
 
 
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
-    """Return the weights of a run that trained the adapter `name`, under the names of the model:
-    modules that it holds whole replace the model's, and other adapters are omitted."""
+    """Return the weights of a run that trained the adapter `name`, under the names of the model.
+
+    Modules that the adapter holds completely replace those of the model, and other adapters are
+    omitted.
+    """
     whole: dict[Key, Tensor] = {}
     tensors: dict[Key, Tensor] = {}
     dropped: set[str] = set()

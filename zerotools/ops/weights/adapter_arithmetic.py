@@ -1,8 +1,8 @@
-"""The values of a weight with an adapter merged into it, as PEFT computes them: in fp32, and one
+"""Computes the values of a weight with an adapter merged into it, as PEFT does: in fp32, and one
 block at a time.
 
-    W + scale * B·A               LoRA; of a convolution in one matrix, of experts one by one
-    m / |W + scale * B·A| * ...   DoRA: the norm of each row of a layer, m is its magnitude
+    W + scale * B·A               LoRA; for convolutions as one matrix, for experts one by one
+    m / |W + scale * B·A| * ...   DoRA: the norm is of each row of a layer, m is its magnitude
     W with other rows             trainable tokens
     b + scale * c                 a bias, with `lora_bias`
 """

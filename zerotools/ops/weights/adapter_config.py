@@ -82,11 +82,12 @@ def choose_config(
     name: str = DEFAULT,
     others: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the config of the adapter called `name`, and notes on its source: the user's path,
-    else the record of the job, else the run's files near the checkpoint.
+    """Return the config of the adapter called `name`, and notes on its source.
 
-    PEFT keeps the config of an adapter that is not called `default` in a directory of its name.
-    `others` are the names of other adapters next to it, which may have another scale.
+    The source is the path that the user gave, or else the record of the job, or else the run's
+    files near the checkpoint. PEFT keeps the config of an adapter that is not called `default` in a
+    directory of its name. `others` are the names of other adapters next to it, which may have
+    another scale.
 
     Raises:
         BadRequest: the scale of the adapter is unknown.
@@ -306,12 +307,12 @@ def check_config(
     held: Mapping[str, Tensor],
     path: object,
 ) -> None:
-    """Refuse a config that is not of this adapter, and half adapters; `held` has the tensors by
-    their names in the files of PEFT.
+    """Refuse a config that is not of this adapter, and adapters with only one of the two LoRA
+    matrices. `held` has the tensors, keyed by their names in the files of PEFT.
 
     Raises:
         BadRequest: the config is of another adapter.
-        BadFile: an adapter lacks a half, or its halves do not fit.
+        BadFile: an adapter lacks one of the two matrices, or they do not fit.
     """
     by_module: dict[str, dict[str, Tensor]] = {}
     for each in tensors:

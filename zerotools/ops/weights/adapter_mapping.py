@@ -1,4 +1,5 @@
-"""Put a LoRA adapter into another layout: of Megatron's fused layers as PEFT has it, and back.
+"""Convert a LoRA adapter to another layout, for example between Megatron's fused layers and PEFT's
+layers.
 
 Rows of B are moved like the rows of the weight. A is copied to every layer that gets a part of the
 weight. No value is computed.
@@ -47,7 +48,7 @@ class MappedAdapter:
 
 
 def saved_tensors(held: Checkpoint, tensors: Iterable[AdapterTensor]) -> Checkpoint:
-    """Return the tensors of an adapter under PEFT's names, without the model around them.
+    """Return a checkpoint with only the tensors of an adapter, under PEFT's names.
 
     Raises:
         BadRequest: two of them have one name.
@@ -73,11 +74,13 @@ def mapped_adapter(
     arguments: Mapping[str, Any],
 ) -> MappedAdapter:
     """Return only the adapter in `checkpoint`, in the layout `to` of the model that config.json
-    describes. `source` is the adapter's layout; None: it is found from the adapter's layers.
+    describes.
+
+    `source` is the adapter's layout; None: it is found from the names of the adapter's layers.
 
     Raises:
         BadRequest: no layout has the adapter's layers, or config.json gives them other shapes; or
-            of several layers that become one layer, some have no adapter or a different A.
+            several layers become one, and some of them have no adapter or a different A.
         Unsupported: the adapter has more than the two matrices of each layer, or a layout splits
             rows.
     """

@@ -1,10 +1,9 @@
-"""The base model of an adapter: its weights, together with those of the adapter run.
+"""The base model of an adapter: adds its weights to those of the adapter run.
 
-A job's checkpoint may hold only adapters: `with_base` adds the frozen weights from the directory
-that the run began with. For other runs the user names the base model (`with_given_base`).
-
-Weights that the run keeps in 4 bits are taken from the base model, and not from the rounded copy:
-the merged model then has the adapter's change without rounding.
+A job's checkpoint may hold only adapters. Then `with_base` adds the frozen weights from the
+directory that the run began with. For other runs the user names the base model (`with_given_base`).
+If the run keeps weights in 4 bits, they are taken from the base model, because those of the run are
+rounded.
 """
 
 from __future__ import annotations
@@ -64,10 +63,11 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 def with_given_base(
     own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
-    """Return a model for a merge: the weights of `base`, replaced by those that the run `held` has
-    trained itself, together with the tensors of the run. The files of both are named from one root.
-    Weights that the run keeps packed in 4 bits are taken from `base`; `copies` are weights of the
-    run that were not trained.
+    """Return a model for a merge: the weights of `base`, with the tensors of the run `held` added.
+
+    Weights that the run has trained itself replace those of `base`. Weights that the run keeps
+    packed in 4 bits are taken from `base`. `copies` are weights of the run that were not trained.
+    The paths of the files of both are relative to one root.
 
     Raises:
         Unsupported: the two lie in different stores.

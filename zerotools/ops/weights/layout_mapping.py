@@ -1,4 +1,4 @@
-"""Put a checkpoint, with the state of its optimizer, into the layout of another program.
+"""Convert a checkpoint, with the state of its optimizer, to the layout of another program.
 
 A map moves masters, 16-bit copies and moments in the same way as their weight. A number such as a
 step is copied to each tensor that its parameter becomes a part of; it must be equal for all
@@ -115,7 +115,8 @@ def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
 def mapped_checkpoint(
     checkpoint: Checkpoint, request: MapRequest, training: TrainingState = _UNKNOWN
 ) -> MappedCheckpoint:
-    """Return `checkpoint`, of a run of `training`, in the requested layout; no byte is read.
+    """Return `checkpoint`, which is from a run with the state `training`, in the requested layout.
+    No byte is read.
 
     Raises:
         BadRequest: config.json does not exist, or contradicts the tensors; the checkpoint has no
@@ -262,8 +263,8 @@ def _apart(
     found: FoundLayout,
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[Checkpoint, dict[Key, Tensor]]:
-    """Divide the checkpoint: return the tensors that have the shape of their weight, and all others
-    under their new names, such as numbers.
+    """Divide the checkpoint into two: the tensors that have the shape of their weight, and all
+    other state (such as numbers) under its new names.
 
     Raises:
         BadRequest: state of a weight that the checkpoint does not have.

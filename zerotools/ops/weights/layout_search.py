@@ -57,10 +57,10 @@ def named_as_layout(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> LaidOutCheckpoint:
-    """Find the layout of the checkpoint; `layout` names it, None: it is detected.
+    """Find the layout of the checkpoint. `layout` names it; None: it is detected.
 
     Raises:
-        BadRequest: it has none under any of its names.
+        BadRequest: the checkpoint has no layout of the map, under any of its names.
     """
 
     def look(which: Checkpoint) -> FoundLayout:
@@ -184,8 +184,8 @@ def _without(leading: str) -> Callable[[str], str]:
 
 
 def _shared(names: list[str]) -> list[str]:
-    """Return the name parts with which all names begin; the last part of a name is never
-    included.
+    """Return the first parts of the names that all names have in common. The last part of a name is
+    never included.
     """
     columns = zip(*(_parts(name)[:-1][:_MOST_LEADING] for name in names), strict=False)
     found: list[str] = []

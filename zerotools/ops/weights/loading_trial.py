@@ -138,8 +138,8 @@ class Unbuildable(BadRequest):
 class Trial:
     """The result of one attempt to load tensors into a model.
 
-    It has the missing, unexpected and mismatched names; the names that transformers ties, each with
-    the tensor that it gets; and tied names that were renamed to the name of the tensor.
+    It has the missing, unexpected and mismatched names; each name that transformers ties, with the
+    tensor that it gets; and the tied names that were renamed to the name of that tensor.
     """
 
     faults: NameFaults

@@ -1,8 +1,9 @@
 """Merge the adapters of a LoRA run into its weights, in fp32: W + scale · B·A, with the variants of
 DoRA, trainable tokens and experts.
 
-The merged weights are computed and not copied. They are written to files next to the output, some
-rows at a time, and the export reads them from there like any other source.
+Merged weights cannot be copied from the source, because they are computed. They are written to
+files next to the output, some rows at a time, and the export reads them from there like any other
+source.
 """
 
 from __future__ import annotations
@@ -109,15 +110,16 @@ def merge_adapters(
     table: FormatTable = FORMATS,
     request: AdapterRequest | None = None,
 ) -> MergedAdapters | None:
-    """Return the export of a run that trained LoRA adapters, recognised by its tensors' names; None
-    for others. The scale of adapters is in the record of its job, or in its adapter_config.json.
+    """Return the export of a run that trained LoRA adapters; None for other runs. Adapters are
+    recognised by the names of tensors.
 
-    The sums go to a directory next to `scratch`; files of a killed run there are removed first.
+    The scale of adapters is in the record of the job, or in adapter_config.json. The merged weights
+    go to a directory next to `scratch`; files of a killed run there are removed first.
 
     Raises:
         BadFile: half of an adapter is missing, or an adapter has no weight in a job's checkpoint.
         BadRequest: the base model or the config is missing, does not fit, or is not needed.
-        Unsupported: the adapter is of a kind that is not merged.
+        Unsupported: zerotools cannot merge this kind of adapter.
     """
     request = request or AdapterRequest()
     record = format_of(checkpoint, table).job_record(checkpoint)
@@ -247,8 +249,8 @@ def on_base(
     config: Mapping[str, Any],
     base: Checkpoint,
 ) -> AdaptedModel:
-    """Add the adapter `tensors` of `held`, with its other weights `own`, to a model. The weights
-    have the names in `base`.
+    """Add the adapter `tensors` of the checkpoint `held`, and its other weights `own`, to the model
+    `base`. The weights get the names in `base`.
 
     Raises:
         LacksBase: it is not the base model of the adapter.

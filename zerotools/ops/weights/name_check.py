@@ -1,7 +1,7 @@
 """Compare the names and shapes of an export with those that its config.json needs.
 
-zerotools knows the names of common model families. For others, or if the names do not fit,
-transformers is asked, if it is installed (`loading_trial`).
+zerotools knows the names of common model families. For other families, or if the names do not fit,
+transformers tries to load the names and shapes, if it is installed (`loading_trial`).
 """
 
 from __future__ import annotations
@@ -364,8 +364,11 @@ def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str,
 
 @dataclass(frozen=True)
 class FittedWeights:
-    """Weights under the names of their model. `ties` are as in `Fits`; None: they are not known.
-    `new_name` returns the model's name of a checkpoint's tensor."""
+    """Weights under the names of their model.
+
+    `ties` are as in `Fits`; None: they are not known. `new_name` converts the name of a tensor in
+    the checkpoint to its name in the model.
+    """
 
     weights: Checkpoint
     ties: Mapping[str, str] | None = None
@@ -383,9 +386,11 @@ def named_for_model(
     command: str = "consolidate",
     lost: Collection[str] | None = (),
 ) -> FittedWeights:
-    """Name `weights`, a selection of `every`, as in the model at `like`, or else as their
-    config.json needs it. Without `is_checked` they keep their names. With `is_merged` an adapter
-    was merged into them, and config.json is that of the base model. `lost` is as in `check_names`.
+    """Give `weights`, a selection of `every`, the names in the model at `like`, or else the names
+    that their config.json needs.
+
+    Without `is_checked` they keep their names. With `is_merged` an adapter was merged into them,
+    and config.json is that of the base model. `lost` is as in `check_names`.
 
     Raises:
         BadRequest: they do not fit config.json.

@@ -1,7 +1,8 @@
 """Write a job's model under the names and in the shapes that its directory on the Hub has.
 
-When transformers loads a directory, it may join tensors. The job's record lists which blocks were
-joined. The same blocks divide the tensors again: bytes are moved, and no value is computed.
+When transformers loads a directory, it may join several tensors to one. The job's record lists
+which blocks were joined. With this list the tensors are divided again: bytes are moved, and no
+value is computed.
 """
 
 from __future__ import annotations
@@ -97,8 +98,10 @@ def _new_name(name: str, layout: HubLayout) -> str:
 
 
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
-    """Return the tensors, with separate tensors for aliases of a tensor that the Hub does not have
-    whole: no name is left that they could be tied to.
+    """Return the tensors, with a separate copy for each alias that cannot stay tied.
+
+    These are aliases of a tensor that is divided on the Hub, so that no single name is left to
+    which they could be tied.
     """
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():

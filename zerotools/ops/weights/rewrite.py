@@ -64,8 +64,7 @@ class RenameRule:
 
 
 def parse_rule(text: str) -> RenameRule:
-    """Return the rule that `REGEX=REPL` spells; the last `=` separates, so that `(?=...)` may be
-    used.
+    """Parse a rule `REGEX=REPL`. The last `=` separates the two, so that `(?=...)` can be used.
 
     Raises:
         BadRequest: it has no `=`, or its regular expression or group is invalid.
@@ -82,10 +81,10 @@ def parse_rule(text: str) -> RenameRule:
 
 
 def name_function(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
-    """Make a new name from an old one: each prefix is removed once if the name begins with
-    it, in the order given, then each rule is applied.
+    """Return a function that makes a new name from an old one.
 
-    The function raises BadRequest if a name becomes empty.
+    Each prefix is removed once if the name begins with it, in the order given. Then each rule is
+    applied. The function raises BadRequest if a name becomes empty.
     """
 
     def renamed(name: str) -> str:

@@ -1,8 +1,10 @@
-"""A checkpoint with tensors that are strided views of another checkpoint's tensors.
+"""A checkpoint with tensors that are made of strided views of another checkpoint's tensors.
 
-A piece of a view is a strided walk through one tensor, and a chunk is a strided walk through its
-file. Their intersection is again a chunk, with the file's strides times the piece's steps. So such
-a checkpoint is planned, proved and copied like any other, and views can be stacked.
+A `TensorView` consists of pieces (`ViewPiece`). A piece is a strided part of one source tensor: it
+begins at some index, and goes on in steps. A chunk is a strided range of a file. So the part of a
+piece that lies in a chunk is also a strided range of the file: its strides are the chunk's strides
+times the steps of the piece. It is again a `Chunk`. Therefore such a checkpoint is planned, checked
+for completeness and copied like any other, and a view of a view works too.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _KEPT_SOURCES = 8
 
 
 def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
-    """Return the tensors of `checkpoint` as `views` arranges them, keyed by name, in each of their
-    roles.
+    """Return `checkpoint` with the tensors that `views` describes (new name -> view), in each of
+    their roles.
 
-    A view without any part in the checkpoint is omitted.
+    A view is omitted if the checkpoint has none of its parts.
 
     Raises:
         BadRequest: parts of a view have a role that others lack.
@@ -125,7 +127,7 @@ def _viewed(
 
 
 def _bounds(piece: ViewPiece) -> Box:
-    """Return the smallest box of the source that has the piece."""
+    """Return the smallest box of the source tensor that contains the piece."""
     reach = [1] * len(piece.start)
     for along, step, count in zip(piece.dims, piece.steps, piece.box.shape, strict=True):
         if along >= 0:

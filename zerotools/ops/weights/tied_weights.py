@@ -23,11 +23,12 @@ def resolve_aliases(
     like: Reference | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """Omit tied names if the model's config ties them again, else write them out.
+    """Omit tied names if the model's config ties them again; otherwise write the weight under each
+    name.
 
     `ties` maps each name that the model ties to the name of its tensor; None: they are not known.
     If a reference model `like` is given, it decides instead: names that it holds are written,
-    others are not. The tensor gets the name that the model takes it from.
+    others are not. The tensor gets the name from which the model takes it.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:

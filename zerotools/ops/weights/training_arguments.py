@@ -48,7 +48,8 @@ def run_arguments(training: TrainingState) -> Mapping[str, Any]:
 def with_run_arguments(
     training: TrainingState, config: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a map for this run: those of the run, overridden by those `given`.
+    """Return the arguments of a layout map for this run: the arguments of the run, overridden by
+    `given`.
 
     Raises:
         BadRequest: config.json is of a model that the run did not train.
