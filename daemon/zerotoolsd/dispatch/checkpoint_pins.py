@@ -1,8 +1,8 @@
 """Publishes to the ranks which checkpoints other jobs need, so that retention does not delete them.
 
-A job's needs are published before the job is checked, so a checkpoint that exists then is not
-deleted before the job has begun. The files (`zerotools.runs.retention`) are not flushed, because
-the next daemon writes them again.
+The checkpoints that a job needs are published before the job is checked. So a checkpoint that
+exists during the check is not deleted before the job has begun. The files
+(`zerotools.runs.retention`) are not flushed, because the next daemon writes them again.
 """
 
 from __future__ import annotations

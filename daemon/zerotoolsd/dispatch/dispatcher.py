@@ -1,8 +1,9 @@
 """The daemon's loop. Only this loop changes the state of jobs.
 
 It decides which work is due; `attempts.start_attempt`, `attempts.finalize_attempt` and
-`attempts.reattach` do it. All of it runs in the event loop's thread. Every decision is in the store
-before it takes effect, and its effects are found again in the run directories.
+`attempts.reattach` do it. All of it runs in the event loop's thread. Every decision is written to
+the store before it takes effect. After a restart, the run directories show which decisions have
+taken effect.
 """
 
 from __future__ import annotations

@@ -97,10 +97,13 @@ def reserve_of(total: int) -> int:
 class MemoryHolder:
     """A running job and the memory that it holds.
 
-    `held` is this memory in bytes. `unsaved_seconds` is the working time since the last
-    save. `saves` is True if the job is known to save on request. `loads` is True if it has
-    not done a step yet. `asked` and `ended` are the monotonic times at which the job was
-    asked to save, and was ended; None: not yet.
+    Attributes:
+        held: this memory in bytes.
+        unsaved_seconds: the working time since the last save.
+        saves: the job is known to save on request.
+        loads: it has not done a step yet.
+        asked, ended: the monotonic times at which the job was asked to save, and was ended; None:
+            not yet.
     """
 
     job_id: int
@@ -156,7 +159,7 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
     newest = samples[-1]
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
-    found = rung_of(left, newest.part)
+    found = level_of(left, newest.part)
     if newest.loading and found > EscalationStep.WAIT:
         found = EscalationStep.STOP if left < LOADING_SECONDS else EscalationStep.WAIT
     struggles = _how_it_struggles(samples)
@@ -177,7 +180,7 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
     return found, said if found else ""
 
 
-def rung_of(left: float, part: float) -> EscalationStep:
+def level_of(left: float, part: float) -> EscalationStep:
     """Return the level if the memory is used up in `left` seconds and the fraction `part` of it
     is available.
     """
@@ -250,11 +253,12 @@ def _last(holder: MemoryHolder) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
-    """A job of this daemon on a GPU. Its promise is the GPU memory that it declared or that it
-    got.
+    """A job of this daemon on a GPU. Its promise is the GPU memory that it declared or that it got.
 
-    It holds `over` bytes more than its promise, and may take `to_come` more bytes within its
-    promise. `grows` is True if its memory use keeps growing.
+    Attributes:
+        over: the bytes that it holds beyond its promise.
+        to_come: the bytes of its promise that it does not hold yet.
+        grows: its memory use keeps growing.
     """
 
     holder: MemoryHolder

@@ -1,16 +1,17 @@
-"""Forecasts when the memory of the host or of a shared GPU is used up. Pure.
+"""Forecasts when the memory of the host or of a shared GPU is used up. No I/O.
 
-The rate is the median of the differences between neighbouring samples. So a step (a model allocated
-at once) is not a slope, and a ramp is one when it fills half of the window. Two windows are used,
-for a program that takes gigabytes a second and for one that leaks over minutes. The sooner end
-counts; the longer window counts only while the growth continues.
+The rate is the median of the differences between neighbouring samples. So a single jump (a model
+allocated at once) does not count as growth, and steady growth counts when it fills half of the
+window. Two windows are used: a short one for a program that takes gigabytes a second, and a longer
+one for a program that leaks over minutes. The earlier of the two results counts, and the longer
+window only while the growth continues.
 
     seconds    0     0.5   1.0   1.5   2.0   2.5
-    GiB       12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 each 0.5 s: 2 GiB/s, gone in 4 s
-    GiB       12.0  12.0   8.0   8.0   8.0   8.0     median 0: a step
+    GiB free  12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 per 0.5 s: 2 GiB/s, used up in 4 s
+    GiB free  12.0  12.0   8.0   8.0   8.0   8.0     median 0: a jump
 
-The expected growth of a job is not a leak: while all expected growth still fits, the slope does not
-count. The slope of loading does not count after the load.
+The expected growth of a job is not a leak: while all expected growth still fits, the rate is
+ignored. Growth while a job loads is ignored after the load.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ machine.
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """The memory of the host at the monotonic time `clock`, in bytes.
+    """The memory of the host at the monotonic time `clock`, in bytes: total, available, and the
+    expected growth of running jobs.
 
-    It has the total memory, the available memory, and the expected growth of running jobs.
-    `loading` is True if jobs that have done no step yet may still grow to their expected
-    maximum. `stalled_percent` is the percentage of the last 10 s in which all tasks waited
-    for memory at once (PSI, full); None: unknown. `of_limit` is True if the sample is of the
-    daemon's control group, which has less memory than the host. Since the previous sample,
-    the kernel reclaimed memory at a limit of that group (`reclaimed`), or it could not and
-    killed programs (`killed`).
+    Attributes:
+        loading: jobs that have done no step yet may still grow to their expected maximum.
+        stalled_percent: the percentage of the last 10 s in which all tasks waited for memory at
+            once (PSI, full); None: unknown.
+        of_limit: the sample is of the daemon's control group, which has less memory than the host.
+        reclaimed: since the previous sample, the kernel reclaimed memory at a limit of that group.
+        killed: since the previous sample, it could not reclaim enough and killed programs.
     """
 
     clock: float
@@ -126,12 +128,14 @@ Points = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """The memory of one GPU at the monotonic time `clock`, in bytes.
+    """The memory of one GPU at the monotonic time `clock`, in bytes: the total without the driver's
+    reserve, and the free memory.
 
-    It has the total memory without the driver's reserve, and the free memory. `held` maps
-    each job of this daemon to the memory that it uses, and `promised` maps it to the memory
-    that it may use; for a job with the whole GPU, that is the memory that it uses now.
-    `known` is True if the driver reports how much memory each process holds.
+    Attributes:
+        held: job of this daemon -> the memory that it uses.
+        promised: job -> the memory that it may use. For a job with the whole GPU, this is the
+            memory that it uses now.
+        known: the driver reports how much memory each process holds.
     """
 
     clock: float
@@ -176,12 +180,13 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class GpuOutlook:
-    """The forecast for one GPU: the seconds until memory runs out.
+    """The forecast for one GPU: the seconds until memory runs out. Spare memory is the free memory
+    that is not promised to jobs.
 
-    There are three times: until only the reserve is spare, until no memory is spare, and
-    until programs of others have used the memory down to the reserve. The third one uses
-    only the longer window, because such programs may just be loading. `free` of `total`
-    bytes are free; `to_come` of these bytes are promised to jobs.
+    There are three times: until only the reserve is spare, until no memory is spare, and until
+    programs of others have used the memory down to the reserve. The third one uses only the longer
+    window, because such programs may just be loading. `free` of `total` bytes are free; `to_come`
+    of these bytes are promised to jobs.
     """
 
     scarce: float

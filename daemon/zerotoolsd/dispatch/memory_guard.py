@@ -216,9 +216,10 @@ PATIENCE_SECONDS = 0.5
 class GpuPromises:
     """The memory on GPUs that is promised to jobs.
 
-    A job that declares its memory is promised `context` bytes more than that. A job that has
-    a GPU for itself is promised `expected` bytes (0: unknown). Programs of others count if they
-    hold at least `foreign` bytes of a GPU.
+    Attributes:
+        context: a job that declares its memory is promised so many bytes more than it declared.
+        expected: a job that has a GPU for itself is promised so many bytes (0: unknown).
+        foreign: programs of others count if they hold at least so many bytes of a GPU.
     """
 
     context: int

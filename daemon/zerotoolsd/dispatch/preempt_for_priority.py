@@ -1,7 +1,8 @@
 """Asks running jobs to save and end so that a waiting job of higher priority can start, if the
 administrator allows it.
 
-It also records the time of that job's first step, from which the cost is computed.
+It also records when the waiting job has done its first step. The cost of the preemption is computed
+from this.
 """
 
 from __future__ import annotations

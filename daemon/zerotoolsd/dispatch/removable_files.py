@@ -1,8 +1,9 @@
 """Finds and removes the files of ended jobs: files first, then the record.
 
-An intent, a small file in `cleaning/` of the state directory, is flushed before the first file is
-removed, and is removed last: a daemon killed in between finishes at its next start. Checkpoints and
-exports in the state directory are only removed on request. No link is followed.
+Before the first file is removed, a small file (an intent) is written to `cleaning/` of the state
+directory and flushed. It is removed last. So a daemon that is killed in between finishes the
+removal at its next start. Checkpoints and exports in the state directory are only removed on
+request. No link is followed.
 
 Paths of users, and their links, may be on a file system that never responds. So child processes
 call the functions in `CLEANING_LOOKS`: their arguments are pickled, their results are JSON.

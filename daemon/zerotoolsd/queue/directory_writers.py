@@ -1,4 +1,4 @@
-"""Keeps which job writes into which directory, so that two unfinished jobs never write into the
+"""Records which job writes into which directory, so that two unfinished jobs never write into the
 same one.
 """
 
@@ -19,8 +19,8 @@ class DirectoryWriters:
     """The output directories of the jobs in a store, with symbolic links resolved, and the jobs
     that write into them.
 
-    Default directories below `jobs_dir` are not kept, because their names contain the job
-    number. Finished jobs are kept; the caller checks for them.
+    Default directories below `jobs_dir` are not recorded, because their names contain the job
+    number and so never collide. Finished jobs are included; the caller checks for them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:

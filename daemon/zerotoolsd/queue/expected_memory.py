@@ -1,15 +1,18 @@
 """Predicts the memory of a job that declares none.
 
-At first it is the estimate of the submit; after an attempt has trained, the peaks of that attempt.
+At first this is the estimate made at submit; after an attempt has trained, it is the peak memory of
+that attempt.
 
-    submit            the estimate goes into the job's row (`memory_check.expected_text`)
-    before a start    SURE of it counts, because it may be too high by a quarter
-    after an attempt  its peaks replace the estimate; for an elastic job, the larger counts,
-                      because the attempt may have had fewer ranks
-    after it yielded  because the host's memory ran out, and had saved nothing: a quarter more than
-                      it took, each time, so that this does not repeat forever
-    after it yielded  because the memory of a shared GPU ran out, and had saved nothing: GPUs that
-                      it does not share, whatever it declares
+    at submit         the estimate goes into the job's row (`memory_check.expected_text`)
+    before a start    the estimate times SURE counts, because it may be too high by a quarter
+    after an attempt  its peaks replace the estimate; for an elastic job, the larger of the two
+                      counts, because the attempt may have had fewer ranks
+
+A job may have been asked to yield before it had saved anything. So that this does not repeat
+forever:
+
+    because the host's memory ran out       a quarter more than it took is expected, each time
+    because a shared GPU's memory ran out   it gets GPUs that it does not share, whatever it declares
 """
 
 from __future__ import annotations
@@ -44,12 +47,13 @@ _KEPT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """The memory that a job is expected to need, in bytes: host memory for all ranks together,
-    and memory of each GPU at least.
+    """The memory that a job is expected to need, in bytes: host memory for all ranks together, and
+    memory of each GPU at least. 0: no expectation.
 
-    0 means that nothing is expected. `source` is ESTIMATED, MEASURED or RELIEVED.
-    `less_host` is a setting that would reduce the host memory. `alone` is True if the job
-    must not share GPUs.
+    Attributes:
+        source: ESTIMATED, MEASURED or RELIEVED.
+        less_host: a setting that would reduce the host memory.
+        alone: the job must not share GPUs.
     """
 
     host_bytes: int = 0

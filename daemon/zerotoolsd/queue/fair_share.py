@@ -26,9 +26,12 @@ READ_SECONDS = 10.0
 class UserShare:
     """The GPU use of one user, for reports.
 
-    `share` is the fraction of all use that this user should have among the shown users, and
-    `used` is the fraction that the user had; both are from 0 to 1. `gpu_seconds` decreases
-    over time, `gpu_seconds_in_all` does not.
+    Attributes:
+        share: the fraction of all use, from 0 to 1, that this user should have among the shown
+            users.
+        used: the fraction that the user had.
+        gpu_seconds: the use, with older use counted less.
+        gpu_seconds_in_all: the total use.
     """
 
     uid: int
@@ -230,8 +233,8 @@ def ranks_of(
 
 
 def fair_share_factor(used_part: float, share: float) -> float:
-    """Return a number that shows how far a user's use is below the user's share: 1 without any
-    use, 0.5 at exactly the share, towards 0 above it.
+    """Return a number that shows how far a user's use is below the user's share: 1 without any use,
+    0.5 if the use equals the share, and less the more it is above the share.
 
     `used_part` and `share` are fractions from 0 to 1.
     """

@@ -1,8 +1,9 @@
-"""Isolates faults: unexpected data of one job holds that job, and no other.
+"""Isolates faults: unexpected data of one job holds only that job.
 
-Code that reads a job's data runs inside `JobGuard.guard`. A held job keeps its reason, and the
-traceback in `held.log` in its directory; the others continue. No error ends the daemon's loop
-(`GuardedRounds`), except several rounds in a row without memory.
+Code that reads a job's data runs inside `JobGuard.guard`. If it raises an unexpected error, the job
+is held with a reason, and the traceback goes to `held.log` in its directory. The other jobs
+continue. No error ends the daemon's loop (`GuardedRounds`), except several rounds in a row without
+memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Fences of GPUs. After the driver reports a hardware fault (an XID), no job gets the GPU until a
-certain time, or until the machine boots again. Pure; `store` keeps the fences.
+certain time, or until the machine boots again. No I/O; `store` keeps the fences.
 """
 
 from __future__ import annotations

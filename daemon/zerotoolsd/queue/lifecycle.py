@@ -216,17 +216,21 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Event: the attempt of the job has ended. It has one of OUTCOMES, a `cause` in one
-    sentence, and the newest step that the attempt saved.
+    """Event: the attempt of the job has ended.
 
-    `time_limit` is the job's time limit in words, if the attempt was asked to stop because
-    of it. `note` describes a problem after a successful end. `unreadable` is the reason why
-    the job file cannot be read, so that the job cannot start again. `hopeless` is the reason
-    why a restart would fail again. `not_ready_before` is the number of earlier attempts in a
-    row that were not_ready. `rule` is the retry rule of the cause. `same_before` is the
-    number of restarts for this cause since the last progress. `part_of_wait` is the fraction
-    of the wait that is used. `steps_lost` is the number of steps that were done but not
-    saved; None if unknown.
+    Attributes:
+        outcome: one of OUTCOMES.
+        cause: the cause in one sentence.
+        step: the newest step that the attempt saved.
+        time_limit: the job's time limit in words, if the attempt was asked to stop because of it.
+        note: a problem after a successful end.
+        unreadable: the reason why the job file cannot be read, so that the job cannot start again.
+        hopeless: the reason why a restart would fail again.
+        not_ready_before: the number of earlier attempts in a row that were not_ready.
+        rule: the retry rule of the cause.
+        same_before: the number of restarts for this cause since the last progress.
+        part_of_wait: the fraction of the wait that is used.
+        steps_lost: the number of steps that were done but not saved; None if unknown.
     """
 
     outcome: str

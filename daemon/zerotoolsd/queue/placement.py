@@ -263,8 +263,8 @@ class QueuePlacement:
         """Return the scheduler's decisions (`tick`). If the data of a job is invalid, hold that
         job.
 
-        `passed_over`, `elsewhere` and `own` are as for `machine_now`. `wishes` are requests
-        of running jobs for more resources; the starts in the result include granted ones.
+        `passed_over`, `elsewhere` and `own` are passed to `machine_now`. `wishes` are requests of
+        running jobs for more resources; the starts in the result include those that are granted.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:

@@ -35,11 +35,12 @@ Append = Callable[..., object]
 class FoundJob:
     """A job for which the run directories contain data that the queue does not have.
 
-    `state` is the state of the job in the queue, or None if the queue does not have the job;
-    then `spec` is set. `closed` maps the numbers of attempts that are still open in the
-    queue to the records of their ends. `attempts` are those that the queue does not have;
-    the last of them is added as open. `used` maps the numbers of ended attempts to their GPU
-    time, if known.
+    Attributes:
+        state: the state of the job in the queue; None if the queue does not have the job.
+        spec: the job file, if the queue does not have the job.
+        closed: number of an attempt that is still open in the queue -> the record of its end.
+        attempts: the attempts that the queue does not have. The last of them is added as open.
+        used: number of an ended attempt -> its GPU time, if known.
     """
 
     id: int
@@ -59,10 +60,12 @@ class FoundJob:
 class Rebuild:
     """All data of the run directories that the queue does not have.
 
-    `highest_id`: no number up to this one is given to a new job. Unfinished jobs that were
-    found are held for the reason `hold`. With `hold_others`, all other waiting jobs are
-    held, too. `unreadable` maps a job number to the reason why the state of that job is
-    unknown; these jobs are also held.
+    Attributes:
+        highest_id: new jobs get only higher numbers than this one.
+        hold: the reason for which unfinished jobs that were found are held.
+        hold_others: all other waiting jobs are held, too.
+        unreadable: job number -> the reason why the state of that job is unknown. These jobs are
+            also held.
     """
 
     found: Sequence[FoundJob]

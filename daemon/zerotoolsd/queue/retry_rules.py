@@ -28,12 +28,14 @@ MACHINE = "machine"
 class CauseRule:
     """The retry rule of one cause.
 
-    `retries` is the largest number of restarts in a row without progress. None means as many
-    as the job's `max_restarts` allows, or any number if the restarts do not count. `counts`
-    is True if each restart counts against `max_restarts`. The first wait is `first` times
-    `retry.first_seconds` of the daemon's configuration, and each next wait is `factor` times
-    as long (None: `retry.factor`). `fences` is True if the faulty GPU is not used for a
-    while. `words` completes "ended by".
+    Attributes:
+        retries: the largest number of restarts in a row without progress. None: as many as the
+            job's `max_restarts` allows, or any number if the restarts do not count.
+        counts: each restart counts against `max_restarts`.
+        first: the first wait is so many times `retry.first_seconds` of the daemon's configuration.
+        factor: each next wait is so many times as long (None: `retry.factor`).
+        fences: the faulty GPU is not used for a while.
+        words: the end of a sentence that begins "ended by".
     """
 
     words: str
@@ -79,8 +81,8 @@ SPREAD = 0.2
 def part_of_wait(job_id: int, attempt: int) -> float:
     """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
 
-    Because of it, jobs that ended together do not start together. The result depends only on
-    the two numbers, so it stays the same after a restart of the daemon.
+    The fraction differs between jobs, so that jobs that ended together do not start together. It
+    depends only on the two numbers, so it stays the same after a restart of the daemon.
     """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
     return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

@@ -89,17 +89,20 @@ class JobParts:
 class NewJob:
     """The data of a job that is to be added to the queue.
 
-    Without `output_dir` the output directory is `default_output / <id> / "output"`. Without
-    `name` the name is `job-<id>`. `now` is in seconds since the epoch. `array` is the
-    position of the job in an array; the id in it is not used. `hold` is the reason for a
-    hold from the start. `begin` and `after` are the conditions for the start. `parts` are
-    the stored forms of `spec`, if they were made before. `text_number` is the number of the
-    job file, if that was written before (`queue.job_file_slices`). `expected` is the
-    estimate of the job's memory (`queue.expected_memory`).
-
-    `check` is called last in the transaction: an error that it raises refuses only this job.
-    `queued` is called with the job's number before the commit. `followed_by` is called with
-    the job's row, and returns another job that is queued in the same transaction.
+    Attributes:
+        output_dir: the output directory; None: `default_output / <id> / "output"`.
+        name: the name; None: `job-<id>`.
+        now: the current time in seconds since the epoch.
+        array: the position of the job in an array. The id in it is not used.
+        hold: the reason for a hold from the start.
+        begin, after: the conditions for the start.
+        parts: the stored forms of `spec`, if they were made before.
+        text_number: the number of the job file, if it was written before (`queue.job_file_slices`).
+        expected: the estimate of the job's memory (`queue.expected_memory`).
+        check: called last in the transaction. An error that it raises refuses only this job.
+        queued: called with the job's number before the commit.
+        followed_by: called with the job's row. It returns another job that is queued in the same
+            transaction.
     """
 
     uid: int

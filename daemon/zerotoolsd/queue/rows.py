@@ -127,12 +127,14 @@ class UnreadableSpec(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One attempt of a job. `result` is the record that its supervisor wrote at the end, or a
-    substitute for it.
+    """One attempt of a job.
 
-    `started_clock` and `boot_id` belong to the start time `began`; they are None if an older
-    version started the attempt. `cause` is one of `retry_rules`. It is None if the attempt
-    did not fail, or if an older version recorded its end.
+    Attributes:
+        result: the record that its supervisor wrote at the end, or a substitute for it.
+        started_clock, boot_id: the monotonic start time, and the boot of the machine that it
+            belongs to; None if an older version started the attempt.
+        cause: one of `retry_rules`; None if the attempt did not fail, or if an older version
+            recorded its end.
     """
 
     job_id: int
@@ -174,8 +176,8 @@ class AttemptRow:
 class Lease:
     """The lease of a GPU for an attempt: of the whole GPU, or of `bytes` of its memory.
 
-    `held_by` names a process that is still on the GPU after the attempt has ended; None if
-    there is none.
+    `held_by` names a process that is still on the GPU after the attempt has ended; None without
+    such a process.
     """
 
     gpu_uuid: str

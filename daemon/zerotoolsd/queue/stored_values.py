@@ -1,8 +1,8 @@
 """Converts values so that SQLite stores them and returns them unchanged.
 
-File names on Linux are bytes. Python represents those that are not UTF-8 with lone surrogates
-(PEP 383), which a rank's JSON may contain too; sqlite3 refuses them. Such a text is
-stored as a BLOB in the encoding `surrogatepass`, so that a checkpoint's path opens the same file
+File names on Linux are bytes. Python represents names that are not UTF-8 with lone surrogates (PEP
+383), and JSON from a rank may contain them too. sqlite3 refuses such texts. So they are stored as
+BLOBs in the encoding `surrogatepass`, and the path of a checkpoint still opens the same file
 afterwards.
 """
 

@@ -1,4 +1,4 @@
-"""The time limit of a job: how much remains, and whether it ended an attempt. Pure."""
+"""The time limit of a job: how much remains, and whether it ended an attempt. No I/O."""
 
 from __future__ import annotations
 

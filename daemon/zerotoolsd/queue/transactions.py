@@ -1,10 +1,11 @@
 """Transactions of the queue's database. Several changes can form one transaction.
 
-Every change is one transaction (`one`). Inside `together` they form one transaction: all of them
-are committed, or none. A change that fails there is rolled back alone, and the caller may continue
-with the others. An action outside the database that follows a change (a log line, a signal to a
-process) must wait for the commit: `when_committed` calls it then, in order, or at once outside of
-`together`. Example:
+Normally every change is one transaction (`one`). Inside the context `together` all changes form one
+transaction: all of them are committed, or none. But if a change there raises an error, only this
+change is rolled back, and the caller may continue with the others. Some changes are followed by an
+action outside the database, such as a log line or a signal to a process. It must wait for the
+commit: `when_committed` calls the actions then, in order. Outside of `together` it calls them at
+once. Example:
 
     together                       BEGIN IMMEDIATE
       change of job 7              SAVEPOINT, UPDATE, INSERT, RELEASE

@@ -1,25 +1,24 @@
 """Locks of the machine's GPUs, so that the queues of several daemons do not use one GPU at once.
 
 Each GPU has a file named by its UUID. Its directory belongs to root, and every user may create
-files in it (mode 1777). Two flocks decide; the contents of the files are not used:
+files in it (mode 1777). Two kinds of flock are used; the contents of the files are not:
 
     the gate    exclusive, on the directory itself, held while a process checks and takes locks
     a GPU       shared, on its file, by a daemon as long as it leases the GPU, and by the supervisor
                 and the keeper of each attempt on it as long as they live
 
 A process takes a GPU with an exclusive lock, which fails while any other process has a lock. It
-converts the lock to a shared one before it opens the gate. Only processes of the same queue join a
-shared lock: a supervisor while the daemon that holds it lives, a daemon while one of its attempts
-lives there. So the lock lives as long as the job, also without the daemon, and no descriptor is
-passed on. The next daemon finds it again, and it disappears with the last process that holds it.
-
-Other programs take part with `flock FILE COMMAND`: their lock is exclusive.
+converts the lock to a shared one before it opens the gate. Only processes of the same queue may
+then take the shared lock too: a supervisor while the daemon that holds it lives, and a daemon while
+one of its attempts lives there. So the lock lasts as long as the job, also without the daemon, and
+no descriptor must be passed on. The next daemon takes the lock again, and it ends with the last
+process that holds it. Other programs take part with `flock FILE COMMAND`: their lock is exclusive.
 
 Every user may create files in the directory, so none of them is trusted. A lock file must be a
 regular file with one hard link, of any owner. Links are not followed, and opening a pipe does not
 block. An existing file is opened without O_CREAT: with `fs.protected_regular`, the kernel refuses
-O_CREAT for another user's file in such a directory, even to root's daemon. A file that others
-remove or replace is detected, and opened again.
+O_CREAT for another user's file in such a directory, even to root's daemon. If others remove or
+replace a file, this is detected, and the file is opened again.
 """
 
 from __future__ import annotations
@@ -310,9 +309,14 @@ class AttemptLocks:
 def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
     """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock none.
 
-    `told` has the keys `directory` (of the lock files), `gpus` (UUIDs), `daemon` (the
-    daemon's process) and `held` (the UUIDs that the daemon has locked itself). `seconds` is
-    the longest wait for the gate.
+    `told` has these keys:
+
+        directory: the directory of the lock files.
+        gpus: the UUIDs of the GPUs.
+        daemon: the daemon's process.
+        held: the UUIDs that the daemon has locked itself.
+
+    `seconds` is the longest wait for the gate.
     """
     if not told:
         return AttemptLocks()

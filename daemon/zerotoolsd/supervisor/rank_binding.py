@@ -1,14 +1,15 @@
 """Binds a rank to processors and memory nodes (NUMA).
 
 The child sets the binding before it executes its program; the program, its threads and its children
-inherit it. Memory nodes are preferred and not required, because a full node would end the rank
-while another node has free memory. A cpuset that leaves a rank fewer processors than planned is
-respected: systemd gives an attempt's unit a separate cpuset. A binding that fails does not fail the
-attempt. The child reports it on its pipe (`spawn_child`), by a letter and a number:
+inherit it. Memory nodes are preferred and not required: otherwise a full node would end the rank
+although another node has free memory. A cpuset may leave a rank fewer processors than planned,
+because systemd gives an attempt's unit a separate cpuset. The binding respects it. A binding that
+fails does not fail the attempt. The child reports the failure on its pipe (`spawn_child`), by a
+letter and a number:
 
     c22;    the processors could not be set: error 22
     m1;     their memory could not be preferred: error 1
-    f3;     only 3 of the processors may be used, too few to keep to them
+    f3;     only 3 of the processors may be used, too few for the binding
 """
 
 from __future__ import annotations

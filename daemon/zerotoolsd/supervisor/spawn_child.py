@@ -10,7 +10,8 @@ the child reports its progress over a pipe, which closes when the program runs:
     !    ENOENT   it could not even enter its control group
     dm1;p         its binding failed in part (`rank_binding`); it executes the program
 
-A child that hangs holds no descriptor of the supervisor, and so not the attempt's lock.
+A child that hangs holds no descriptor of the supervisor, so it does not hold the lock of the
+attempt either.
 """
 
 from __future__ import annotations

@@ -6,6 +6,6 @@ suitable_gpus     why a GPU cannot be used for a job
 declared_memory   the free part of declared memory
 gpu_pass_state    the GPUs during a pass: whole ones and shared ones
 user_quota        the remaining limits of users
-scheduler         one pass over the waiting jobs, and the reasons why jobs wait; pure
-pass_input        the input of a pass as one value, also as if some jobs were gone
+scheduler         one pass over the waiting jobs, and the reasons why jobs wait; no I/O
+pass_input        the input of a pass as one value; it can be changed to a machine without some jobs
 """

@@ -1,8 +1,8 @@
 """The free part of the memory that jobs declare: of each GPU, and of the host.
 
-A job that declares `memory.per_gpu` uses a share of each of its GPUs: that amount and the CUDA
-context. The shares of the leases on a GPU, the use by others and the driver's reserve never exceed
-the GPU. A lease without a share takes the whole GPU and excludes other leases.
+A job that declares `memory.per_gpu` leases that amount plus the CUDA context of each of its GPUs.
+These leases, the use by other programs and the driver's reserve never exceed the memory of the GPU.
+A lease without an amount takes the whole GPU and excludes other leases.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ GIB = 2**30
 class DeclaredMemory:
     """The memory that is available to jobs, in addition to the leases. All sizes are in bytes.
 
-    `context` is the memory of a GPU that a process uses without its tensors. `own`
-    maps the UUID of a GPU to the memory that jobs of this daemon use according to the
-    driver; for other GPUs, the declarations of the jobs count as their use. `host_total` is
-    the host memory that all jobs together may declare (None: no limit), and `host_used` is
-    the sum that running jobs have declared. `host_first` is the position of the first job
-    that waited for host memory at the last pass; no job behind it takes any. `host_free` is
-    the free memory of the host minus the expected growth of running jobs (None: unknown).
+    Attributes:
+        context: the memory of a GPU that a process uses without its tensors.
+        own: UUID of a GPU -> the memory that jobs of this daemon use according to the driver. For
+            other GPUs, the declarations of the jobs count as their use.
+        host_total: the host memory that all jobs together may declare (None: no limit).
+        host_used: the sum that running jobs have declared.
+        host_first: the position of the first job that waited for host memory at the last pass. No
+            job behind it takes any.
+        host_free: the free memory of the host minus the expected growth of running jobs (None:
+            unknown).
     """
 
     context: int = 0
@@ -73,11 +76,10 @@ def free_shared_memory(
     memory: DeclaredMemory,
     closed: Container[str] = (),
 ) -> dict[int, int]:
-    """Return the free memory of each GPU that jobs may share: GPU index to bytes.
+    """Return the free memory of each GPU that jobs may share: GPU index -> bytes.
 
-    A GPU may be shared if every lease on it has a number of bytes, no process on it has
-    outlived its job, it is not in `closed` (UUIDs), and `occupied` has no other reason than
-    leases for it.
+    A GPU may be shared if every lease on it has a number of bytes, if no process of an ended job is
+    on it, if its UUID is not in `closed`, and if leases are the only reason for it in `occupied`.
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:

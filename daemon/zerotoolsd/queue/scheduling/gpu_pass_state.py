@@ -1,8 +1,9 @@
 """The state of the GPUs during one scheduler pass: who uses each, until when, and reservations.
 
-A GPU is free, ours (leased, assigned in this pass, or reserved for a waiting job), or neither
-(strangers, errors, processes that outlived their job). During a pass, free GPUs become ours, the
-free part of shared ones decreases, and nothing else changes. The scheduler relies on that.
+A GPU is in one of three states: free; ours (leased, assigned in this pass, or reserved for a
+waiting job); or unusable (other programs, errors, or processes of ended jobs on it). During a pass,
+free GPUs become ours, the free part of shared ones decreases, and nothing else changes. The
+scheduler relies on that.
 """
 
 from __future__ import annotations

@@ -19,13 +19,15 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_j
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A running job: its leases of GPUs or its number of `cpu_ranks`, and the host memory that
-    it declared (`host_bytes`).
+    """A running job: its leases of GPUs or its number of `cpu_ranks`, and the host memory that it
+    declared (`host_bytes`).
 
-    `gpu_use` is its use of GPU memory, in bytes by UUID, if known. Its attempt has been
-    running for `ran_seconds`. `leaves` is True if it was already asked to end. `can_shrink`
-    is True if the job is elastic and has more than its least number of ranks, so that it can
-    continue at once with the remaining GPUs.
+    Attributes:
+        gpu_use: UUID -> its use of GPU memory in bytes, if known.
+        ran_seconds: how long its attempt has been running.
+        leaves: it was already asked to end.
+        can_shrink: it is elastic and has more than its least number of ranks, so that it can
+            continue at once with the remaining GPUs.
     """
 
     job_id: int
@@ -44,13 +46,15 @@ class PassInput:
     """The state of the machine and of its users at a scheduler pass (`scheduler.tick`). Times are
     in seconds since the epoch.
 
-    `ends` maps the number of a job to its latest end, for jobs with leases and a time limit.
-    `passed_over` maps the number of a job that may not start now to the reason; such a job
-    reserves nothing. `elsewhere` has the owners of GPUs that belong to other daemons, and
-    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied_gpus`).
-    `memory.own` has the memory of each GPU that jobs of this daemon use. `users` has the current
-    use and the limits of each user (`user_quota`). `named` returns the text for a job in the
-    reasons of other jobs.
+    Attributes:
+        ends: number of a job with leases and a time limit -> its latest end.
+        passed_over: number of a job that may not start now -> the reason. Such a job reserves
+            nothing.
+        elsewhere: UUID of a GPU that belongs to another daemon -> its owner.
+        closed: UUIDs of the GPUs that get no new jobs (`suitable_gpus.occupied_gpus`).
+        memory: `memory.own` has the memory of each GPU that jobs of this daemon use.
+        users: the current use and the limits of each user (`user_quota`).
+        named: returns the text for a job in the reasons of other jobs.
     """
 
     now: float

@@ -25,19 +25,18 @@ DECLARED = "memory.host"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
-    """The resources that a job needs.
+    """The resources that a job needs. For the scheduler, jobs with the same need differ only in
+    their age and duration.
 
-    The job needs `world_size` of the `gpus` (any GPUs, or a list of indices and UUIDs), or
-    CPU ranks. It uses `gpu_bytes` of each GPU, or whole GPUs (None), and `host_bytes` of the
-    host memory. For the scheduler, jobs with the same need differ only in their age and
-    duration.
-
-    `host_from` says where `host_bytes` comes from, and `host_advice` is a setting that needs
-    less. GPUs with less than `least_gpu_bytes` of memory are used only if there are not
-    enough others.
-
-    An elastic job may start with any of `sizes`, which are ascending; `world_size` is the
-    first of them. It waits only until that size is possible.
+    Attributes:
+        world_size, gpus: the number of ranks, and the GPUs to choose from: any GPUs, a list of
+            indices and UUIDs, or None for ranks on CPUs.
+        gpu_bytes: the memory of each GPU that it uses; None: whole GPUs.
+        host_bytes, host_from: the host memory, and the setting that this number comes from.
+        host_advice: a setting that needs less host memory.
+        least_gpu_bytes: GPUs with less memory are used only if there are not enough others.
+        sizes: the numbers of ranks with which an elastic job may start, ascending. `world_size` is
+            the first of them, and the job waits only until that size is possible.
     """
 
     world_size: int

@@ -1,29 +1,31 @@
-"""The choice of the waiting jobs that start now, their GPUs, and the reasons that others wait.
-Pure.
+"""The choice of the waiting jobs that start now, their GPUs, and the reasons that others wait. No
+I/O.
 
-Higher priority goes first; jobs of one priority start in the order of arrival, per kind. Resources
-that a waiting job could use are reserved for it, so that no later job overtakes it. A later job
-that needs something else does not wait for it.
+Jobs of higher priority start first. Jobs of one priority start in the order of arrival, separately
+for each kind of need. Resources that a waiting job could use are reserved for it, so that no later
+job overtakes it. A later job that needs something else does not wait for it.
 
-Two rules limit reservations. A job that also waits for something other than our jobs (a stranger
-has a GPU, another is fenced) reserves nothing, because its start time is unknown. When that has
-passed, it reserves the free resources, so that it waits for the jobs running then, and for no later
-ones. Reserved resources are lent to a later job that ends before the waiting one can start, by the
-time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
-a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
+Two rules limit reservations:
 
-A pass has the same result as checking every job in its order, but checks few. In a pass free GPUs
-only become ours (`gpu_pass_state`), so the resources available to a job only decrease. Therefore,
-once a job waits, a later one of the same need waits as well, unless it borrows something because it
-ends sooner. It also changes nothing for others. The first one has reserved all free resources for
-that need, or cannot reserve anything; then the later one cannot either, because the sum of free
-resources and those of our jobs is the same. So of each need only the jobs that may start are
-checked, and the first that waits. The reasons of the others are computed on request, from the state
-that each found.
+- If a job also waits for something that this daemon does not control (another program has a GPU, or
+  a GPU is fenced), its start time is unknown, so it reserves nothing. When that is over, it
+  reserves the free resources. So it waits for the jobs that run then, but for no later ones.
+- Reserved resources are lent to a later job if, by the time limits of both, that job ends before
+  the waiting one can start. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs
+  waits. A job of one GPU with `time_limit = "2h"` starts; one without a limit waits behind it.
 
-An elastic job may have several sizes. It takes the largest available size, and waits and reserves
-only for its smallest. For jobs behind it, it is a job of its smallest size that takes more free
-resources. So all of the above holds for it, too.
+A pass has the same result as checking every job in its order, but it checks only few jobs. During a
+pass, free GPUs only become ours (`gpu_pass_state`), so the resources available to a job only
+decrease. Therefore, once a job waits, every later job of the same need waits too, unless it can
+borrow because it ends sooner. The later job also changes nothing for others: either the first job
+has reserved all free resources for that need; or it could not reserve anything, and then the later
+job cannot either, because the sum of the free resources and of those that our jobs hold is the
+same. So for each need, only the jobs that may start and the first one that waits are checked. The
+reasons of the others are computed on request, from the state in which they would have been checked.
+
+An elastic job may have several sizes. It takes the largest available size, but it waits and
+reserves only for its smallest. For the jobs behind it, this is the same as a job of the smallest
+size that takes more of the free resources. So all of the above is true for it, too.
 """
 
 from __future__ import annotations

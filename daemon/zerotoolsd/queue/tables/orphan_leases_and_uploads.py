@@ -1,9 +1,9 @@
-"""What remains after an attempt: leases of GPUs that are still in use, and uploads of finished
-jobs.
+"""Stores leases of GPUs that are still in use after their attempt has ended, and the uploads of
+finished jobs.
 
-A lease stays with an ended attempt if a process or memory of the attempt remains on the GPU.
-`held_by` names it. It may be found after the lease was released, and another job may then have a
-part of the same GPU.
+A lease stays with an ended attempt if a process or memory of the attempt remains on the GPU;
+`held_by` names it. It may be found only after the lease was released. Then another job may already
+have a part of the same GPU.
 """
 
 from __future__ import annotations

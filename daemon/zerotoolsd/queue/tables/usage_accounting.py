@@ -1,9 +1,10 @@
-"""GPU-seconds of each user, booked by the hour, and the number of each user's jobs.
+"""Books the GPU-seconds of each user by the hour, and counts each user's jobs.
 
-Running attempts are booked every minute and at their end, from the last booking on, so a restart
-loses nothing. A job's record of its end counts only if no time was booked for so long that no
-daemon can have run; else the attempt ended when that was noticed. Attempts that share GPUs are
-booked for the part that they declared. A booking belongs to the transaction of its change.
+Running attempts are booked every minute and at their end, each time from the last booking on, so a
+restart of the daemon loses nothing. Normally the end of an attempt is the time when the daemon
+noticed it. The end in the attempt's own record is used only if nothing was booked for so long that
+no daemon can have run. Attempts that share GPUs are booked for the part that they declared. A
+booking belongs to the transaction of its change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of how an attempt ended. A started attempt is never forgotten.
+"""The records of how an attempt ended. The end of a started attempt is always recorded.
 
 process_ledgers   the ranks and the process tree, in files that survive a killed supervisor
 keeper            the supervisor's parent, which writes the record if the supervisor cannot

@@ -1,21 +1,22 @@
-"""Finds the rank that failed first, when several failed: the others fail because they lost a peer.
+"""Finds the rank that failed first if several ranks failed. The others usually fail because they
+lost the connection to it.
 
-One rank breaks, and within milliseconds all others do. gloo and NCCL report to them that a
-connection was closed, or a timeout if the first one only hangs. Example of three ranks:
+If one rank breaks, all others do so within milliseconds. gloo and NCCL report to them that a
+connection was closed, or a timeout if the first rank only hangs. Example of three ranks:
 
-    rank 1   ended by SIGKILL at 20.00 s                                       <- began it
+    rank 1   ended by SIGKILL at 20.00 s                                       <- failed first
     rank 0   reported at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
-    rank 2   killed by us at 21.00 s, as rank 1 had failed                     follows
+    rank 2   killed by us at 21.00 s, because rank 1 had failed                follows
 
 The first of these rules that finds a rank decides:
 
-1. A rank that ended by itself, and not like ranks that lost a peer. Of several, the one
-   with the first sign: its error, or its end. A SIGKILL is never a reaction to the end of another
-   rank, so its sign counts `_NOTICED_LATE` earlier.
-2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do.
+1. A rank that ended by itself, and not in the way in which ranks end that lost a connection. Of
+   several, the one with the first sign: its error, or its end. A SIGKILL is never a reaction to the
+   end of another rank, so its time counts as `_NOTICED_LATE` earlier.
+2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do this.
 3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited`,
    from the heartbeats.
-4. Of the ranks that lost a peer, the first.
+4. Of the ranks that lost a connection, the first.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ class EndedRank(Protocol):
 
 @dataclass(frozen=True)
 class Initiator:
-    """The rank that failed first. `told` is the message of another rank that names this rank;
-    None if there is no such message.
+    """The rank that failed first.
+
+    `told` is the message of another rank that names this rank; None if there is no such message.
     """
 
     rank: EndedRank

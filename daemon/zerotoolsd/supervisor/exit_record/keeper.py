@@ -1,17 +1,17 @@
 """The keeper: the supervisor's parent, which writes `exit.json` if the supervisor is killed.
 
-If a supervisor were killed between a rank's exit and `exit.json`, the rank's status would be lost,
-and a finished job would run again. So two processes always know it:
+Without it, a supervisor that is killed between a rank's exit and `exit.json` would lose the rank's
+status, and a finished job would run again. So two processes always know the status:
 
     keeper          waits only for the supervisor; every process of the attempt is below it
       supervisor    starts the ranks, and records the end of each in a shared `RankLedger`
         ranks
 
-When the supervisor dies, unreaped ended ranks become children of the keeper, which gets their
-status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and the keeper kills
-all other processes below. When the keeper dies, the supervisor continues without it. When both die
-at the same time, the daemon reads the run directory's record of the ranks (`ledger`). The lock, the
-disk space of the records and their descriptors belong to both.
+If the supervisor dies, ranks that have ended and were not reaped become children of the keeper,
+which gets their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and
+the keeper kills all other processes below it. If the keeper dies, the supervisor continues without
+it. If both die at the same time, the daemon reads the run directory's record of the ranks
+(`ledger`). The lock, the disk space of the records and their descriptors belong to both.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 `RankLedger` has one line for each rank: its pid, its wait status after it has ended, and whether
 the supervisor killed it. One more line records whether a rank may have started, and whether the
 program reported completion. The status is written before the kernel forgets it
-(`reaper.reap_children`). The ledger is memory that is shared with the keeper, and the file `ledger`
-of the run directory, which the daemon reads if both were killed. The file is not flushed: it is for
-kills, not for power losses.
+(`reaper.reap_children`). The ledger is memory that the supervisor shares with the keeper. It is
+also the file `ledger` in the run directory, which the daemon reads if both were killed. The file is
+not flushed, because it protects against kills, not against power losses.
 
 `ProcessTreeFile` writes the descendants of the supervisor into a second file.
 """

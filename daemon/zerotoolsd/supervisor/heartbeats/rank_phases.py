@@ -1,18 +1,19 @@
 """The phases of a rank, and how long it may stay in one without progress.
 
-A healthy job must never be ended, however slow its disk and large its model. So a deadline limits
-the time without progress in a phase, not the phase: each step and each evaluated batch restarts it.
-While a rank reads, writes or computes in a phase without measurable progress, its time counts a
-sixth (`EASED`). On GPUs the time of collectives (`COLLECTIVE`) counts in full: a rank in a
-collective of NCCL spins while it waits, and seems busy.
+A healthy job must never be ended, even if its disk is slow and its model large. So a deadline
+limits the time without progress in a phase, not the phase: each step and each evaluated batch
+restarts it. While a rank reads, writes or computes in a phase without measurable progress, only a
+sixth of the time counts (`EASED`). On GPUs the time of collectives (`COLLECTIVE`) counts fully: a
+rank in a collective of NCCL spins while it waits, and seems busy.
 
-NCCL hangs for ever where two GPUs cannot copy to one another. So the ranks do one collective before
-all else (`CONNECTING`), for which none of them compiles or reads anything, and which has
-`CONNECT_SECONDS`. A first step with every rank waiting for the others has the deadline of a step,
-and at least so long.
+NCCL hangs forever if two GPUs cannot copy to one another. So the ranks do one collective before
+everything else (`CONNECTING`). In it, no rank compiles or reads anything, and its deadline is
+`CONNECT_SECONDS`. If every rank waits for the others in the first step, the deadline of a step
+applies, but at least `CONNECT_SECONDS`.
 
-A step has `factor` times the median of the steps before it, and at least its deadline. Example: a
-run of 0.4 s a step is ended after 10 minutes without one, a run of 40 s a step after 80 minutes.
+The deadline of a step is `factor` times the median of the steps before it, and at least a fixed
+time. Example: a run of 0.4 s a step is ended after 10 minutes without a step, a run of 40 s a step
+after 80 minutes.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Memory shared by a rank and its supervisor, for the rank's reports of its phase.
 
 A rank's main thread writes one line whenever it makes progress: when a phase begins, a step is
-done, a batch is evaluated, or a wait for the others begins. No other thread can (`Pulse.beat`). So
-an unchanged line means that the main thread makes no progress, even if other threads run. A line
-takes a microsecond and no system call. It can be read when the supervisor hangs, and after the rank
-is killed.
+done, a batch is evaluated, or a wait for the others begins. Other threads cannot write it
+(`Pulse.beat`). So an unchanged line means that the main thread makes no progress, even if other
+threads run. Writing a line takes a microsecond and no system call. The line can be read even if the
+supervisor hangs, and after the rank is killed.
 
-The supervisor creates the memory (a memfd) and passes its path in /proc to the ranks. If a rank
-cannot open it (another PID namespace), it has no pulse, and only sends its datagrams.
+The supervisor creates the memory (a memfd) and passes its path in /proc to the ranks. A rank that
+cannot open it (because it is in another PID namespace) only sends its datagrams.
 
     count   u32   how many lines the rank has written
     phase   u8    its index in `phases.NAMES`
     flags   u8    1: waits for the other ranks; 2: prints its stacks when it gets `DUMP_SIGNAL`
     step    u64   optimizer steps that are done
     doing   96 s  more words: `all-reduce`, `loading step 40`
-    again   u32   `count`; another number means that the line is being written now
+    again   u32   equal to `count`; if it differs, the line is being written now
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Decides that an attempt stalls, and names the rank that the others wait for. Pure: time is an
+"""Decides that an attempt stalls, and names the rank that the others wait for. No I/O: time is an
 argument.
 
-Time is measured by the supervisor's clock: a late call counts `MOST_BETWEEN` seconds at most. So a
-change of the system clock has no effect. No time passes while the machine sleeps, or while the job
-and its supervisor are stopped.
+Time is measured by the supervisor's own clock: if it is called late, at most `MOST_BETWEEN` seconds
+are added. So a change of the system clock has no effect. No time passes while the machine sleeps,
+or while the job and its supervisor are stopped.
 
-An attempt is as quiet as the rank that reported last, because the others may be waiting for that
-rank. It stalls when it is quiet for longer than the deadline of the straggler; if that is unknown,
-for longer than the deadlines of all ranks.
+The time without progress of an attempt is that of the rank that reported last, because the others
+may be waiting for that rank. The attempt stalls when this time exceeds the deadline of the rank
+that the others wait for; if that rank is unknown, when it exceeds the deadlines of all ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The fork server: it imports, reports that, and becomes supervisors until its daemon is gone.
+"""The fork server: it imports modules, reports that it is ready, and forks supervisors until its
+daemon ends.
 
     server    {"ready": its bytes, "seconds": time of the imports}, or {"refused": why}
     daemon    {"token": ..., "run_dir": ..., "env": ...}, and the attempt's log as a descriptor

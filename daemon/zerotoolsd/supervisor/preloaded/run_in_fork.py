@@ -1,8 +1,8 @@
 """Runs a rank of the built-in trainer in a forked process, without `exec`.
 
-A rank of the built-in trainer is `PYTHON -P PROGRAM ARGUMENT...`, and PYTHON runs already. The
-state that an interpreter sets at its start is set here: arguments, environment, signals, random
-numbers.
+The command of such a rank is `PYTHON -P PROGRAM ARGUMENT...`, and the fork already runs PYTHON.
+Normally an interpreter sets some state at its start: arguments, environment, signals, random
+numbers. This module sets it in the fork.
 """
 
 from __future__ import annotations

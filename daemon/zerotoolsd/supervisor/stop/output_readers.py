@@ -1,9 +1,10 @@
 """Finds runners that read the output of programs. They must continue during a stop.
 
-Examples are `x=$(train)`, a loop that adds time stamps to lines, and a Python program that copies
-the output of another. If such a runner were stopped, the programs could not write. The stop keeps
-the write ends of their pipes open, so that no runner sees the end. A runner can be stopped without
-loss when it has read all output. Methods raise OSError if the machine has no descriptors.
+A runner is a process that starts programs. Examples are `x=$(train)`, a loop that adds time stamps
+to lines, and a Python program that copies the output of another. If such a runner were stopped, the
+programs could not write. The stop keeps the write ends of their pipes open, so that no runner sees
+the end of the output. A runner can be stopped without loss when it has read all output. Methods
+raise OSError if the machine has no descriptors.
 """
 
 from __future__ import annotations

@@ -277,12 +277,12 @@ def process_age(process: Process) -> float:
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
-    """Return whether `shell` runs `process` as a command of its own, not to read its output as
-    in `$(date)`.
+    """Return whether `shell` runs `process` as an ordinary command. If it only reads the output, as
+    in `$(date)`, return False.
 
-    The shell reads the output of `process` if the output goes into a pipe that no other one
-    of the shell's `children` reads. A child that was just forked and has not executed a
-    program does not count as a command.
+    The shell reads the output of `process` if the output goes into a pipe that no other one of the
+    shell's `children` reads. A child that was just forked and has not executed a program does not
+    count as a command.
     """
     if process_age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False

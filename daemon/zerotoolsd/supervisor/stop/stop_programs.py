@@ -1,6 +1,6 @@
 """Stops an attempt: its programs save and end, and its script starts no further command.
 
-A shell continues as soon as its program ends: `train && publish` would publish. So the stop walks
+A shell continues as soon as its program ends: `train && publish` would publish. So the stop handles
 the tree of processes from the top down:
 
     runner (shell, make)  SIGSTOP; its children are read when it is stopped, so none are missed
@@ -19,8 +19,8 @@ second line:
       (python publish.py)                                        never begins
 
 A launcher keeps running, because its ranks may need it. Ranks that it starts again get SIGTERM at
-the next scan. Programs that a `trap` starts get it too, but only in the second half of the grace:
-until then the trap may save with them.
+the next scan. Programs that a `trap` starts get it too, but only in the second half of the grace
+period, because the trap may use them to save.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class Stop:
         os.close(fd)
 
     def _walk(self, waiting: list[tuple[Process, tuple[Key, ...], bool]]) -> None:
-        """Handle the processes in `waiting` and all their descendants; runners come before the
-        processes below them.
+        """Handle the processes in `waiting` and all their descendants. A runner is handled before
+        the processes below it.
         """
         late: list[tuple[Process, tuple[Key, ...]]] = []
         while waiting or late:
