@@ -200,13 +200,28 @@ def _keyword(each: DeclaredOption) -> str:
 
 def _result(result: type) -> Iterator[str]:
     yield f"\n### {result.__name__}\n"
-    yield inspect.getdoc(result) or ""
+    yield _as_list(inspect.getdoc(result) or "")
     named = fields(result)  # type: ignore[arg-type]  # every result is a dataclass
     yield "\n" + ", ".join(f"`{each.name}: {_type(each.type)}`" for each in named) + ".\n"
     for name, found in vars(result).items():
         if isinstance(found, property) and not name.startswith("_"):
             said = (inspect.getdoc(found) or "").partition("\n\n")[0].replace("\n", " ")
             yield f"- `{name}`: {said}"
+
+
+def _as_list(text: str) -> str:
+    """Return the docstring with its section `Attributes:` as a Markdown list."""
+    head, found, section = text.partition("\n\nAttributes:\n")
+    if not found:
+        return text
+    section, _, rest = section.partition("\n\n")
+    entries = re.split(r"\n(?= {4}\S)", section)
+    named = [each.strip().partition(": ") for each in entries]
+    lines = [
+        f"- {', '.join(f'`{name}`' for name in names.split(', '))}: {' '.join(meaning.split())}"
+        for names, _, meaning in named
+    ]
+    return "\n\n".join(part for part in (head, "\n".join(lines), rest) if part)
 
 
 def _type(hint: Any) -> str:

@@ -1,14 +1,14 @@
 """The check server: a process that forks the processes which read files of users.
 
-It is forked before the daemon has threads, an event loop, its lock or its database, so its forks
-have none of them: one that hangs forever in the kernel holds no resource of the daemon. A fork
-takes a millisecond, a new interpreter would take 300.
+It is forked before the daemon has threads, an event loop, its lock or its database. So its forks
+have none of them either, and a fork that hangs forever in the kernel holds no resource of the
+daemon. A fork takes a millisecond; a new interpreter would take 300.
 
-The daemon sends one end of a socket pair, and the user to become. The new process becomes that user
-permanently before it reads a request, sends its pid over the socket, and then handles requests
-until the socket is closed. A message is its length in four bytes, big-endian, and the data. A
-request is a pickle, because it comes from the daemon; a reply is JSON, because that process has
-read files of users.
+The daemon sends one end of a socket pair, and the user that the new process must become. The new
+process becomes that user permanently before it reads a request, sends its pid over the socket, and
+then handles requests until the socket is closed. A message is its length in four bytes, big-endian,
+and the data. A request is a pickle, because it comes from the daemon. A reply is JSON, because the
+process has read files of users and is not trusted.
 """
 
 from __future__ import annotations

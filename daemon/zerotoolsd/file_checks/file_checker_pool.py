@@ -2,12 +2,14 @@
 blocks.
 
 One process per user handles the user's requests in order, with the user's rights. If one request
-takes long (`PATIENCE_SECONDS`), the later ones go to another process: so a job on a hung mount
-delays no others. A process that misses a deadline is killed. In the kernel's uninterruptible sleep
-it stays, but holds no resource of the daemon. Meanwhile the same request is not repeated, so a
-client that repeats itself uses one process. A mount that does not respond is avoided as a whole
-(`HungMounts`), so different requests use few. If `MOST` processes still hang, no files are read
-until one of them is gone.
+takes long (`PATIENCE_SECONDS`), the later ones go to another process, so a job on a hung mount
+delays no others.
+
+A process that misses a deadline is killed. If it is in the kernel's uninterruptible sleep, it does
+not end, but it holds no resource of the daemon. Until it has ended, the same request is not
+repeated, so a client that repeats its request uses only one process. All paths on a mount that does
+not respond are avoided (`HungMounts`), so different requests use few processes. If `MOST` processes
+hang, no files are read until one of them has ended.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ user). Raises the errors of `look`, TimeoutError, and SlowCheck.
 
 
 class SlowCheck(TimeoutError):
-    """A check missed its deadline, although the mounts of its paths respond: it has much to do."""
+    """A check missed its deadline, although the mounts of its paths respond: it has too much
+    to do.
+    """
 
 
 _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}

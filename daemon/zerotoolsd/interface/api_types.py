@@ -1,4 +1,5 @@
-"""The arguments and results of the daemon's requests, and the errors that refuse requests.
+"""The arguments and results of the daemon's requests, and the errors raised when a request is
+refused.
 
 Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
 """
@@ -30,10 +31,12 @@ class CheckedJob:
 class AttemptView:
     """One start of a job.
 
-    `state` is launching, running, or ended; `cause` is the reason of its end, and `cause_kind` one
-    of `queue.retry_rules`. `world_size` is None for attempts of an older version. `binding` has
-    the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus", "memory_nodes",
-    "why"}`; None if unknown.
+    Attributes:
+        state: launching, running, or ended.
+        cause, cause_kind: the reason of its end, and one of `queue.retry_rules`.
+        world_size: the number of ranks; None for attempts of an older version.
+        binding: the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus",
+            "memory_nodes", "why"}`; None if unknown.
     """
 
     number: int
@@ -62,32 +65,33 @@ class AttemptView:
 class JobView:
     """A job as clients see it.
 
-    `reason` explains why it waits, the activity before its first step, or why it ended. `progress`
-    is the message of its last step, and `evaluation` that of its last evaluation. `evaluated_by` is
-    the newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`;
-    None in lists.
-
-    `phase` is set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
-    and the keys of `progress_report.time_since_step`. `state_since` is since when `state_word`
-    holds, None if that is unknown. `usual_start_seconds` is the usual time of such jobs from start
-    to first step, until this job reaches its first step (in a list, only while it runs).
-
-    `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`. `uploaded` is the newest
-    copy in a store, `{"step", "path", "time", "why"}`; `why` is the error of the next copy.
-
-    `world_size` is the number of ranks of the newest attempt, or the smallest with which the job
-    can start. `sizes` are the possible sizes of an elastic job, None for other jobs. `stage` is
-    None for a user's program.
-
-    `spec` is the job file without the values in `env`. `set_keys` are the dotted keys that its
-    author set, None for a job of the first version. `begin` is its earliest start time. `after` are
-    the jobs that it starts after, each `{"job", "condition", "state"}`. `array` is `{"id", "index",
-    "size", "label"}` if the job is one of several that were submitted together. `environment`
-    describes the environment of its ranks, if the submit sent none.
-
-    `user` is the name of `uid`, if known. `masked` is True if the caller may only know that the job
-    exists, and everything else is left out. `shortened` is True if the job is in a list, and long
-    parts of `spec` are left out.
+    Attributes:
+        reason: why it waits, its activity before the first step, or why it ended.
+        progress, evaluation: the messages of its last step and of its last evaluation.
+        evaluated_by: the newest job that evaluates its checkpoints on tasks, `{"job", "state",
+            "step", "scores"}`; None in lists.
+        phase: set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
+            and the keys of `progress_report.time_since_step`.
+        state_since: the time since which the job has had its `state_word`; None if unknown.
+        usual_start_seconds: the usual time of such jobs from start to first step, until this job
+            reaches its first step (in a list, only while it runs).
+        latest_checkpoint: `{"step", "path", "verified", "not_verified"}`.
+        uploaded: the newest copy in a store, `{"step", "path", "time", "why"}`. `why` is the error
+            of the next copy.
+        world_size: the number of ranks of the newest attempt, or the smallest with which the job
+            can start.
+        sizes: the possible sizes of an elastic job; None for other jobs.
+        stage: the ZeRO stage; None for a user's program.
+        spec: the job file without the values in `env`.
+        set_keys: the dotted keys that its author set; None for a job of the first version.
+        begin: its earliest start time.
+        after: the jobs that it starts after, each `{"job", "condition", "state"}`.
+        array: `{"id", "index", "size", "label"}` if the job is one of several that were submitted
+            together.
+        environment: describes the environment of its ranks, if the submit sent none.
+        user: the name of `uid`, if known.
+        masked: the caller may only know that the job exists, and everything else is left out.
+        shortened: the job is in a list, and long parts of `spec` are left out.
     """
 
     id: int
@@ -152,8 +156,10 @@ class JobView:
 class Event:
     """One change of the queue.
 
-    `seq` is its number; events are ordered by it. `kind` is the name of the change, such as a
-    start. `uid` is the owner of the job, None if the job was removed later.
+    Attributes:
+        seq: its number; events are ordered by it.
+        kind: the name of the change, such as a start.
+        uid: the owner of the job; None if the job was removed later.
     """
 
     seq: int
@@ -175,10 +181,13 @@ class Event:
 class CleanRequest:
     """A request to remove ended jobs.
 
-    `jobs`: remove only these; otherwise remove all jobs in `states` that ended more than
-    `older_than_seconds` ago, except for the `keep` jobs that ended last. `outputs`: also remove
-    their outputs in the state directory. `logs_only` is True if their records stay. `dry_run`:
-    report what would be removed, and remove nothing.
+    Attributes:
+        jobs: remove only these jobs.
+        states, older_than_seconds, keep: without `jobs`, remove all jobs in `states` that ended
+            more than `older_than_seconds` ago, except for the `keep` jobs that ended last.
+        outputs: also remove their outputs in the state directory.
+        logs_only: their records are not removed.
+        dry_run: report the files that would be removed, and remove nothing.
     """
 
     jobs: tuple[int, ...] | None = None
@@ -192,9 +201,9 @@ class CleanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanedJob:
-    """A job that is, or would be, removed.
+    """A job that is removed, or would be removed.
 
-    `size_bytes` is the size of its files; `outputs` are those of its files that its ranks wrote.
+    `size_bytes` is the size of its files; `outputs` are the files that its ranks wrote.
     """
 
     id: int

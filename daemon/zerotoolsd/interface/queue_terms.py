@@ -1,4 +1,4 @@
-"""The terms under which a job waits in the queue, set by clients and administrators."""
+"""The conditions under which a job waits in the queue, set by clients and administrators."""
 
 from __future__ import annotations
 
@@ -51,11 +51,14 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTerms:
-    """The terms under which a job waits in the queue.
+    """The conditions under which a job waits in the queue.
 
-    `priority` is from LEAST_PRIORITY to MOST_PRIORITY, and jobs of higher priority start first.
-    None: 0, or the nearest value in the user's range. With `hold`, the job does not start before it
-    is released; with `begin`, not before that time; with `after`, not before those jobs have ended.
+    Attributes:
+        priority: from LEAST_PRIORITY to MOST_PRIORITY; jobs of higher priority start first. None:
+            0, or the nearest value in the user's range.
+        hold: the job does not start before it is released.
+        begin: the job does not start before this time.
+        after: the job does not start before these jobs have ended.
     """
 
     priority: int | None = None
@@ -68,9 +71,11 @@ class QueueTerms:
 class JobEdit:
     """The changes of a job that has not started.
 
-    `set` are dotted keys of its job file with new values, and `unset` are keys that get their
-    defaults. `after` are the jobs that it starts after, and `begin` is its earliest start time;
-    None: unchanged. AT_ANY_TIME removes the start time.
+    Attributes:
+        set: dotted keys of its job file with new values.
+        unset: keys that get their defaults.
+        after: the jobs that it starts after; None: unchanged.
+        begin: its earliest start time; None: unchanged, AT_ANY_TIME: no start time.
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)

@@ -58,9 +58,11 @@ _SCHEMA = """
 class AttemptPeak:
     """The peak memory of one attempt of a job, in bytes; None: unknown.
 
-    `host_bytes` is the resident memory of all its processes. `gpu_bytes` is the peak on one GPU in
-    samples of the driver (with the CUDA context), `gpu_reported_bytes` the peak that the allocator
-    of its ranks reported. `ended` is in seconds since the epoch, None while the attempt runs.
+    Attributes:
+        host_bytes: the resident memory of all its processes.
+        gpu_bytes: the peak on one GPU in samples of the driver (with the CUDA context).
+        gpu_reported_bytes: the peak that the allocator of its ranks reported.
+        ended: in seconds since the epoch; None while the attempt runs.
     """
 
     job_id: int

@@ -26,9 +26,12 @@ MOST_GPUS = 64
 class MetricsMoment:
     """The state of the queue and the machine when the metrics are requested.
 
-    `jobs` has the number of jobs in each state. `fenced` are UUIDs of GPUs. `uptime_seconds` is
-    that of the daemon. `outbox` has the number of waiting notifications, and the results of the
-    others. `stalled` is the number of running jobs that make no progress.
+    Attributes:
+        jobs: state -> number of jobs.
+        fenced: the UUIDs of fenced GPUs.
+        uptime_seconds: how long the daemon has been running.
+        outbox: the number of waiting notifications, and the results of the others.
+        stalled: the number of running jobs that make no progress.
     """
 
     jobs: Mapping[str, int]

@@ -11,8 +11,8 @@ that attempt.
 A job may have been asked to yield before it had saved anything. So that this does not repeat
 forever:
 
-    because the host's memory ran out       a quarter more than it took is expected, each time
-    because a shared GPU's memory ran out   it gets GPUs that it does not share, whatever it declares
+    because the host ran out of memory       a quarter more than it took is expected, each time
+    because a shared GPU ran out of memory   it gets only GPUs that it does not share
 """
 
 from __future__ import annotations

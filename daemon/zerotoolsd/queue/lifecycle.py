@@ -221,7 +221,7 @@ class Ended:
     Attributes:
         outcome: one of OUTCOMES.
         cause: the cause in one sentence.
-        step: the newest step that the attempt saved.
+        saved_step: the newest step that the attempt saved.
         time_limit: the job's time limit in words, if the attempt was asked to stop because of it.
         note: a problem after a successful end.
         unreadable: the reason why the job file cannot be read, so that the job cannot start again.

@@ -1,7 +1,7 @@
-"""The machine's resources: who uses its GPUs, and who left memory there.
+"""The machine's resources: who uses its GPUs, and which ended jobs left memory on them.
 
 machine_snapshot    snapshots of the machine for the event loop
-gpu_arbiter         which GPUs of the machine this daemon holds, next to daemons of others
+gpu_arbiter         which GPUs of the machine this daemon holds, if other daemons use them too
 gpu_use             what jobs use of each GPU; jobs that use too much of it, or nothing
 leaked_gpu_memory   the memory that an ended attempt left on a GPU, and its owner
 leak_watch          checks GPUs after each attempt, and keeps them leased until they are free

@@ -1,8 +1,9 @@
 """Shares the machine's GPUs with other daemons, by locks.
 
-A round comes before each pass over jobs that want GPUs. It holds the gate all the time, so that no
-other process takes a GPU between the check and the commit of the attempt. It locks all free GPUs,
-the pass assigns them, and unleased ones are released afterwards.
+Before each pass over jobs that want GPUs, there is a round. It holds the gate
+(`supervisor.gpu_locks`) until its end, so that no other process takes a GPU between the check and
+the commit of the attempt. It locks all free GPUs, the pass assigns them, and those that no job has
+leased are released afterwards.
 """
 
 from __future__ import annotations

@@ -102,11 +102,11 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return the memory in bytes that jobs of this daemon use of their parts of each GPU,
-        by UUID, if known.
+        """Return UUID -> the memory in bytes that jobs of this daemon use of their parts of the
+        GPU, if known.
 
-        Use beyond a job's part counts as use by other programs, so it is not available to
-        jobs.
+        If a job uses more than its part, the rest counts as use by other programs, so it is not
+        available to jobs.
         """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
@@ -224,7 +224,7 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """The bytes used of each GPU, by UUID: by each attempt, and by all attempts together.
+    """The bytes used of each GPU, keyed by UUID: by each attempt, and by all attempts together.
 
     It contains only GPUs for which the driver reports the use.
     """

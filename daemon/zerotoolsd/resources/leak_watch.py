@@ -63,8 +63,9 @@ log = logging.getLogger(__name__)
 class _Looked:
     """A GPU of an ended attempt that is checked.
 
-    `kept`: its lease has `held_by`. `for_process`: `held_by` names a process that survived SIGKILL
-    and is gone now.
+    Attributes:
+        kept: its lease has `held_by`.
+        for_process: `held_by` names a process that survived SIGKILL and has ended now.
     """
 
     attempt: AttemptRow

@@ -86,7 +86,7 @@ class LeftProcess:
 
 @dataclass(frozen=True)
 class Suspects:
-    """The processes that may hold GPU memory, by pid: `ours` belong to the attempt, `orphans`
+    """The processes that may hold GPU memory, keyed by pid. `ours` belong to the attempt; `orphans`
     may belong to it.
     """
 
@@ -244,10 +244,11 @@ class LeakVerdict(Enum):
 
 @dataclass(frozen=True)
 class LeakedMemory:
-    """The memory that an ended attempt left on a GPU, in bytes.
+    """The memory that an ended attempt left on a GPU, in bytes. None: the driver does not report
+    it.
 
     `held` is the memory of the attempt's processes with the `pids`, which NVML lists. `loose` is
-    memory that no process holds. None: the driver does not report it.
+    memory that no process holds.
     """
 
     verdict: LeakVerdict
@@ -287,8 +288,10 @@ def memory_left(
 ) -> LeakedMemory:
     """Return the memory on a GPU that the ended attempt left, as far as it is visible.
 
-    `ours` are the pids of the attempt's processes. `given` is True if another job has the GPU, or a
-    share of it. `lists`: NVML lists processes on this machine.
+    Args:
+        ours: the pids of the attempt's processes.
+        given: another job has the GPU now, or a part of it.
+        lists: NVML lists processes on this machine.
     """
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]

@@ -156,8 +156,8 @@ class SnapshotCache:
         return {uuid: xids for uuid, xids in found.items() if xids}
 
     def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the bytes of each of these GPUs that no process held in the newest snapshot,
-        by UUID, if known.
+        """Return UUID -> the bytes of this GPU that no process held in the newest snapshot, if
+        known.
         """
         gpus = () if self._newest is None else self._newest.gpus
         found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}

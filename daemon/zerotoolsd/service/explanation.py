@@ -43,9 +43,11 @@ class Holder:
     """A job, or a remaining process of a job, that holds the resource `what` (`GPU 3`, `2 CPU
     ranks`).
 
-    `since` is when it took the resource, and `until` when it releases it at the latest, both in
-    seconds since the epoch; None: unknown. `process` describes a process that still runs although
-    its job has ended. `user` is the owner of the job, if jobs of several users run.
+    Attributes:
+        since, until: when it took the resource, and when it releases it at the latest, in seconds
+            since the epoch; None: unknown.
+        process: a process that still runs although its job has ended.
+        user: the owner of the job, if jobs of several users run.
     """
 
     what: str

@@ -175,12 +175,17 @@ class JobRequests:
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
-        """Return up to `limit` jobs by descending id.
+        """Return up to `limit` jobs, the highest id first.
 
-        The parameters select jobs: in one of `states`, with an id below `after`, of this `name`, in
-        this `array`, of the user `uid`. None: no condition. `whole` returns whether the caller may
-        see everything of a job of a given uid (None: of all). Of other jobs only the public part is
-        returned, and none of their files is opened. Raises BadRequest (an unknown state).
+        Args:
+            states, after, name, array, uid: select jobs that are in one of `states`, have an id
+                below `after`, have this name, are in this array, or belong to this user. None: no
+                condition.
+            whole: returns whether the caller may see everything of a job of a given uid (None: of
+                all). Of other jobs only the public part is returned, and none of their files is
+                opened.
+
+        Raises BadRequest (an unknown state).
         """
         if unknown := sorted(set(states or ()) - set(STATES)):
             raise BadRequest(f"state = {unknown[0]}: must be one of {', '.join(STATES)}")
@@ -253,8 +258,8 @@ class JobRequests:
         """Release a held job: it waits for its resources again and resumes from its newest
         checkpoint.
 
-        It does not matter who has held it. Jobs that it waited for and that did not end as required
-        are ignored now.
+        It does not matter who has held it. If jobs that it waited for have ended, but not as
+        required, they are ignored now.
 
         Raises NotFound, Forbidden, Conflict (the job is not held), Unavailable.
         """
@@ -386,11 +391,12 @@ class JobRequests:
     async def test_notices(
         self, places: Collection[str], kinds: Collection[str]
     ) -> list[dict[str, Any]]:
-        """Send examples of notices to the configured places, and return the answers.
+        """Send examples of notices to the configured destinations, and return the answers.
 
-        Without `places`: to all. Without `kinds`: those that each place gets. An answer has
-        `place`, `service`, `notice`, `delivered` (whether the place took it) and `answer` (its
-        words). Raises BadRequest.
+        `places` and `kinds` select destinations and kinds of notices. Without `places`, all
+        destinations get them; without `kinds`, each gets the kinds in its list. An answer has
+        `place`, `service`, `notice`, `delivered` (whether the destination accepted it) and `answer`
+        (its words). Raises BadRequest.
         """
         return await self._dispatcher.notifier.try_destinations(places, kinds)
 
@@ -453,9 +459,13 @@ class JobRequests:
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
         """Return the training curves of the job and of the earlier jobs that it continues.
 
-        The keys are `steps` and `evaluations` (columns of at most `points` points), `parts` (the
-        attempt that reported each range of steps), `checkpoints` (their saves), `not_finite` (the
-        steps with a value that is not finite), and `follow` (where to read later reports).
+        The result has these keys:
+
+            steps, evaluations: columns of at most `points` points.
+            parts: the attempt that reported each range of steps.
+            checkpoints: the saves.
+            not_finite: the steps with a value that is not finite.
+            follow: where to read later reports.
 
         Raises NotFound.
         """

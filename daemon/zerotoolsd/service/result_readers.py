@@ -33,8 +33,8 @@ _SUFFIX = ".jsonl"
 def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -> dict[str, Any]:
     """Return generated texts of an evaluation: `{"steps", "step", "first", "rows", "more"}`.
 
-    `steps` are all steps with predictions. The rows are those of `step` (None: the newest), `count`
-    rows from number `first` on; `more` is True if others follow. Raises OSError.
+    `steps` are all steps with predictions. `rows` are `count` rows of `step` (None: the newest),
+    from number `first` on. `more` is True if there are further rows. Raises OSError.
     """
     steps = _steps(Path(output_dir) / PREDICTIONS)
     chosen = max(steps, default=None) if step is None else step
@@ -95,9 +95,11 @@ SIZES = "sizes"
 class SavedCheckpoint:
     """A checkpoint in a job's directory.
 
-    `hints` are the names `latest` and `best`, if these refer to the checkpoint. `saved` is the time
-    when its manifest was written, in seconds since 1970. `checked` is "sizes" if all files have the
-    right sizes; null if they were not checked, or there is a `problem`.
+    Attributes:
+        hints: the names `latest` and `best`, if these refer to the checkpoint.
+        saved: the time when its manifest was written, in seconds since 1970.
+        checked: "sizes" if all files have the right sizes; None if they were not checked, or there
+            is a `problem`.
     """
 
     step: int

@@ -1,17 +1,18 @@
 """The curves of a job and of the jobs that it continues, as columns with a limited number of
 points.
 
-If there are more steps, they are divided into buckets of neighbouring steps. From each bucket, the
-steps with the least and the greatest loss are kept. So the drawing has all peaks, and every point
-is a reported step (the min-max decimation of time series).
+If there are more steps than points, they are divided into buckets of neighbouring steps. From each
+bucket, the steps with the smallest and the largest loss are kept. So the drawing has all peaks, and
+every point is a reported step (the min-max decimation of time series).
 
     8 steps, at most 6 points:  2.0 1.9 1.8 9.0 | 1.7 1.6 1.5 1.4
     two buckets:                        1.8 9.0 | 1.7         1.4    and the first step, 2.0
 
 The steps come from `progress.jsonl` of each attempt, which has a line for each step. If there are
-very many steps, only every n-th one is parsed. Of a very large file, only blocks at equal distances
-are read. Evaluations and checkpoints are few, and all of them in the blocks that are read are
-taken. A job can write into its run directory too, so lines that are no JSON objects are ignored.
+very many steps, only every n-th line is parsed. Of a very large file, only blocks at equal
+distances are read. There are few evaluations and checkpoints, so all of them in the blocks that are
+read are used. A job can write into its run directory too, so lines that are no JSON objects are
+ignored.
 """
 
 from __future__ import annotations

@@ -395,8 +395,8 @@ class JobSubmission:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
-        """Raise Conflict if `count` more jobs with `size` characters together exceed the user's
-        limits.
+        """Raise Conflict if `count` more jobs, which have `size` characters in all, exceed the
+        user's limits.
 
         `own` is the number of a job that is changed: it does not count as a new job, and needs no
         additional bytes if it becomes shorter.
@@ -551,9 +551,9 @@ class JobSubmission:
         """Call `look` with `arguments` in the child process that reads the files of `spec`, as
         `user`, for at most `seconds`.
 
-        Returns its result and raises its errors; also BadRequest if the files may not be read, and
-        Unavailable if the file system does not respond, or if there is too much to read. `if_slow`
-        says what the user can do then.
+        Returns its result and raises its errors. Also raises BadRequest if the files may not be
+        read, and Unavailable if the file system does not respond, or if there is too much to read.
+        `if_slow` tells the user what to do in that case.
         """
         try:
             return await self._ask(seconds, look, *arguments, user=user)

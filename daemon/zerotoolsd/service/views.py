@@ -33,9 +33,12 @@ _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000
 class ShownSpec:
     """A job file as it is shown to clients, without its secrets.
 
-    `tree` is the job file, and `secrets` are the removed values. `shortened` is True if long parts
-    were left out. `unshown` are all values that may not appear in the messages of the job,
-    including the secrets. `set_keys` are the keys that the submitter has set; None if unknown.
+    Attributes:
+        tree: the job file.
+        secrets: the removed values.
+        shortened: long parts were left out.
+        unshown: all values that may not appear in the messages of the job, including the secrets.
+        set_keys: the keys that the submitter has set; None if unknown.
     """
 
     secrets: Sequence[str]

@@ -1,7 +1,7 @@
 """Checks a job that goes to Slurm without a daemon, as a daemon would check it.
 
-`python -m zerotoolsd.slurm.check_submission < spec.json` runs on the submitting machine,
-which must have the same files as the nodes. The exit status is 0, or that of the error, which is
+`python -m zerotoolsd.slurm.check_submission < spec.json` runs on the submitting machine, which must
+have the same files as the nodes. The exit status is 0, or the exit status of the error, which is
 printed to standard error.
 """
 

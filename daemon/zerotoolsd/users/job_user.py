@@ -45,12 +45,13 @@ class JobUser:
         given: bool = False,
         group: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Return the command that runs `program` as this user; the first word of `program` is its
+        """Return the command that runs `program` as this user. The first word of `program` is its
         path.
 
-        `output` is a file for the output of the program. `given` is True if the program gets the
-        environment that `given_env` prepared, and a high OOM score. `group`: the program runs in a
-        separate control group (see `run_as_user`).
+        Args:
+            output: a file for the output of the program.
+            given: the program gets the environment that `given_env` prepared, and a high OOM score.
+            group: the program runs in a separate control group (see `run_as_user`).
         """
         text = None if output is None else str(output)
         who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}

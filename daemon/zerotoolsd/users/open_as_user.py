@@ -4,10 +4,10 @@ A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The
 enforces the user's permissions, gives new files to the user, and counts them to the user's quota.
 The rights apply to the whole thread, so no other task may run meanwhile.
 
-`opened_run_directory` gives a path to a run directory by a descriptor: a link or another file
-system at the path is not followed. Inside it, `durable_files.open_regular` and similar functions
-open only regular files, follow no link and never block. A forged file changes only the daemon's
-view of that job.
+`opened_run_directory` opens a run directory once, and gives a path through the descriptor. So if
+the path is replaced by a link or another file system, this is not followed. Inside the directory,
+`durable_files.open_regular` and similar functions open only regular files, follow no link and never
+block. A forged file can only change what the daemon shows of that job.
 
 If the daemon is not root, or a directory belongs to root, this module changes no rights.
 """

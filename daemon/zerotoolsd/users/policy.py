@@ -1,7 +1,7 @@
 """The rights of users: every request is an `Action`, and `Rights.decide` decides on it.
 
-Administrators may do everything: root, the daemon's user, and the users in `[users]
-administrators`. The user of a single-user daemon is its administrator, and any other user who
+Administrators may do everything. They are root, the daemon's user, and the users in `[users]
+administrators`. A daemon of a single user has this user as its administrator; any other user who
 reaches its socket only sees that jobs exist.
 """
 

@@ -1,14 +1,16 @@
-"""Become a user permanently, then run a program as that user: `run_as_user.py WHO PROGRAM
+"""Becomes a user permanently, then runs a program as that user: `run_as_user.py WHO PROGRAM
 [ARGUMENT...]`.
 
-WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files`
-(limits), `umask`, `output` (a file for the program's output), and `group`: a control group, which
-this program makes and enters. `group` has `name` and `limits`; the limits can be changed only by
-root.
+WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys:
 
-With the key `given`, the program gets the variables with names that begin with PREFIX, under the
-names without it. To each value, the value of the variable REST + name is appended, if that exists.
-The environment of this program itself contains nothing that a user chose.
+    processes, open_files: limits.
+    umask: the umask of the program.
+    output: a file for the program's output.
+    group: a control group, which this program makes and enters. It has `name` and `limits`; only
+        root can change the limits.
+    given: the program gets the variables with names that begin with PREFIX, under the names without
+        it. To each value, the value of the variable REST + name is appended, if that exists. So the
+        environment of `run_as_user.py` itself contains nothing that a user chose.
 
 No path of a job is opened before the process has become the user. A process that cannot become the
 user, or could become another user again, ends with NOT_DROPPED and one line with the reason.
@@ -161,9 +163,8 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
 
 
 def be_ended_first(score: str) -> None:
-    """Set the OOM score of this process, so that a protected daemon does not pass on its own.
-
-    The user must not choose it.
+    """Set the OOM score of this process, so that it does not inherit the score of a protected
+    daemon. The user must not choose the score.
     """
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:

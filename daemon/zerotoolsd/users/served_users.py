@@ -32,8 +32,11 @@ class NotServed(BadRequest):
 class ServedUsers:
     """The users for whom this daemon runs jobs.
 
-    `alone` is the reason why it runs only jobs of its own uid `own`, in a sentence; None: it runs
-    jobs of all users. `limits` are fields of JobUser, `quotas` the queue limits of each user.
+    Attributes:
+        alone: the reason why it runs only jobs of its own uid `own`, in a sentence; None: it runs
+            jobs of all users.
+        limits: fields of JobUser.
+        quotas: the queue limits of each user.
     """
 
     own: int

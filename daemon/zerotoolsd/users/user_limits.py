@@ -1,8 +1,8 @@
 """The limits of one user in the queue and on the machine, from `[users]`.
 
 The keys of `[users]` apply to everybody; a table in `[users.limits]` applies to one user, or to
-each member of a group. A user's table has precedence over those of groups; among groups the largest
-value counts.
+each member of a group. If a user has several tables, the user's own table has precedence over those
+of groups, and among groups the largest value counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Identifies the caller of a request and authorizes the request.
-
-No other module of the API decides.
+"""Identifies the caller of a request and decides whether the request is allowed. No other module of
+the API decides this.
 
 At the Unix socket, the kernel identifies the caller; at a TCP address, a token does. Every route
 names its `Action` (`routes`). A refused request never reaches its handler. If the decision is

@@ -1,14 +1,14 @@
-"""The daemon's connections: limits on their number, and on the time for which one may delay it.
+"""The daemon's connections: limits on their number, and on the time that a slow client may take.
 
-asyncio's accept loop writes 1,024 tracebacks a second into the log when descriptors run out.
-Neither asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request,
-or never reads the response. Here, a connection above the limit gets a 503 with the reason and is
-closed; a connection that is too slow is closed. Refusals are logged as often as `logs` allows,
-never once per client.
+If descriptors run out, asyncio's accept loop writes 1,024 tracebacks a second into the log. Neither
+asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request, or never
+reads the response. Here, a connection above the limit gets a 503 with the reason and is closed, and
+a connection that is too slow is closed. Refusals are logged as often as `logs` allows, not once per
+client.
 
-For example: 1,024 descriptors allow 896 connections. A script that leaks them gets 896, then a 503
-each; the others are served. Its old connections are closed because they have sent nothing for
-`HEAD_SECONDS`.
+For example, with 1,024 descriptors there may be 896 connections. A script that leaks connections
+gets 896, and then a 503 for each further one; other users are still served. Its old connections are
+closed because they have sent nothing for `HEAD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -490,8 +490,8 @@ class UserConnections:
     others.
 
     Each user may have an eighth of the `most` connections. Another eighth is reserved for root and
-    the daemon's user, who have no limit. The user of a TCP connection is unknown when it is made:
-    all TCP connections together may have as many as two users.
+    the daemon's user, who have no limit. When a TCP connection is made, its user is unknown. So all
+    TCP connections together may have as many connections as two users.
     """
 
     def __init__(self, most: int, own: int | None = None) -> None:

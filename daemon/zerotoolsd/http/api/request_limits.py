@@ -1,6 +1,6 @@
-"""Limits on the requests of one user: per second, and the number that change something at a time.
+"""Limits on the requests of one user: how many per second, and how many at the same time.
 
-They keep a runaway script of one user from delaying the others.
+They keep a script of one user that sends too many requests from delaying other users.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The part of a job that other users may see: that it exists, and its use of the machine.
 
-Its owner and administrators see everything. Others see its number, owner, state, times and GPUs, so
-that they know why they wait. They do not see its name, paths, job file, reasons or output. A new
-field is hidden until it is declared visible.
+The owner of a job and administrators see everything. Other users see its number, owner, state,
+times and GPUs, so that they know why they wait. They do not see its name, paths, job file, reasons
+or output. A new field is hidden until it is declared visible.
 """
 
 from __future__ import annotations

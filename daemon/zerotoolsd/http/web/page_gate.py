@@ -1,10 +1,10 @@
 """The checks that every request of a browser passes before its handler.
 
 The page is at 127.0.0.1 of this machine. Any program, any web page that the user has open, and any
-other user can send requests there, too. So these are checked:
+other user can send requests to this address, too. So these are checked:
 
-Host            It must name this machine: a foreign name that resolves to this machine (DNS
-                rebinding) would give another web site the page's origin.
+Host            It must name this machine. If another site's name resolved to this machine (DNS
+                rebinding), that site would have the same origin as the page.
 Sec-Fetch-Site  If the browser sends it, it must show that no other site or port sent the request.
 Origin          For a request that changes something, it must be this page.
 cookie, header  They identify the session and its page. Browsers send the cookie to every port of
@@ -12,7 +12,7 @@ cookie, header  They identify the session and its page. Browsers send the cookie
                 a session.
 
 The rights of a session are decided as at the Unix socket (`http.api.authorize`), but are smaller:
-the page shows what its user may see, and changes only the user's jobs.
+the page shows everything that its user may see, but changes only the user's own jobs.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class DestinationSender:
     async def _mail(self, destination: NoticeDestination, notice: Notice) -> str:
         """Give an e-mail to `sendmail`, which delivers or queues it.
 
-        Its children may deliver later and are left alone; so its output is a file, which they may
-        keep open.
+        Child processes of sendmail may deliver it later and are not killed. They may keep its
+        output open, so the output is a file and not a pipe.
         """
         program, limit = self._config.sendmail, self._config.timeout_seconds
         with TemporaryFile() as output:

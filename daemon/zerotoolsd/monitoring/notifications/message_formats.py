@@ -249,8 +249,9 @@ def check_answer(
 
 
 def secrets_in(url: str) -> list[str]:
-    """Return the parts of `url` that may be secrets: long parts of its path and of its query, as
-    they are and decoded, because an answer may cite both.
+    """Return the parts of `url` that may be secrets: long parts of its path and of its query.
+
+    Each is returned as it is and decoded, because an answer may cite either.
     """
     parts = urlsplit(url)
     values = (each.partition("=")[2] for each in parts.query.split("&"))

@@ -29,8 +29,9 @@ class ResourceNeed:
     their age and duration.
 
     Attributes:
-        world_size, gpus: the number of ranks, and the GPUs to choose from: any GPUs, a list of
-            indices and UUIDs, or None for ranks on CPUs.
+        world_size: the number of ranks.
+        gpus: a number (any GPUs), a tuple of indices and UUIDs to choose from, or None for ranks on
+            CPUs.
         gpu_bytes: the memory of each GPU that it uses; None: whole GPUs.
         host_bytes, host_from: the host memory, and the setting that this number comes from.
         host_advice: a setting that needs less host memory.

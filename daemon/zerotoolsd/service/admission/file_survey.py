@@ -26,10 +26,12 @@ from zerotoolsd.service.admission.memory_check import (
 class Survey:
     """The results of the checks of a job's files when the job is submitted.
 
-    `place` is the job's output directory with links resolved; None means the default directory.
-    `named` are all paths in the job file. `needs` are the requirements for the job's interpreter.
-    `asked` is True if the interpreter must check a foreign checkpoint, or data that the daemon
-    cannot read.
+    Attributes:
+        place: the job's output directory with links resolved; None: the default directory.
+        named: all paths in the job file.
+        needs: the requirements for the job's interpreter.
+        asked: the interpreter must check a checkpoint of another program, or data that the daemon
+            cannot read.
     """
 
     place: str | None

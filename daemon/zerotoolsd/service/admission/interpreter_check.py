@@ -51,11 +51,13 @@ starts the daemon's own interpreter, and that one executes the user's.
 class Needs:
     """The requirements for the interpreter of a job.
 
-    `packages` maps the name of each module to the argument of pip that installs it. `version` is
-    the lowest Python version. `async_io`: DeepSpeed's `async_io` operator, or the tools that
-    compile it, must exist. `configuration`: DeepSpeed must accept it for `world_size` ranks on
-    `device`. `tasks`: lm-evaluation-harness must know these tasks, some perhaps from `task_dir`.
-    `launched`: accelerate must train on the job's GPUs with these options and this directory.
+    Attributes:
+        packages: name of each module -> the argument of pip that installs it.
+        version: the lowest Python version.
+        async_io: DeepSpeed's `async_io` operator, or the tools that compile it, must exist.
+        configuration: DeepSpeed must accept this configuration for `world_size` ranks on `device`.
+        tasks: lm-evaluation-harness must know these tasks, some perhaps from `task_dir`.
+        launched: accelerate must train on the job's GPUs with these options and this directory.
     """
 
     packages: Mapping[str, str]

@@ -1,10 +1,9 @@
-"""The check, before a job is accepted, that it can fit into this machine's memory at all.
+"""The check, before a job is accepted, that it can fit into this machine's memory.
 
-The check uses the estimate of `zerotools estimate`, which the process that reads the job's files
-makes, together with alternatives that would fit. A job is refused only if even `SURE` times the
-estimate is more than the machine has, because an estimate may be too high by a quarter with short
-sequences (benchmarks/results/memory-accuracy.md). The job's declarations in `[memory]` have
-precedence.
+The check uses the estimate of `zerotools estimate`. The process that reads the job's files makes
+it, together with alternatives that would fit. With short sequences an estimate may be too high by a
+quarter (benchmarks/results/memory-accuracy.md). So a job is refused only if even `SURE` times the
+estimate is more than the machine has. The job's declarations in `[memory]` have precedence.
 """
 
 from __future__ import annotations
@@ -51,9 +50,11 @@ class MachineMemory:
 class EstimatedSetting:
     """The estimated memory, in bytes, of a job with given settings.
 
-    `gpu` is the most on one GPU, and `gpu_measured` the same without the terms in
-    `NOT_MEASURED`. `host` is the host memory of all ranks together, without the memory of their
-    programs; or of the tokenisation before the training, if that needs more.
+    Attributes:
+        gpu: the largest amount on one GPU.
+        gpu_measured: the same without the terms in `NOT_MEASURED`.
+        host: the host memory of all ranks together, without the memory of their programs; or the
+            host memory of the tokenisation before the training, if that needs more.
     """
 
     gpu: int

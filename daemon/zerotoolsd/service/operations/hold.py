@@ -7,8 +7,8 @@
              holds
 
 The stored states `on_hold`, `paused` and `held` show who holds a job, and whether it has saved.
-Users see one word for the three states, "held". Pause and unpause are the older requests for the
-same: they stay until 0.5, and store `paused` also for a waiting job.
+Users see one word for the three states, "held". The older requests "pause" and "unpause" do the
+same. They are supported until 0.5, and store `paused` also for a waiting job.
 """
 
 from __future__ import annotations

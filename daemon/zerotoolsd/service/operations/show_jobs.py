@@ -213,7 +213,8 @@ class _Kept:
 def shortened_job_file(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job file without its longest values, of about `WHOLE_CHARACTERS` characters.
 
-    A text is kept whole or removed: part of a secret might not be recognized as a secret.
+    A text is either kept completely or removed, because a part of a secret might not be recognised
+    as a secret.
     """
     return _Shortening().table(tree)
 

@@ -1,7 +1,7 @@
 """The record of a job under Slurm: its state and attempts, in the job's directory.
 
-The states, the consequences of an end and the last attempt follow the daemon's queue
-(`queue.lifecycle`): a job that fails under Slurm is restarted by the same rules.
+States and ends are handled by the same code as in the daemon's queue (`queue.lifecycle`). So a job
+that fails under Slurm is restarted by the same rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs one attempt on one node; srun starts this process there.
 
-It prepares the run directory as a daemon would, starts a supervisor in it, and stays next to it. It
-reports that the node lives, passes a stop on, and ends everything below it if a newer attempt
-began. If it is killed, the supervisor ends too, which saves first if it has time.
+It prepares the run directory as a daemon would, starts a supervisor in it, and keeps running next
+to it. It reports that the node is alive, passes a stop on, and ends all its child processes if a
+newer attempt has begun. If it is killed, the supervisor ends too, and saves first if it has time.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
 
 @dataclass(frozen=True)
 class Allocation:
-    """An allocation of Slurm: its `job_id`, and the `names` of its nodes. The first one is this
-    node.
+    """An allocation of Slurm: its `job_id`, and the `names` of its nodes. This process runs on the
+    first one.
     """
 
     job_id: str

@@ -2,10 +2,10 @@
 
 The job itself does not need this process: if it is killed, the daemon starts it again, and it
 continues to watch. If Slurm's controller does not respond, it waits. Its exit status is 0 if the
-job succeeded, or ended on request; else 1, with a sentence.
+job succeeded, or ended on request. Otherwise it is 1, and a sentence is printed.
 
-A job is submitted once, even if this process is restarted: the directory of the job has a name that
-is made from the daemon's data.
+A job is submitted only once, even if this process is restarted: the name of its directory is made
+from the daemon's data, so the restarted process finds it.
 """
 
 from __future__ import annotations
