@@ -57,6 +57,12 @@ def test_what_stalls_is_warned_of_but_for_processors() -> None:
     assert [meaning_in(line, text) for text in ("6.0", "90", "25")] == ["warning", "", "bad"]
 
 
+def test_a_narrow_cell_of_pressure_has_memory_and_disk() -> None:
+    busy = replace(HOST, pressure=Pressure(Stall(6.2, 0.0), Stall(95.0, 0.0), Stall(3.8, 0.0)))
+    assert "PSI% mem 6.2 io 3.8" in text_of(host_lines(look_of(busy), 80, 2)[0])
+    assert "PSI% mem 6.2 cpu 95 io 3.8" in text_of(host_lines(look_of(busy), 120, 2)[0])
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     unknown = replace(
         HOST,

@@ -23,7 +23,7 @@ from zerotools.cli.top.drawing.job_detail_rows import checkpoint_lines, detail_l
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.disk_reader import CheckpointDirectory
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
-from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint
+from zerotools.cli.top.reading.job_reports import JobReports, LongCurve, ReportedCheckpoint
 
 FULL: dict[str, Any] = {**STEP, "mfu": 0.41, "skipped_steps": 2, "loss_scale": 65536}
 
@@ -151,6 +151,19 @@ def test_the_loss_in_one_line_with_its_evaluation() -> None:
     assert text_of(job_detail_rows.eval_line(reported(), 80)).startswith("eval █")
     assert text_of(job_detail_rows.speed_line(reported().speed, 80)).endswith(" 15.3k tokens/s")
     assert width(job_detail_rows.loss_line(reported(), 20)) <= 20
+
+
+def test_a_speed_that_hardly_changes_is_a_level_line() -> None:
+    curve = LongCurve()
+    for step in range(1, 300):
+        curve.put(step, 71_000.0 + step)
+    assert set(text_of(job_detail_rows.speed_line(curve.seen(), 80)).split()[1]) == {"█"}
+
+
+def test_without_a_log_the_chart_has_its_rows() -> None:
+    job = job_of(3, progress=FULL)
+    look = a_look(job, chosen=replace(chosen(job), log=()))
+    assert len(detail_lines(look, job, 110, 24, NOW)) > len(detail_lines(look, job, 110, 20, NOW))
 
 
 def test_a_chart_has_its_rows_and_the_evaluations_are_points_in_it() -> None:

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cli.top.made_looks import NOW, PHASE, a_look, chosen, job_of, meaning_in, text_of
+from tests.cli.top.made_looks import (
+    NOW,
+    PHASE,
+    a_look,
+    chosen,
+    eight_gpus,
+    job_of,
+    meaning_in,
+    text_of,
+)
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.matrices import examples
 from zerotools.cli.job_views.describe_job import Job
@@ -122,6 +131,18 @@ def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> Non
     assert text_of(line).rstrip() == "stalled  job 30 (tiny) 12m   late  job 5 (tiny) 12m"
     assert meaning_in(line, "job 30") == "bad"
     assert meaning_in(line, "job 5") == "warning"
+
+
+def test_rows_that_jobs_do_not_need_show_the_machine_and_the_names_of_columns() -> None:
+    four = a_look(*FIVE, gpus=eight_gpus()[:4], chosen=chosen(FIVE[0], ["a line"]))
+    lines = texts(draw(80, 24, four))
+    assert lines[0].startswith("zerotools top  gpu1   4 × Fake H100")
+    assert lines[1].split() == ["#", "memory", "GiB", "busy", "temp", "power", "clock", "who"]
+    assert [line[:2] for line in lines[2:6]] == [f" {n}" for n in range(4)]
+    assert [line.split()[0] for line in lines[10:14]] == ["4", "5", "6", "7"]
+    seven = a_look(*FIVE, gpus=eight_gpus()[:7], chosen=chosen(FIVE[0], ["a line"]))
+    assert texts(draw(80, 24, seven))[0].startswith("zerotools top")
+    assert texts(draw(80, 24, seven))[1].startswith(" 0")
 
 
 def test_a_tall_screen_shows_names_of_columns_and_a_chart() -> None:

@@ -106,14 +106,20 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:
-    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited."""
+    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited. A narrow
+    cell leaves out the processors, which the cell of their load is about.
+    """
     pressure = look.snapshot.host.pressure
     assert pressure is not None
-    line: Line = [("PSI%", "strong")]
-    stalls = (("mem", pressure.memory), ("cpu", pressure.cpu), ("io", pressure.io))
-    for name, stall in stalls:
-        if stall is not None:
-            line += [(f" {name} ", "quiet"), _stall(name, stall)]
+    stalls = {"mem": pressure.memory, "cpu": pressure.cpu, "io": pressure.io}
+    line: Line = []
+    for names in (("mem", "cpu", "io"), ("mem", "io")):
+        line = [("PSI%", "strong")]
+        for name in names:
+            if (stall := stalls[name]) is not None:
+                line += [(f" {name} ", "quiet"), _stall(name, stall)]
+        if width(line) <= columns:
+            break
     return cut(line, columns)
 
 

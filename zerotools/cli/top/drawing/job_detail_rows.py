@@ -108,7 +108,8 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
         if tall and not logged:
             lines += _charts(reported, columns, left)
         elif tall:
-            height = max(LOWEST + FRAME, min(TALLEST, left * 3 // 5 - 1))
+            free = max(left * 3 // 5, left - len(found.log)) - 1
+            height = max(LOWEST + FRAME, min(TALLEST, free))
             lines += loss_chart(reported, columns, height)
             lines.append(speed_line(reported.speed, columns))
         else:
@@ -279,7 +280,10 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
     """Return the tokens per second as a sparkline."""
     said: Line = [(f" {short_numbers.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
-    drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "curve")
+    means = curve.shape.means
+    # From 0 on: 1 % more tokens per second must not look like a multiple.
+    bounds = (0.0, max((each for each in means if each is not None), default=0.0))
+    drawn: Piece = (sparkline(means, room, bounds) if room >= 8 else "", "curve")
     return cut([("speed ", "strong"), drawn, *said], columns)
 
 

@@ -35,8 +35,8 @@ from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""The least number of rows of a screen that shows the name of the machine, and of a screen that
-shows the names of columns.
+"""The least number of rows of a screen that always shows the name of the machine, and of a screen
+that always shows the names of columns. Lower screens show them if all jobs have a row.
 """
 WIDE = 150
 MOST_PROCESSES = 10
@@ -98,10 +98,13 @@ def draw_screen(
         return DrawnScreen(
             _above(job_page(look, job, columns, rows - len(foot), now), foot, rows), state, {}
         )
-    lines = [_title(look, columns, now)] if rows >= TITLED else []
     host = host_lines(look, columns, 2 if rows < 45 else 3)
+    shared = max(1, len(look.snapshot.gpus)) + 1 + len(state.listed(look.jobs)) + DETAILS
+    spare = rows - len(foot) - len(host) - len(_trouble(look, columns, now)) - shared
+    lines = [_title(look, columns, now)] if rows >= TITLED or spare >= 1 else []
+    headed = rows >= HEADED or spare >= 2
     room = rows - len(lines) - len(host) - len(foot)
-    lines += gpu_lines(look, columns, max(2, room - FEWEST_JOBS - 3), headed=rows >= HEADED)
+    lines += gpu_lines(look, columns, max(2, room - FEWEST_JOBS - 3), headed=headed)
     lines += host
     body, drawn, jobs, count = _body(look, state, columns, rows - len(lines) - len(foot), now)
     shown = {row + len(lines): number for row, number in jobs.items()}
