@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import zerotools
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import JOB
+from tests.ops.exports import export
 from tests.ops.picture.test_page import HOSTILE, values_of
 from zerotools.core.errors import BadRequest
 
@@ -75,6 +76,14 @@ def test_what_one_side_lacks_is_named(tmp_path: Path) -> None:
     assert found["pairs"][0]["only_a"] == [1, ["extra (param): float32 [3]"]]
     assert found["pairs"][0]["only_b"] == [1, [f"{HOSTILE} (param): float32 [3]"]]
     assert found["verdict"] == "different: 2 of 10 tensors"
+
+
+def test_an_export_is_named_as_the_command_names_it(tmp_path: Path) -> None:
+    export(JOB, tmp_path / "model")
+    found = shown(zerotools.diff(JOB, tmp_path / "model", changes=True).to_html())
+    assert found["verdict"].startswith("different: the ")
+    assert found["verdict"].endswith("; only optimizer state is not in both")
+    assert not found["is_whole"]
 
 
 def test_equal_checkpoints_have_no_change() -> None:

@@ -43,6 +43,9 @@ def test_all_of_a_job_is_whole() -> None:
 def test_nothing_is_known_that_was_not_read() -> None:
     found = shown(ZERO3, fast=True)
     assert found["is_unknown"]
+    assert found["verdict"] == (
+        "CANNOT TELL: no problem in the structure; bytes were not checked (--fast)"
+    )
     assert set(found["checks"]["tensors"]) == {UNKNOWN}
     assert all("--fast" in why for _, why, _ in found["checks"]["files"])
 

@@ -21,13 +21,11 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import count_text
-from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.comparison import diff_result
+from zerotools.ops.comparison.diff_contents import equal_weights
 from zerotools.ops.comparison.diff_result import CheckpointDiff, RunComparison, TensorDifference
-from zerotools.ops.comparison.pairing import COPY
 from zerotools.public.compare_checkpoints import DiffKeywords, diff, diff_series
 
 _PATH = CheckpointPath()
@@ -149,38 +147,15 @@ def _verdict(difference: CheckpointDiff) -> str:
         return paint(f"EQUAL: {compared}{how}", "good", sys.stdout)
     parts = []
     if difference.differing:
-        parts.append(_equal_weights(difference) or f"{len(difference.differing)} of {compared}")
+        parts.append(equal_weights(difference) or f"{len(difference.differing)} of {compared}")
     if difference.run is not None and difference.run.differences:
         parts.append(count_text(len(difference.run.differences), "point") + " of the run")
     return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
 
 
-def _equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return the line for a run and a model that was exported from it: their weights are equal, and
-    only the run has optimizer state.
-    """
-    weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
-    state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
-    casts = [each for each in weights if each.status == diff_result.CAST]
-    only = (diff_result.ONLY_A, diff_result.ONLY_B)
-    if not weights or any(
-        each.status not in (diff_result.EQUAL, diff_result.CAST) for each in weights
-    ):
-        return None
-    if any(each.status not in only or each.role == LOOSE for each in state):
-        return None
-    types = {each.dtype for pair in casts for each in (pair.a, pair.b) if each is not None}
-    types = {each for each in types if each.bits == min(t.bits for t in types)}
-    names = {dtype: word for word, dtype in PRECISIONS.items()}
-    to = f" to {names.get(next(iter(types)), next(iter(types)).name)}" if len(types) == 1 else ""
-    count = len({each.name for each in weights})
-    how = f" after the cast{to}" if casts else ""
-    said = f"the {count} weights are equal{how}" if count > 1 else f"the weight is equal{how}"
-    return f"{said}; only optimizer state is not in both" if state else said
-
-
 def _origins(difference: CheckpointDiff) -> list[str]:
-    return render.fields([("A", render.origin(difference.a)), ("B", render.origin(difference.b))])
+    pairs = [("A", render.origin(difference.a)), ("B", render.origin(difference.b))]
+    return render.fields(pairs, columns=render.terminal_columns())
 
 
 def _counts(difference: CheckpointDiff) -> list[str]:

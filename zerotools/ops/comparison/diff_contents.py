@@ -8,11 +8,15 @@ from itertools import islice
 from typing import Any
 
 from zerotools.core.checkpoint import Origin
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.io.numeric.compare_values import Distance
 from zerotools.ops.comparison.diff_result import (
+    CAST,
     DTYPE,
+    EQUAL,
     ONLY_A,
     ONLY_B,
     SHAPE,
@@ -20,6 +24,7 @@ from zerotools.ops.comparison.diff_result import (
     CheckpointDiff,
     TensorDifference,
 )
+from zerotools.ops.comparison.pairing import COPY
 
 _MOST_CHANGED = 10
 _MOST_NAMED = 200
@@ -143,7 +148,31 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
     if first.is_equal:
         return "equal"
     count = len(first.differing)
-    return f"different: {count} of {len(first.tensors)} tensors" if count else "different runs"
+    if not count:
+        return "different runs"
+    return f"different: {equal_weights(first) or f'{count} of {len(first.tensors)} tensors'}"
+
+
+def equal_weights(difference: CheckpointDiff) -> str | None:
+    """Return the sentence on a run and a model that was exported from it: their weights are equal,
+    and only the run has optimizer state. Return None for other pairs.
+    """
+    weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
+    state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
+    casts = [each for each in weights if each.status == CAST]
+    only = (ONLY_A, ONLY_B)
+    if not weights or any(each.status not in (EQUAL, CAST) for each in weights):
+        return None
+    if any(each.status not in only or each.role == LOOSE for each in state):
+        return None
+    types = {each.dtype for pair in casts for each in (pair.a, pair.b) if each is not None}
+    types = {each for each in types if each.bits == min(t.bits for t in types)}
+    names = {dtype: word for word, dtype in PRECISIONS.items()}
+    to = f" to {names.get(next(iter(types)), next(iter(types)).name)}" if len(types) == 1 else ""
+    count = len({each.name for each in weights})
+    how = f" after the cast{to}" if casts else ""
+    said = f"the {count} weights are equal{how}" if count > 1 else f"the weight is equal{how}"
+    return f"{said}; only optimizer state is not in both" if state else said
 
 
 def _label(number: int, pair: CheckpointDiff) -> str:

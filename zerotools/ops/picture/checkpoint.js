@@ -105,6 +105,12 @@
   };
 
   const shortName = (path) => path.replace(/\.(weight|bias)$/, "").split(".").slice(-2).join(".");
+  // The last part alone where both do not fit: the first is the same in many tiles.
+  const LETTER = 7;
+  const tileName = (path, width) => {
+    const both = shortName(path);
+    return both.length * LETTER > width - 10 ? both.split(".").at(-1) : both;
+  };
   const drawMap = () => {
     const map = byId("map");
     map.replaceChildren();
@@ -117,7 +123,7 @@
         if (splits) { place(child, tile, depth + 1); return; }
         const button = make("button");
         Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colourOf(most(child)) });
-        if (tile.w > 34 && tile.h > 15) button.textContent = shortName(child.path.slice(open.path ? open.path.length + 1 : 0));
+        if (tile.w > 34 && tile.h > 15) button.textContent = tileName(child.path.slice(open.path ? open.path.length + 1 : 0), tile.w);
         button.dataset.path = child.path;
         button.setAttribute("aria-label", `${child.path}, ${size(child.bytes)}, ${count(child.elements)} parameters`);
         button.setAttribute("aria-pressed", String(selected === child));

@@ -82,7 +82,11 @@
   const drawPair = () => {
     const { most, only_a: onlyA, only_b: onlyB, not_compared: not, run } = pair();
     table("most", ["tensor", "role", "relative norm", "cosine", "unchanged", "largest difference", "different elements"], [2, 3, 4, 5, 6], most.map(([name, its, relative, cosine, unchanged, largest, differing, elements]) => [name, roles[its], figure(relative), cosine === null ? "-" : cosine.toFixed(6), share(unchanged), figure(largest), `${count(differing)} of ${count(elements)}`]));
-    if (!most.length) byId("most").tBodies[0].appendChild(make("tr")).append(make("td", "No tensor differs in its values.", "muted"));
+    if (!most.length) {
+      const none = make("td", "No tensor differs in its values.", "muted");
+      none.colSpan = 7;
+      byId("most").tBodies[0].appendChild(make("tr")).append(none);
+    }
     byId("only").replaceChildren();
     [["only in the first", onlyA], ["only in the second", onlyB], ["other shape or type, or not readable", not]].forEach(([title, [number, names]]) => {
       if (!number) return;

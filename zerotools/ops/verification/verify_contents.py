@@ -69,7 +69,7 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
         spans.setdefault(name, []).extend(parts)
     return {
         **contents,
-        "verdict": found.verdict.conclusion,
+        "verdict": _verdict(found),
         "is_whole": found.verdict is Soundness.WHOLE,
         "is_unknown": found.verdict is Soundness.UNCHECKED,
         "problems": [each.message for each in found.findings[:MOST_PROBLEMS]],
@@ -98,6 +98,16 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
             "tensors": tensors,
         },
     }
+
+
+def _verdict(found: Verification) -> str:
+    """Return the last words of `zerotools verify`, and what they mean if they leave that open."""
+    conclusion = found.verdict.conclusion
+    if found.verdict is not Soundness.UNCHECKED:
+        return conclusion
+    if found.is_fast:
+        return f"{conclusion}: no problem in the structure; bytes were not checked (--fast)"
+    return f"{conclusion}: no problem found, but not everything can be checked"
 
 
 def _faults(
