@@ -76,6 +76,18 @@ def test_a_job_that_is_tried_again() -> None:
     assert "crashed attempt 2 running -> waiting retry: it hangs" in text
 
 
+def test_the_first_event_has_no_state_before_it() -> None:
+    first = {**EVENT, "kind": "gave_up", "from_state": None, "attempt": None, "why": None}
+    assert page(JOB, {**TREE, "events": [first]}, now=1000.0)[-1].endswith("gave up waiting retry")
+
+
+def test_long_lines_are_folded_between_words() -> None:
+    crash = {**EVENT, "why": "rank 0 exited with 1: ValueError: the tokenizer has 32000 tokens"}
+    lines = page(JOB, {**TREE, "events": [crash]}, 1000.0, columns=60)
+    assert max(map(len, lines)) <= 60
+    assert lines[-1] == "      tokenizer has 32000 tokens"
+
+
 def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     free = {**TREE["retries"], "counts": False, "after": "a restart of the machine"}
     said = lines_of(retries={**free, "cause_max": None})["restarts"]

@@ -64,6 +64,13 @@ def test_columns_give_way_in_their_order_until_the_table_fits() -> None:
         assert left_out == sorted(left_out, reverse=True), "the last ones stay longest"
 
 
+def test_why_a_job_failed_has_a_line_of_its_own() -> None:
+    why = "rank 0 exited with 1: ValueError: tokenizer.json has 32000 tokens, the model 50257"
+    lines = queue_lines([*five_jobs(), job_of(7, "anna", "bad", state="failed", reason=why)], 96)
+    assert lines[-2].split()[:3] == ["7", "anna", "0"]
+    assert lines[-1] == f"    {why}"
+
+
 def test_without_a_terminal_everything_is_there() -> None:
     lines = queue_lines(five_jobs(), None)
     assert lines[3].endswith(NEEDS)

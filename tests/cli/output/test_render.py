@@ -71,6 +71,23 @@ def test_fields_are_aligned_and_empty_ones_left_out() -> None:
     ]
 
 
+def test_long_fields_continue_below_themselves_between_words() -> None:
+    pairs = [("why", "needs 4 GPUs: 1 of 4 is free, and job 2 has the others"), ("id", "3")]
+    assert render.fields(pairs, indent=2, columns=40) == [
+        "  why  needs 4 GPUs: 1 of 4 is free, and",
+        "       job 2 has the others",
+        "  id   3",
+    ]
+    assert render.fields(pairs, indent=2, columns=30) == render.fields(pairs, indent=2)
+
+
+def test_a_path_is_not_cut() -> None:
+    path = f"/data/{'step' * 12}/x-y"
+    lines = ["saved", f"       {path}", "       (bf16)"]
+    assert render.folded(f"saved  {path} (bf16)", 45, 7) == lines
+    assert render.folded("saved  here", None, 7) == ["saved  here"]
+
+
 def test_consecutive_numbers_are_joined() -> None:
     assert render.spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
     assert (render.spans([4]), render.spans([])) == ("4", "-")

@@ -173,13 +173,14 @@ def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
     """Return the lines of the page: first the problems, each with advice, then one line for
     everything without a problem.
     """
-    lines = []
+    lines, columns = list[str](), render.terminal_columns()
     for level in reversed(LEVELS[1:]):
         for each in findings:
             if each.level == level:
-                lines.append(f"{level}: {each.what}: {render.clean(each.found)}")
-                lines.append(f"    {render.clean(each.do or '')}")
+                said = f"{level}: {each.what}: {render.clean(each.found)}"
+                lines += render.folded(said, columns, 4)
+                lines += render.folded(f"    {render.clean(each.do or '')}", columns, 4)
     well = [(each.what, each.found) for each in findings if each.level == OK]
     if lines and well:
         lines.append("")
-    return lines + render.fields([(f"ok  {what}", found) for what, found in well])
+    return lines + render.fields([(f"ok  {what}", found) for what, found in well], columns=columns)

@@ -39,11 +39,13 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     if as_json:
         render.print_json(tree)
     else:
-        render.print_lines(page(job, tree, time.time()))
+        render.print_lines(page(job, tree, time.time(), render.terminal_columns()))
 
 
-def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
-    """Return the lines of the page. `now` is in seconds since 1970."""
+def page(job: Job, tree: Mapping[str, Any], now: float, columns: int | None = None) -> list[str]:
+    """Return the lines of the page. `now` is in seconds since 1970. `columns` is the width of the
+    terminal, or None to leave long lines as they are.
+    """
     job = {
         **job,
         "state": tree["state"],
@@ -52,10 +54,12 @@ def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
     }
     state = paint_state(state_text(job, now), sys.stdout)
     lines = [f"{title(dict(job))}: {state}"]
-    lines += render.fields(_facts(tree, reason_text(job, now), now), indent=2)
+    lines += render.fields(_facts(tree, reason_text(job, now), now), indent=2, columns=columns)
     events = tree["events"][-SHOWN_EVENTS:]
     if events:
-        lines += ["", "events", *(f"  {_event(event)}" for event in events)]
+        lines += ["", "events"]
+    for event in events:
+        lines += render.folded(f"  {_event(event)}", columns, indent=6)
     return lines
 
 
@@ -173,8 +177,8 @@ def _end(end: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    before, after = (in_words(event[key] or "-") for key in ("from_state", "to_state"))
+    change = " -> ".join(in_words(event[key]) for key in ("from_state", "to_state") if event[key])
     attempt = f" attempt {event['attempt']}" if event["attempt"] else ""
     why = f": {render.clean(str(event['why']))}" if event["why"] else ""
-    head = f"#{event['seq']} {render.moment(event['time'])} {event['kind']}"
-    return f"{head}{attempt} {before} -> {after}{why}"
+    head = f"#{event['seq']} {render.moment(event['time'])} {event['kind'].replace('_', ' ')}"
+    return f"{head}{attempt}{change and f' {change}'}{why}"

@@ -209,7 +209,8 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
                     f"{render.size(inspection.unclaimed_bytes)} of headers and padding"
                 ),
             ),
-        ]
+        ],
+        columns=render.terminal_columns(),
     )
 
 

@@ -136,9 +136,10 @@ def page(
     """
     state = paint_state(state_text(job), sys.stdout)
     if job.get("masked"):
-        return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
+        seen = render.fields(_seen_by_others(job), indent=2, columns=columns)
+        return [f"job {job['id']}: {state}", *seen]
     lines = [f"{title(job)}: {state}"]
-    lines += render.fields(_facts(job, locks), indent=2)
+    lines += render.fields(_facts(job, locks), indent=2, columns=columns)
     if job["attempts"]:
         lines += ["", *_attempts(job, columns)]
     spec = job["spec"] if whole_spec else keys_set_by_author(job)

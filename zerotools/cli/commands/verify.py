@@ -71,13 +71,16 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
     elif found.verification is None:
         click.echo(_plan_line(found))
     else:
-        render.print_lines(list(describe(found.verification)))
+        columns = render.terminal_columns()
+        for line in describe(found.verification):
+            render.print_lines(render.folded(line, columns, 4))
         if found.manifest is not None:
             click.echo(f"wrote {found.manifest}")
         elif given["write_manifest"] is not None:
             click.echo("no manifest was written, because the checkpoint is damaged")
         if found.next is not None:
-            click.echo(f"next: {render.clean(found.next)} ({_why(found)})")
+            line = f"next: {render.clean(found.next)} ({_why(found)})"
+            render.print_lines(render.folded(line, columns, 4))
         if html is not None:
             click.echo(render.page_line(html))
         click.echo(found.verification.verdict.conclusion)

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from zerotools.cli.job_views.describe_job import (
     Job,
+    paint_state,
     ranks,
     state_text,
     steps,
@@ -21,6 +22,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.core.counts import count_text
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_address import machine_behind
@@ -153,19 +155,26 @@ def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     """Return the lines of the screen. `owners` has the job or user of each process."""
-    lines = _gpus(view, owners, columns)
-    lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
-    return lines if columns is None else [render.shorten(line, columns) for line in lines]
+    lines = [_painted(*line, columns) for line in _gpus(view, owners, columns)]
+    host = [_painted(line, "", columns) for line in _host(view.snapshot.host, columns)]
+    return [*lines, "", *host, "", *_jobs(view, owners, columns)]
 
 
-def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
+def _painted(text: str, meaning: str, columns: int | None) -> str:
+    """Return a line in the colour of its meaning, cut at the width of the terminal."""
+    shown = text if columns is None else render.shorten(text, columns)
+    return paint(shown, meaning, sys.stdout) if meaning else shown
+
+
+def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[str, str]]:
+    """Return the lines on GPUs and their processes, each with the meaning of its colour or ""."""
     snapshot = view.snapshot
     if not snapshot.gpus:
-        return [f"GPUs  {snapshot.gpus_error or 'NVML answers, and reports none'}"]
-    lines = []
+        return [(f"GPUs  {snapshot.gpus_error or 'NVML answers, and reports none'}", "")]
+    lines = list[tuple[str, str]]()
     if snapshot.gpus_error:
         age = render.duration(snapshot.gpus_age_seconds)
-        lines.append(f"GPUs  as of {age} ago: {render.clean(snapshot.gpus_error)}")
+        lines.append((f"GPUs  as of {age} ago: {render.clean(snapshot.gpus_error)}", "warning"))
     rows = [_gpu_row(gpu, view.leases) for gpu in snapshot.gpus]
     names, most = list(rows[0]), columns or PIPED_COLUMNS
     for given in ("", *GIVING_WAY):
@@ -174,12 +183,12 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
         listed = render.table(names, texts, right=RIGHT)
         if all(render.width(line) <= most for line in listed):
             break
-    lines.append(listed[0])
+    lines.append((listed[0], "quiet"))
     for gpu, line in zip(snapshot.gpus, listed[1:], strict=True):
-        lines.append(line)
+        lines.append((line, ""))
         bad = ", ".join(reason for reason in gpu.throttle_reasons or () if reason not in CALM)
-        lines += [f"     slowed by {bad}"] if bad and SLOWED not in names else []
-        lines += [f"     {text}" for text in _details(gpu, owners)]
+        lines += [(f"     slowed by {bad}", "warning")] if bad and SLOWED not in names else []
+        lines += [(f"     {text}", meaning) for text, meaning in _details(gpu, owners)]
     return lines
 
 
@@ -200,29 +209,29 @@ def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _details(gpu: Gpu, owners: Owners) -> list[str]:
+def _details(gpu: Gpu, owners: Owners) -> list[tuple[str, str]]:
+    """Return the problems and the processes of a GPU, each with the meaning of its colour or ""."""
     if gpu.error:
-        return [render.clean(gpu.error)]
+        return [(render.clean(gpu.error), "bad")]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))
-    notes = [render.clean(gpu.unmeasured)] if gpu.unmeasured else []
+    notes = [(render.clean(gpu.unmeasured), "")] if gpu.unmeasured else []
     if gpu.xids:
         codes = ", ".join(f"XID {xid.code}" for xid in gpu.xids[-MOST_XIDS:])
-        notes.append(f"the driver reported {codes}; the newest comes last")
+        notes.append((f"the driver reported {codes}; the newest comes last", "bad"))
     if gpu.ecc_uncorrected_errors:
         errors = count_text(gpu.ecc_uncorrected_errors, "uncorrected error")
-        notes.append(f"{errors} of its memory (ECC) since the driver was loaded")
-    return notes + [
-        f"pid {process.pid}  {render.size(process.memory_used_bytes)}  "
-        f"{render.clean(owners.of(process.pid))}"
-        for process in held
-    ]
+        notes.append((f"{errors} of its memory (ECC) since the driver was loaded", "bad"))
+    for process in held:
+        size, owner = render.size(process.memory_used_bytes), render.clean(owners.of(process.pid))
+        notes.append((f"pid {process.pid}  {size}  {owner}", ""))
+    return notes
 
 
 def _with_unit(value: float | None, unit: str) -> str:
     return render.UNKNOWN if value is None else f"{value:.0f} {unit}"
 
 
-def _host(host: Host) -> list[str]:
+def _host(host: Host, columns: int | None) -> list[str]:
     memory = (
         f"{render.size(host.memory_used_bytes)} used, "
         f"{render.size(host.memory_available_bytes)} available, "
@@ -240,7 +249,8 @@ def _host(host: Host) -> list[str]:
             ("CPU", f"{busy}{host.cpu_count} cores, load {load}"),
             ("network", _network(host)),
             ("pressure", _pressure(host)),
-        ]
+        ],
+        columns=columns,
     )
 
 
@@ -267,9 +277,9 @@ def _stall(stall: Stall) -> str:
     return f"{stall.some_avg10_percent:.1f} %"
 
 
-def _jobs(view: MonitorView, owners: Owners) -> list[str]:
+def _jobs(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     if not view.jobs:
-        return [f"jobs  {render.clean(view.daemon)}"]
+        return [_painted(f"jobs  {render.clean(view.daemon)}", "", columns)]
     rows = [
         (
             title(job),
@@ -281,7 +291,13 @@ def _jobs(view: MonitorView, owners: Owners) -> list[str]:
         for job in view.jobs
     ]
     headers = ("job", "state", "ranks", "step", "host memory")
-    return render.table(headers, rows, right=("ranks", "step", "host memory"))
+    right = ("ranks", "step", "host memory")
+    listed = render.table(headers, rows, right=right)
+    if columns is not None and any(render.width(line) > columns for line in listed):
+        return [render.shorten(line, columns) for line in listed]
+    states = {"state": lambda state: paint_state(state, sys.stdout)}
+    header, *lines = render.table(headers, rows, right=right, paint=states)
+    return [paint(header, "quiet", sys.stdout), *lines]
 
 
 ENTER = "\x1b[?1049h\x1b[?25l"

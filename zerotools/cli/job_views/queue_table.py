@@ -1,8 +1,8 @@
 """The table of `zerotools queue`, and the lines on the machine above it.
 
 On a terminal, columns give way in the order of `GIVING_WAY` until the table fits. A job that waits
-has its reason in place of its figures. A reason that does not fit into the row of its job is one
-line below it, cut at the width of the terminal: `zerotools explain` has all of it.
+has its reason in place of its figures. Another reason that does not fit into the row of its job is
+one line below it, cut at the width of the terminal: `zerotools explain` has all of it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
             lines.append(_GAP.join([*cells, reason]).rstrip())
         else:
             meaning = "bad" if is_stalled(job) else "quiet"
-            waits = _has_no_figures(job)
+            waits = _has_no_figures(job) and not is_over(job)
             lines += _row(names, cells, widths, reason, columns, waits=waits, meaning=meaning)
     return lines
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 _REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
+NARROWEST_TEXT = 30
+"""The least number of columns in which a text is folded."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # C0, DEL, C1, the marks that reorder text, those that break lines, and those that show nothing.
 _CONTROL = re.compile(
@@ -201,11 +203,40 @@ def table_and_remarks(
     return lines
 
 
-def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
-    """Return lines `name  value` with aligned values. A pair with an empty value is left out."""
+def fields(
+    pairs: Iterable[tuple[str, str]], *, indent: int = 0, columns: int | None = None
+) -> list[str]:
+    """Return lines `name  value` with aligned values. A pair with an empty value is left out.
+
+    If `columns` (the width of the terminal) is given, longer values continue below themselves.
+    """
     shown = [(name, clean(value)) for name, value in pairs if value]
     column = max((width(name) for name, _ in shown), default=0)
-    return [f"{' ' * indent}{name.ljust(column)}  {value}" for name, value in shown]
+    lines = []
+    for name, value in shown:
+        line = f"{' ' * indent}{name.ljust(column)}  {value}"
+        lines += folded(line, columns, indent + column + 2)
+    return lines
+
+
+def folded(line: str, columns: int | None, indent: int) -> list[str]:
+    """Return `line` in lines of at most `columns` columns, which end between words. All lines
+    except the first are indented by `indent`.
+
+    A word that is longer than a line stays whole, because a path is copied from the terminal.
+    Without `columns`, or if few of them remain after `indent`, the line is returned as it is.
+    """
+    if columns is None or width(line) <= columns or columns - indent < NARROWEST_TEXT:
+        return [line]
+    import textwrap  # 1 ms at each start
+
+    return textwrap.wrap(
+        line,
+        columns,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
