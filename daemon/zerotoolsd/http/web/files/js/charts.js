@@ -2,7 +2,7 @@
 
 import uPlot from "../vendor/uplot/uPlot.js";
 import { h } from "./dom.js";
-import { UNKNOWN, bytes, clock, measure } from "./format.js";
+import { UNKNOWN, bytes, clock, isNumber, measure } from "./format.js";
 
 const COLOURS = 8;
 const TICK_PIXELS = 90;
@@ -66,7 +66,7 @@ export class Chart {
     this.lines = options.lines;
     this.element.setAttribute("aria-label", options.label);
     this.#width = Math.max(200, Math.floor(this.element.clientWidth || 600));
-    const shape = JSON.stringify([options.lines.map((line) => [line.name, line.dash, line.faint, line.dots, line.colour]), options.log, options.height, options.stack, options.x.kind]);
+    const shape = JSON.stringify([options.lines.map((line) => [line.name, line.dash, line.faint, line.dots, line.colour]), options.log, options.trim, options.height, options.stack, options.x.kind]);
     if (this.#plot && shape === this.#shape) {
       this.#plot.setData(data);
       showLast(this.#plot, options.stack);
@@ -100,7 +100,7 @@ function shaped(chart, options, width) {
     legend: { show: true, live: true, markers: markersOf(chart) },
     scales: {
       x: { time },
-      y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : options.y.words === bytes ? { range: (plot, least, most) => [0, 1.1 * most || 1] } : {},
+      y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : options.y.words === bytes ? { range: (plot, least, most) => [0, 1.1 * most || 1] } : options.trim ? { range: (plot) => trimmed(chart.lines, plot.scales.x) } : {},
     },
     axes: [
       { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}), ...(options.x.incrs ? { incrs: options.x.incrs } : {}) },
@@ -128,6 +128,14 @@ function shaped(chart, options, width) {
     plugins: [marking(chart)],
     hooks: { ready: [(plot) => showLast(plot, options.stack)], setCursor: [(plot) => showLast(plot, options.stack)] },
   };
+}
+
+/** What 96 of 100 of the shown values lie in, with a margin: one spike does not flatten the others. */
+export function trimmed(lines, { min, max }) {
+  const shown = lines.flatMap(({ x, y }) => y.filter((value, index) => isNumber(value) && x[index] >= min && x[index] <= max)).sort((a, b) => a - b);
+  const [least, most] = [0.02, 0.98].map((part) => shown[Math.round(part * (shown.length - 1))] ?? 0);
+  const margin = (most - least) / 10 || Math.abs(most) / 10 || 1;
+  return [least - margin, most + margin];
 }
 
 // While nobody points at a chart, its legend has the last value of each line; of lines that are stacked,

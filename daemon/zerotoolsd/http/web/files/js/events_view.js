@@ -2,6 +2,7 @@
 
 import { fill, h, keyed, table } from "./dom.js";
 import { clock, plainName, stateWords } from "./format.js";
+import { badge } from "./jobs_view.js";
 
 const MOST = 500;
 
@@ -38,6 +39,6 @@ function rowOf(event, store) {
     h("td", { "data-label": "Time" }, clock(event.time)),
     h("td", { "data-label": "Job" }, event.job_id === null ? "–" : h("a", { href: `#/jobs/${event.job_id}` }, store.titleOf(event.job_id)), event.attempt === null ? "" : h("small", { class: "quiet" }, ` attempt ${event.attempt}`)),
     h("td", { "data-label": "What" }, plainName(event.kind).replaceAll("_", " ")),
-    h("td", { "data-label": "State" }, event.to_state === null ? "" : stateWords(event.to_state)[0]),
+    h("td", { "data-label": "State" }, event.to_state === null ? "" : badge(...stateWords(event.to_state))),
     h("td", { "data-label": "Why", class: "why" }, plainName(event.why ?? "")));
 }

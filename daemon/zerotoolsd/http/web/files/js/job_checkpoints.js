@@ -1,7 +1,7 @@
 // The checkpoints of a job as a tree, and the commands that take one from there.
 
 import { ask, askForm, field } from "./dialogs.js";
-import { copyButton, fill, fillOnce, h, keyed, later } from "./dom.js";
+import { copyButton, fill, fillOnce, h, keyed, later, setText } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
 import { passes } from "./session.js";
 
@@ -37,6 +37,7 @@ export class CheckpointsPart {
   #opened = new Set();
   #items = h("ul", { class: "tree" });
   #rest = h("div");
+  #total = h("span", { class: "quiet" });
   #place = h("div");
 
   constructor(view, id) {
@@ -72,7 +73,9 @@ export class CheckpointsPart {
   #draw(tree, said) {
     const newest = this.#view.job?.latest_checkpoint;
     if (newest?.verified && !said.get(newest.path)?.verified) said.set(newest.path, { verified: newest.verified.how, time: newest.verified.time });
-    const root = h("p", { class: "root" }, h("code", {}, plainName(tree.output_dir)));
+    const root = h("p", { class: "root" }, h("code", {}, plainName(tree.output_dir)), " ", this.#total);
+    const { length } = tree.checkpoints;
+    setText(this.#total, length ? `${count(length)} ${length === 1 ? "checkpoint" : "checkpoints"}, ${bytes(tree.checkpoints.reduce((sum, saved) => sum + saved.size_bytes, 0))}` : "");
     if (!tree.checkpoints.length) {
       const where = this.#view.job?.spec?.engine === "script" ? "A program of your own writes where it likes: this page knows no checkpoint of it." : "There is no checkpoint yet.";
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
@@ -89,10 +92,9 @@ export class CheckpointsPart {
     const details = h("details", { open: this.#opened.has(saved.path) },
       h("summary", {},
         h("strong", {}, plainName(name)),
-        saved.hints.map((hint) => h("span", { class: "tag" }, hint)),
-        saved.thinned ? h("span", { class: "tag" }, "thinned") : null,
         h("span", { class: `badge ${meaning}` }, word),
-        h("span", { class: "quiet" }, [bytes(saved.size_bytes), saved.saved ? `saved ${ago(saved.saved)}` : "", said?.verified && !saved.problem ? `verified ${ago(said.time)}` : ""].filter(Boolean).join(", "))),
+        h("span", { class: "quiet" }, [bytes(saved.size_bytes), saved.saved ? `saved ${ago(saved.saved)}` : "", said?.verified && !saved.problem ? `verified ${ago(said.time)}` : ""].filter(Boolean).join(", ")),
+        [...saved.hints, ...(saved.thinned ? ["thinned"] : [])].map((hint) => h("span", { class: "tag" }, hint))),
       h("p", { class: meaning === "bad" ? "bad" : "quiet" }, plainName(more)),
       h("p", { class: "quiet" }, [saved.saved ? `saved ${moment(saved.saved)}` : "", saved.world_size ? `${saved.world_size} ranks` : "", saved.stage === null ? "" : `ZeRO-${saved.stage}`].filter(Boolean).join(", ")),
       this.#offers(saved),

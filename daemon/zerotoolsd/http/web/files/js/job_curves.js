@@ -30,7 +30,7 @@ export class CurvesPart {
   #id;
   #runs = new Map();
   #others = [];
-  #wants = { smooth: 0.6, log: false, x: "step", ...CurvesPart.wants };
+  #wants = { smooth: 0.6, log: false, trim: false, x: "step", ...CurvesPart.wants };
   #ended = new AbortController();
   #timer = null;
   #main = new Chart();
@@ -70,7 +70,8 @@ export class CurvesPart {
   }
 
   #controls() {
-    const { smooth, log, x } = this.#wants;
+    const { smooth, x } = this.#wants;
+    const box = (name, words) => h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wants[name], onchange: (event) => this.#want({ [name]: event.target.checked }) }), h("span", {}, words));
     const shown = h("output", {}, String(smooth));
     const axis = (value, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "x-axis", value, checked: x === value, onchange: () => this.#want({ x: value }) }), h("span", {}, words));
     return h("div", { class: "bar" },
@@ -78,7 +79,7 @@ export class CurvesPart {
         setText(shown, event.target.value);
         this.#want({ smooth: Number(event.target.value) });
       } }), shown),
-      h("label", { class: "choice" }, h("input", { type: "checkbox", checked: log, onchange: (event) => this.#want({ log: event.target.checked }) }), h("span", {}, "Log scale")),
+      box("log", "Log scale"), box("trim", "Ignore outliers"),
       h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("tokens", "Tokens"), axis("hours", "Relative time"), axis("time", "Wall time")));
   }
 
@@ -177,7 +178,7 @@ export class CurvesPart {
     this.#main.element.hidden = data[0].length === 0;
     if (data[0].length) {
       const words = lines.filter((line) => !line.faint).map((line) => summary(line.name, line.x, line.y));
-      this.#main.draw({ label: words.join(". "), height: 320, lines, log, x: this.#axis(), y: { words: measure }, marks: this.#marks(own, alone) }, data);
+      this.#main.draw({ label: words.join(". "), height: 320, lines, log, trim: this.#wants.trim, x: this.#axis(), y: { words: measure }, marks: this.#marks(own, alone) }, data);
     }
     this.#drawSaid(own, data[0].length, log, all);
     this.#drawDiffer(all);
@@ -283,7 +284,7 @@ export class CurvesPart {
         this.#smallPlace.append(h("section", {}, h("h3", {}, title), chart.element));
       }
       const data = joined(lines.map((line) => ({ x: line.x, y: line.y })));
-      chart.draw({ label: lines.map((line) => summary(`${title} ${line.name}`, line.x, line.y)).join(". "), height: 170, lines, log: false, x: this.#axis(), y: { words } }, data);
+      chart.draw({ label: lines.map((line) => summary(`${title} ${line.name}`, line.x, line.y)).join(". "), height: 170, lines, log: false, trim: this.#wants.trim, x: this.#axis(), y: { words } }, data);
     }
   }
 

@@ -72,7 +72,7 @@ export class JobsView {
     const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
       h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
     const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
-    const heads = [h("span", { class: "unseen" }, "Compare"), "Job", "Owner", "State", "Progress", "Loss", "Speed", "Checkpoint"];
+    const heads = [h("span", { class: "unseen" }, "Compare"), "Job", "Owner", "Ranks", "State", "Progress", "Loss", "Speed", "Checkpoint"];
     return h("div", {},
       h("h1", { class: "unseen" }, "Jobs"),
       this.#strip,
@@ -82,6 +82,8 @@ export class JobsView {
 
   #want(change) {
     Object.assign(this.#wanted, change);
+    this.search.value = this.#wanted.text;
+    this.element.querySelector(`[name="filter"][value="${this.#wanted.filter}"]`).checked = true;
     this.#draw();
   }
 
@@ -115,7 +117,8 @@ export class JobsView {
       cards.push(["host memory", `${bytes(host.memory_used_bytes)} of ${bytes(host.memory_total_bytes)}`]);
     }
     keyed(this.#strip, cards, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})), (card, [, value, meaning]) => {
-      setText(card.lastElementChild, String(value));
+      const failed = meaning === "bad";
+      fillOnce(card.lastElementChild, [value, failed], () => (failed ? h("button", { type: "button", class: "plain", "aria-label": `${value} failed today: show them`, onclick: () => this.#want({ filter: "over", text: "failed" }) }, String(value)) : String(value)));
       card.lastElementChild.className = meaning ?? "";
     });
   }
@@ -133,7 +136,7 @@ export class JobsView {
     const row = h("tr", {},
       h("td", { class: "pick" }, box),
       h("th", { scope: "row", class: "job" }, h("a", { href: `#/jobs/${job.id}` }), h("small", { class: "why" })),
-      cell("owner", "Owner"), cell("state", "State"), cell("progress", "Progress"), cell("loss", "Loss"), cell("speed", "Speed"), cell("saved", "Checkpoint"));
+      cell("owner", "Owner"), cell("ranks", "Ranks"), cell("state", "State"), cell("progress", "Progress"), cell("loss", "Loss"), cell("speed", "Speed"), cell("saved", "Checkpoint"));
     this.#inSight.observe(row);
     row.addEventListener("click", (event) => {
       if (!event.target.closest("a, input, button")) location.hash = `#/jobs/${job.id}`;
@@ -170,6 +173,8 @@ export class JobsView {
     setText(at("job").firstElementChild, titleOf(job));
     setText(at("why"), whyOf(job));
     setText(at("owner"), ownerOf(job));
+    const ranks = ranksOf(job);
+    fillOnce(at("ranks"), ranks, () => [ranks[0], h("small", {}, ranks[1])]);
     fillOnce(at("state"), `${words} ${meaning}`, () => badge(words, meaning, sign));
     this.#drawProgress(at("progress"), job);
     const value = job.progress?.loss;
@@ -222,6 +227,12 @@ export class JobsView {
 /** The state of a job: its word, a sign and a colour. */
 export function badge(words, meaning, sign) {
   return h("span", { class: `badge ${meaning}` }, h("span", { "aria-hidden": "true" }, sign), words);
+}
+
+/** `2 GPU`, and since when it runs, waits or is over. */
+function ranksOf(job) {
+  const [words, time] = OVER.has(job.state) ? ["ended", job.ended] : RUNS.has(job.state) ? ["started", job.started] : ["submitted", job.created];
+  return [job.world_size ? `${job.world_size} ${job.device === "cpu" ? "CPU" : "GPU"}` : UNKNOWN, isNumber(time) ? `${words} ${ago(time)}` : ""];
 }
 
 /** Why a job waits, what it does, or how it ended. */

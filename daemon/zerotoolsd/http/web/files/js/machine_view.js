@@ -94,6 +94,7 @@ export class MachineView {
       gpu.excluded ? h("p", { class: "quiet" }, "no job gets it (gpus.exclude)") : null,
       shares ? memoryBar(shares, `Memory of GPU ${gpu.index}`) : null,
       h("p", { class: "memory" }, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`, shares?.residue ? h("span", { class: "bad" }, ` ${bytes(shares.residue)} held by no process`) : null),
+      isNumber(gpu.utilization_percent) ? h("progress", { max: 100, value: gpu.utilization_percent, "aria-label": `GPU ${gpu.index} is busy` }) : null,
       h("p", { class: "quiet chips" }, facts.map(([name, value, meaning]) => h("span", { class: meaning ?? "" }, `${name} ${value}`.trim()))));
     const names = mine.map((lease) => [lease.job_id, this.#page.store.titleOf(lease.job_id), lease.held_by]);
     fillOnce(jobs, names, () => (names.length ? names.map(([id, name, held]) => [h("a", { href: `#/jobs/${id}` }, name), held ? h("span", { class: "warning" }, ` held: ${plainName(held)}`) : null, " "]) : h("span", { class: "quiet" }, "no job")));

@@ -7,6 +7,15 @@ import { sampleShown } from "./job_examples.js";
 
 const EXAMPLES = 3;
 const MOST_PRIORITY = 10;
+const EXAMPLE = [
+  "Paste it here, or drop a file. Paths must be absolute. For example:",
+  "",
+  'output_dir = "/runs/chat"',
+  "gpus = 2",
+  'model.path = "/models/Qwen2.5-7B"',
+  'data = { examples = ["/data/chat.jsonl"], sequence_length = 2048 }',
+  "train = { steps = 1000, batch_size = 16 }",
+].join("\n");
 const MOST_BYTES = 131072;
 const OF_DEEPSPEED = ["zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"];
 
@@ -38,7 +47,7 @@ export class SubmitView {
   #key = "";
   #round = 0;
   #form;
-  #text = field({ name: "text", label: "Job file (TOML or JSON), or DeepSpeed's JSON", kind: "textarea", rows: 16, required: true, placeholder: "Paste it here, or drop a file. Paths must be absolute." });
+  #text = field({ name: "text", label: "Job file (TOML or JSON), or DeepSpeed's JSON", kind: "textarea", rows: 16, required: true, placeholder: EXAMPLE });
   #beside = h("p", { class: "chips" });
   #said = h("p", { class: "wrap", role: "status" });
   #refused = h("p", { class: "bad wrap", role: "alert" });
