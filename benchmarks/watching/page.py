@@ -5,16 +5,22 @@ the daemon.
 
 A daemon of its own with jobs whose program only reports: `JOBS` of `STEPS` steps that are over, and
 one that goes on with five steps a second. Each visit is by a browser that has nothing of the page.
+
+Bytes are counted twice: as `transferSize`, which takes 300 bytes for the headers of each response
+(W3C, "Resource Timing"), and as they are sent, with the real headers, as the browser's debugger
+counts them.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -25,7 +31,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
 
-VISITS, JOBS, STEPS, WATCHED_SECONDS = 5, 20, 5000, 20.0
+VISITS, JOBS, STEPS, WATCHED_SECONDS = 9, 20, 5000, 20.0
 CONFIG = """
 [gpus]
 locks = ""
@@ -70,11 +76,13 @@ def main() -> None:
         running = _submit(client, program, STEPS, 100_000)
         time.sleep(10)
         process = psutil.Process(pid)
-        print(f"{browser.version=}, {JOBS} jobs of {STEPS} steps")
+        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+        print(f"{browser.version=}, {JOBS} jobs of {STEPS} steps, load {load}")
         found = [_visit(browser, client) for _ in range(VISITS)]
         for name in found[0]:
             values = [each[name] for each in found]
-            print(f"{name:<40} {statistics.median(values):,.0f} (most {max(values):,.0f})")
+            middle, ends = statistics.median(values), f"{min(values):,.0f} to {max(values):,.0f}"
+            print(f"{name:<40} {middle:,.0f} ({ends})")
         print(f"daemon, no page open                     {_load(process):.2f} % of a core")
         for place in ("#/jobs", f"#/jobs/{running}", "#/machine"):
             context = browser.new_context()
@@ -106,6 +114,7 @@ def _wait_for(client: DaemonClient, jobs: list[int]) -> None:
 def _visit(browser: Any, client: DaemonClient) -> dict[str, float]:
     context = browser.new_context()
     page = context.new_page()
+    wire = _watch_wire(context, page)
     page.goto(client.web_link()["url"])
     page.wait_for_selector("table.jobs tbody tr")
     page.wait_for_load_state("load")
@@ -117,12 +126,34 @@ def _visit(browser: Any, client: DaemonClient) -> dict[str, float]:
         "first paint, ms after the request": painted,
         "jobs in the table, ms": float(now),
         "files begun before the first paint": float(len(first)),
-        "bytes of them, as sent": float(sum(first)),
+        "bytes of them, transferSize": float(sum(first)),
         "files, with those of other views": float(len(sent)),
-        "bytes of all, as sent": float(sum(sent)),
+        "bytes of all, transferSize": float(sum(sent)),
+        "requests, with those of the link": float(len(wire)),
+        "bytes of them, with their headers": sum(wire.values()),
     }
     context.close()
     return found
+
+
+def _watch_wire(context: Any, page: Any) -> dict[str, float]:
+    """Return the bytes of each response of the page's files, which are counted from now on."""
+    debugger, files = context.new_cdp_session(page), set[str]()
+    sizes: dict[str, float] = {}
+
+    def note_request(event: Any) -> None:
+        path = urlsplit(event["request"]["url"]).path
+        if path == "/" or path.startswith(("/page/", "/link/")):
+            files.add(event["requestId"])
+
+    def note_end(event: Any) -> None:
+        if event["requestId"] in files:
+            sizes[event["requestId"]] = float(event["encodedDataLength"])
+
+    debugger.on("Network.requestWillBeSent", note_request)
+    debugger.on("Network.loadingFinished", note_end)
+    debugger.send("Network.enable")
+    return sizes
 
 
 def _load(process: psutil.Process) -> float:

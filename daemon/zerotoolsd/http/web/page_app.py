@@ -6,13 +6,8 @@ page, and cache nothing.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import re
 import socket
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -28,6 +23,7 @@ from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.routes import ROUTES
 from zerotoolsd.http.web import picture_documents
+from zerotoolsd.http.web.page_files import page_files
 from zerotoolsd.http.web.page_gate import (
     COOKIES,
     OPEN,
@@ -240,56 +236,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Add the headers that restrict browsers to a response."""
     for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
         response.headers.setdefault(name, value)
-
-
-ROOT = Path(__file__).with_name("files")
-TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain",
-}
-SMALLEST_GZIP = 1024
-_COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*.*?\*/)[ \t]*$", re.M | re.S)
-
-
-@dataclass(frozen=True)
-class PageFile:
-    """A file as it is sent; `tag` is its `ETag`."""
-
-    data: bytes
-    packed: bytes | None
-    kind: str
-    tag: str
-
-
-@cache
-def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files of the page as they are sent, keyed by path below `root`.
-
-    Files of unknown types are left out.
-    """
-    found = {}
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and path.suffix in TYPES:
-            data = _without_comments(path)
-            packed = gzip.compress(data, 9, mtime=0) if len(data) >= SMALLEST_GZIP else None
-            tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-            name = path.relative_to(root).as_posix()
-            found[name] = PageFile(data, packed, TYPES[path.suffix], tag)
-    return found
-
-
-def _without_comments(path: Path) -> bytes:
-    """Return a script or style sheet of ours without comments on lines of their own.
-
-    The other lines keep their numbers, so that errors name lines of the file.
-    """
-    data = path.read_bytes()
-    if "vendor" in path.parts or path.suffix not in (".js", ".css"):
-        return data
-    return _COMMENT.sub(lambda found: b"\n" * found.group().count(b"\n"), data)
 
 
 def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "set": {"train.steps": 4, "model.config": {"layers": 2}},
         "unset": ["gpus"],
     }
+    assert found["trimmed"] == [[-7.6, 107.6], pytest.approx([46.4, 102.6]), [-1, 1]]
     assert found["after"] == [{"job": 3, "condition": "ok"}, {"job": 4, "condition": "any"}]
     assert found["ticks"] == [
         [[3, 12, 10, 0], [3, 12, 15, 0]],
@@ -144,6 +146,22 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     assert events == {"events": [{"id": 7, "kind": "x", "data": {"a": 1}}], "rest": "id: 8\nda"}
     assert found["hex"] == ["00ff", [0, 255], []]
     assert "zerotools reshard '/r/it'\\''s' '/r/it'\\''s-for-2' --world-size 2" in found["commands"]
+
+
+def test_failures_stand_out_and_are_one_click_away(
+    browser: Any, page: Served, service: FakeService
+) -> None:
+    service.add(uid=ANNA, name="waits")
+    service.add(uid=ANNA, name="broken", state="failed", reason="rank 0 died", ended=time.time())
+    with visiting(browser, page) as visit:
+        visit.wait_for_text("table.jobs .ranks", "submitted")
+        assert visit.text("table.jobs .ranks").startswith("2 CPU")
+        visit.page.get_by_role("button", name="1 failed today: show them").click()
+        visit.wait_for_text("table.jobs", "broken")
+        assert visit.text("table.jobs .ranks").startswith("2 CPU\nended just now")
+        assert "waits" not in visit.text("table.jobs tbody")
+        assert visit.page.get_by_label("Search jobs").input_value() == "failed"
+        assert visit.page.get_by_label("Ended").is_checked()
 
 
 def test_ages_are_by_the_clock_of_the_daemon(browser: Any, daemon: Daemon) -> None:

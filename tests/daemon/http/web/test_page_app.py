@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import http.client
-import re
 
 import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served
-from zerotoolsd.http.web.page_app import ROOT, page_files
 from zerotoolsd.http.web.picture_documents import POLICY
 
 
@@ -137,7 +134,9 @@ def test_events_are_streamed(page: Served) -> None:
         "js/",
         "vendor/uplot",
         "x.js",
-        "style.css%00",
+        "style.css",
+        "js/format.js",
+        "page.css%00",
     ],
 )
 def test_no_other_file_is_sent(page: Served, name: str) -> None:
@@ -146,111 +145,14 @@ def test_no_other_file_is_sent(page: Served, name: str) -> None:
     assert b"import" not in answer.body
 
 
-UPLOT = {
-    "vendor/uplot/uPlot.js": ("19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
-    "vendor/uplot/uPlot.min.css": (
-        "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
-    ),
-}
-"""uPlot 1.6.32 as its package on the npm registry has it.
-
-The script is `uPlot.iife.min.js` there.
-"""
-EXPORT = b"export default uPlot;\n"
-"""The line that makes the published script a module."""
-OWN_FILES = [path for path in ROOT.rglob("*") if path.is_file() and "vendor" not in path.parts]
-LARGEST_LINES, MOST_PACKED_AT_FIRST, MOST_PACKED = 400, 28 << 10, 87 << 10
-
-
-def test_the_library_is_as_it_was_published_with_its_licence() -> None:
-    for name, digest in UPLOT.items():
-        published = (ROOT / name).read_bytes().removesuffix(EXPORT)
-        assert hashlib.sha256(published).hexdigest() == digest
-    assert "MIT" in (ROOT / "vendor/uplot/LICENSE.txt").read_text()
-
-
-def test_pages_name_files_that_are_there_and_nothing_else() -> None:
-    for path in ROOT.glob("*.html"):
-        text = path.read_text("utf-8")
-        for name in re.findall(r'(?:src|href)="([^"]*)"', text):
-            known = name.removeprefix("/page/") in page_files()
-            assert known or name == "/" or name.startswith("#"), (path.name, name)
-        assert "<style" not in text
-        assert " style=" not in text
-        assert not re.search(r"<script(?![^>]*\bsrc=)", text)
-        assert not re.search(r'\son[a-z]+="', text)
-
-
-def test_nothing_is_taken_from_elsewhere() -> None:
-    for path in OWN_FILES:
-        text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|//[a-z0-9-]+\.[a-z]|@import|url\(", text), path.name
-
-
-def test_scripts_import_what_is_there_and_make_no_markup_of_text() -> None:
-    for path in ROOT.glob("js/*.js"):
-        text = path.read_text("utf-8")
-        for name in re.findall(r'from "([^"]+)"', text):
-            assert (path.parent / name).is_file(), (path.name, name)
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
-        assert len(text.splitlines()) <= LARGEST_LINES
-
-
-def first_modules() -> set[str]:
-    """The scripts without which the page shows nothing."""
-    found, left = set[str](), ["main.js"]
-    while left:
-        found.add(name := left.pop())
-        named = re.findall(r'from "\./([^"]+)"', (ROOT / "js" / name).read_text("utf-8"))
-        left += set(named) - found
-    return found
-
-
-def test_the_modules_of_the_first_view_are_asked_for_at_once_and_the_others_later() -> None:
-    index = (ROOT / "index.html").read_text("utf-8")
-    asked = set(re.findall(r'rel="modulepreload" href="/page/js/([^"]+)"', index))
-    assert asked | {"main.js"} == first_modules()
-    later = first_modules() | {"theme.js", "welcome.js"}
-    named = re.compile(r'(?:from |import\()"\./([^"]+)"')
-    for path in ROOT.glob("js/*.js"):
-        later |= set(named.findall(path.read_text("utf-8")))
-    assert later == {path.name for path in ROOT.glob("js/*.js")}
-
-
-def test_comments_are_not_sent_and_all_else_is() -> None:
-    for name, file in page_files().items():
-        if not name.endswith((".js", ".css")) or name in UPLOT:
-            continue
-        lines = (ROOT / name).read_text("utf-8").split("\n")
-        sent = file.data.decode().split("\n")
-        assert len(sent) == len(lines), name
-        for line, shown in zip(lines, sent, strict=True):
-            is_comment = re.match(r"\s*(//|/\*| \*|[^;{},]*\*/$)", line)
-            assert shown == line or (shown == "" and is_comment), (name, line)
-            assert not shown.lstrip().startswith(("//", "/*")), (name, line)
-            assert shown.count("`") % 2 == 0, "a text of several lines could hold a comment"
-
-
-def test_it_is_small() -> None:
-    files = page_files()
-    first = {f"js/{name}" for name in first_modules()} | {
-        name for name in files if name.endswith(".css") or name in ("index.html", "js/theme.js")
-    }
-    sizes = {
-        name: len(file.packed or file.data) for name, file in files.items() if "LICENSE" not in name
-    }
-    assert sum(sizes[name] for name in first) < MOST_PACKED_AT_FIRST
-    assert sum(sizes.values()) < MOST_PACKED
-
-
 def test_files_are_packed_and_kept(page: Served) -> None:
     browser = page.browser()
-    plain = browser.get("/page/style.css")
-    packed = browser.get("/page/style.css", ("Accept-Encoding", "br, gzip"))
+    plain = browser.get("/page/page.css")
+    packed = browser.get("/page/page.css", ("Accept-Encoding", "br, gzip"))
     assert packed.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
     assert plain.headers["Content-Type"] == "text/css; charset=utf-8"
-    again = browser.get("/page/style.css", ("If-None-Match", str(plain.headers["ETag"])))
+    again = browser.get("/page/page.css", ("If-None-Match", str(plain.headers["ETag"])))
     assert (again.status, again.body) == (304, b"")
     kinds = {"js/main.js": "text/javascript", "icon.svg": "image/svg+xml"}
     for name, kind in kinds.items():

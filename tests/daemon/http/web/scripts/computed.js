@@ -1,16 +1,16 @@
 // What the page's modules without a page compute, for a test to compare.
 async () => {
-  const format = await import('/page/js/format.js');
-  const states = await import('/page/js/job_words.js');
-  const data = await import('/page/js/curve_data.js');
-  const events = await import('/page/js/store.js');
-  const hex = await import('/page/js/session.js');
-  const checkpoints = await import('/page/js/job_checkpoints.js');
-  const ticks = await import('/page/js/charts.js');
-  const use = await import('/page/js/machine_past.js');
-  const heat = await import('/page/js/heat_map.js');
-  const keys = await import('/page/js/job_keys.js');
-  const forms = await import('/page/js/dialogs.js');
+  const format = await import('/page/js/main.js');
+  const states = await import('/page/js/main.js');
+  const data = await import('/page/js/views.js');
+  const events = await import('/page/js/main.js');
+  const hex = await import('/page/js/main.js');
+  const checkpoints = await import('/page/js/views.js');
+  const ticks = await import('/page/js/views.js');
+  const use = await import('/page/js/views.js');
+  const heat = await import('/page/js/views.js');
+  const keys = await import('/page/js/views.js');
+  const forms = await import('/page/js/main.js');
   const noon = new Date(2026, 2, 3, 12, 7, 40).getTime() / 1000;
   const hours = (times) => times.map((time) => new Date(time * 1000)).map((date) => [date.getDate(), date.getHours(), date.getMinutes(), date.getSeconds()]);
   return {
@@ -44,6 +44,7 @@ async () => {
     stacked: data.stacked([[1, null, 3], [10, 20, null]]),
     owners: data.byOwner({all: {mean: [10, 20]}, 'job.3': {mean: [4, 25]}, 'job.1': {mean: [0, 0]}}, 'all', (name) => (name.startsWith('job.') ? Number(name.slice(4)) : null)),
     events: events.parseEvents(': hi\n\nid: 7\nevent: x\ndata: {"a":1}\n\nid: 8\nda'),
+    trimmed: [[{ min: 1, max: 101 }], [{ min: 51, max: 100 }], [{ min: 200, max: 300 }]].map(([shown]) => ticks.trimmed([{ x: Array.from({ length: 101 }, (_, index) => index + 1), y: Array.from({ length: 101 }, (_, index) => (index === 100 ? 1e6 : index === 3 ? null : index)) }], shown)),
     hex: [hex.hexOfBytes(new Uint8Array([0, 255])), [...hex.bytesOfHex('00ff')], [...hex.bytesOfHex('zz')]],
     commands: checkpoints.commandsOf("/r/it's", 4).map(([, line]) => line),
   };

@@ -1,6 +1,6 @@
 // What the page makes of curves that it read and of what was reported since.
 async (cases) => {
-  const { extended, smoothed } = await import('/page/js/curve_data.js');
+  const { extended, smoothed } = await import('/page/js/views.js');
   return cases.map(({ before, parts, weight }) => {
     for (const { records, of } of parts) extended(before, records, of);
     return { curves: before, smoothed: smoothed(before.steps.loss ?? [], weight) };

@@ -6,7 +6,7 @@ import { changesOf, parseKeys, setKeys } from "./job_keys.js";
 
 const CONTINUED = new Set(["failed", "cancelled", "stopped"]);
 const EDITED = new Set(["on_hold", "waiting", "queued"]);
-const MOST_PRIORITY = 10;
+export const MOST_PRIORITY = 10;
 
 /** The names of what can be done with a job in its state, the most likely first. */
 export function offered(job) {

@@ -5,7 +5,7 @@ import { copyButton, fill, fillOnce, h, keyed, later, setText } from "./dom.js";
 import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
 import { passes } from "./session.js";
 
-const AGAIN_MS = 15000;
+const CHECKPOINTS_MS = 15000;
 const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; its files were not written since", structure: "its structure" };
 
 /** The commands for a checkpoint; `ranks` is the world size that it was saved with. */
@@ -67,7 +67,7 @@ export class CheckpointsPart {
       if (this.#ended.signal.aborted) return;
       if (!passes(error)) fill(this.#place, h("p", { class: "empty" }, error.message));
     }
-    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = later(() => this.#read(), AGAIN_MS);
+    if (!this.#ended.signal.aborted && this.#view.runs) this.#timer = later(() => this.#read(), CHECKPOINTS_MS);
   }
 
   #draw(tree, said) {

@@ -4,9 +4,9 @@ import { fillOnce, h, later } from "./dom.js";
 import { count, duration, hasSpeed, plainName, plainText } from "./format.js";
 import { passes } from "./session.js";
 
-const SHOWN = [3, 10, 20];
+const NUMBERS = [3, 10, 20];
 const WAIT_SECONDS = 10;
-const AGAIN_MS = 1000;
+const EXAMPLES_MS = 1000;
 /** Useful operations a second, by which a time is shown of a job that has not trained yet. */
 const RATE = 1e14;
 
@@ -16,16 +16,16 @@ export class ExamplesPart {
   #ended = new AbortController();
   #timer = null;
   #round = 0;
-  #show = SHOWN[0];
+  #show = NUMBERS[0];
   #place = h("div", { "aria-live": "polite" });
 
   constructor(view, id) {
     this.#view = view;
     this.#id = id;
     const select = h("select", { "aria-label": "How many examples", onchange: (event) => this.#want(Number(event.target.value)) },
-      SHOWN.map((number) => h("option", { value: number }, `${number} examples`)));
+      NUMBERS.map((number) => h("option", { value: number }, `${number} examples`)));
     this.element = h("section", { "aria-label": "Examples" }, h("div", { class: "bar" }, select), this.#place);
-    this.#want(SHOWN[0]);
+    this.#want(NUMBERS[0]);
   }
 
   close() {
@@ -54,7 +54,7 @@ export class ExamplesPart {
       again = passes(error);
       if (!again) fillOnce(this.#place, error.message, () => h("p", { class: "empty" }, error.message));
     }
-    if (again && round === this.#round && !this.#ended.signal.aborted) this.#timer = later(() => this.#read(), AGAIN_MS);
+    if (again && round === this.#round && !this.#ended.signal.aborted) this.#timer = later(() => this.#read(), EXAMPLES_MS);
   }
 
   #shown({ ready, problem, notes, sample }) {

@@ -7,7 +7,7 @@ import { passes } from "./session.js";
 const FIRST_BYTES = 262144;
 const PART_BYTES = 262144;
 const NEAR_PIXELS = 40;
-const FOLLOW_MS = 1500;
+const LINES_MS = 1500;
 
 export class LogPart {
   #view;
@@ -97,7 +97,7 @@ export class LogPart {
         return;
       }
     }
-    if (!over) this.#timer = later(() => this.#read(round), full ? 0 : FOLLOW_MS);
+    if (!over) this.#timer = later(() => this.#read(round), full ? 0 : LINES_MS);
   }
 
   #take(data, cut) {

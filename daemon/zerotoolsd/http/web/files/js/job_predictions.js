@@ -5,7 +5,7 @@ import { count } from "./format.js";
 import { passes } from "./session.js";
 
 const ROWS = 20;
-const AGAIN_MS = 15000;
+const PREDICTIONS_MS = 15000;
 
 export class PredictionsPart {
   #view;
@@ -42,7 +42,7 @@ export class PredictionsPart {
       if (!passes(error)) fillOnce(this.#place, error.message, () => h("p", { class: "empty" }, error.message));
     }
     if (round !== this.#round || this.#ended.signal.aborted) return;
-    if (this.#view.runs && step === null) this.#timer = later(() => this.#read(), AGAIN_MS);
+    if (this.#view.runs && step === null) this.#timer = later(() => this.#read(), PREDICTIONS_MS);
   }
 
   #want(change) {

@@ -247,7 +247,7 @@ function savedWords(saved) {
 }
 
 const POINTS = 60;
-const AGAIN_MS = 30000;
+const CURVES_MS = 30000;
 
 // The curves of the rows that are in sight, read one after the other.
 class SmallCurves {
@@ -279,7 +279,7 @@ class SmallCurves {
   /** Read that of this job, where it is older than what the job may have reported since. */
   want(id, grows) {
     const known = this.#known.get(id);
-    if (known && !(grows && performance.now() - known.asked > AGAIN_MS)) return;
+    if (known && !(grows && performance.now() - known.asked > CURVES_MS)) return;
     this.#wanted.add(id);
     if (!this.#running) this.#next();
   }

@@ -8,9 +8,9 @@ import { HeatMap } from "./heat_map.js";
 import { passes } from "./session.js";
 
 const SPANS = [[900, "15 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 days"], [2592000, "30 days"]];
-const SHOWN = [["busy", "Utilisation"], ["memory", "Memory"]];
-const POINTS = 300;
-const LEAST_AGAIN_MS = 5000;
+const COLOURS_SHOW = [["busy", "Utilisation"], ["memory", "Memory"]];
+const PAST_POINTS = 300;
+const LEAST_PAST_MS = 5000;
 const MOST_PEAKS = 1000;
 const UTILISATION = /^gpu\.(.+)\.utilization_percent$/;
 const JOB_ON_HOST = /^job\.(\d+)\.host_memory_bytes$/;
@@ -38,7 +38,7 @@ export class MachinePast {
     this.#page = page;
     this.#told = told;
     this.element = h("div", {},
-      h("div", { class: "bar" }, h("h2", {}, "History"), this.#choices("span", "How far back", SPANS, "seconds"), this.#choices("shown", "Colours show", SHOWN, "shown")),
+      h("div", { class: "bar" }, h("h2", {}, "History"), this.#choices("span", "How far back", SPANS, "seconds"), this.#choices("shown", "Colours show", COLOURS_SHOW, "shown")),
       this.#map.element, this.#said, this.#curves, this.#use);
     this.#map.element.hidden = true;
     this.#read();
@@ -89,7 +89,7 @@ export class MachinePast {
     const { seconds } = this.#wants;
     const { signal } = this.#ended;
     try {
-      const found = await this.#page.session.get(`/v1/history?seconds=${seconds}&points=${POINTS}`, { signal });
+      const found = await this.#page.session.get(`/v1/history?seconds=${seconds}&points=${PAST_POINTS}`, { signal });
       await this.#readUids(found, signal);
       if (seconds !== this.#wants.seconds) return;
       this.#past = found;
@@ -99,7 +99,7 @@ export class MachinePast {
       if (signal.aborted) return;
       if (!passes(error)) setText(this.#said, error.message);
     }
-    const ms = Math.max(LEAST_AGAIN_MS, (1000 * seconds) / POINTS / 2);
+    const ms = Math.max(LEAST_PAST_MS, (1000 * seconds) / PAST_POINTS / 2);
     if (!signal.aborted) this.#timer = later(() => this.#read(), Math.min(ms, 60000));
   }
 

@@ -11,12 +11,7 @@ import { Store } from "./store.js";
 const byId = (id) => document.getElementById(id);
 /** Views whose modules are read after the first picture, and long before they are asked for: whoever
  * takes the port of a daemon that has gone must not be asked for a script. */
-const LATER = {
-  job: async () => (await import("./job_view.js")).JobView,
-  machine: async () => (await import("./machine_view.js")).MachineView,
-  submit: async () => (await import("./submit_view.js")).SubmitView,
-  events: async () => (await import("./events_view.js")).EventsView,
-};
+const LATER = { job: "JobView", machine: "MachineView", submit: "SubmitView", events: "EventsView" };
 const LINK_WORDS = { live: "live", lost: "the daemon does not answer", ended: "session over" };
 
 class Page {
@@ -38,7 +33,7 @@ class Page {
     await this.#identify();
     this.#alerts = new Alerts(byId("alerts"), byId("heard"), this.store);
     this.store.begin();
-    this.store.addEventListener("jobs", () => setTimeout(() => Object.keys(LATER).forEach((page) => this.#load(page))), { once: true });
+    this.store.addEventListener("jobs", () => setTimeout(() => this.#load("job")), { once: true });
     await this.show();
   }
 
@@ -87,7 +82,7 @@ class Page {
 
   async #load(page) {
     try {
-      return await LATER[page]();
+      return (await import("./views.js"))[LATER[page]];
     } catch {
       this.say("This part of the page could not be read: load the page again", "bad");
       return null;

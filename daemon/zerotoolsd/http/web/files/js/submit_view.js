@@ -3,10 +3,10 @@
 import { field, termFields, termsOf, valuesOf } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
 import { titleOf } from "./format.js";
+import { MOST_PRIORITY } from "./job_actions.js";
 import { sampleShown } from "./job_examples.js";
 
 const EXAMPLES = 3;
-const MOST_PRIORITY = 10;
 const EXAMPLE = [
   "Paste it here, or drop a file. Paths must be absolute. For example:",
   "",
