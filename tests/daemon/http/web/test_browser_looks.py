@@ -88,7 +88,8 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "set": {"train.steps": 4, "model.config": {"layers": 2}},
         "unset": ["gpus"],
     }
-    assert found["trimmed"] == [[-7.6, 107.6], pytest.approx([46.4, 102.6]), [-1, 1]]
+    ranges = [[-7.6, 107.6], [46.3, 102.7], [-1, 1]]
+    assert found["trimmed"] == [pytest.approx(each) for each in ranges]
     assert found["after"] == [{"job": 3, "condition": "ok"}, {"job": 4, "condition": "any"}]
     assert found["ticks"] == [
         [[3, 12, 10, 0], [3, 12, 15, 0]],
@@ -162,6 +163,20 @@ def test_failures_stand_out_and_are_one_click_away(
         assert "waits" not in visit.text("table.jobs tbody")
         assert visit.page.get_by_label("Search jobs").input_value() == "failed"
         assert visit.page.get_by_label("Ended").is_checked()
+
+
+def test_jobs_are_sorted_by_any_column(browser: Any, page: Served, service: FakeService) -> None:
+    for loss in (2.5, None, 10.0, 1.5):
+        progress = None if loss is None else {**STEP, "loss": loss}
+        service.add(uid=ANNA, state="running", attempts=(an_attempt(),), progress=progress)
+    with visiting(browser, page) as visit:
+        visit.wait_for_text("table.jobs .loss", "1.5")
+        button = visit.page.get_by_role("button", name="Loss")
+        rows = visit.page.locator("table.jobs tbody th a")
+        for order, kind in (("4132", "ascending"), ("3142", "descending"), ("4321", None)):
+            button.click()
+            assert [text.split()[0] for text in rows.all_inner_texts()] == [f"#{n}" for n in order]
+            assert button.locator("..").get_attribute("aria-sort") == kind
 
 
 def test_ages_are_by_the_clock_of_the_daemon(browser: Any, daemon: Daemon) -> None:

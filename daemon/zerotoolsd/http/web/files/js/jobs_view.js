@@ -5,6 +5,17 @@ import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNum
 
 const FILTERS = [["open", "Active"], ["over", "Ended"], ["all", "All"]];
 const MOST_COMPARED = 8;
+/** The columns by which jobs are sorted, and the value of each; null: unknown, which comes last. */
+const SORTS = {
+  Job: (job) => job.id,
+  Owner: ownerOf,
+  Ranks: (job) => job.world_size,
+  State: (job) => stateOf(job)[0],
+  Progress: doneOf,
+  Loss: (job) => job.progress?.loss,
+  Speed: (job) => (hasSpeed(job) ? job.progress.tokens_per_second : null),
+  Checkpoint: (job) => job.latest_checkpoint?.step,
+};
 const WAITS = new Set(OPEN.filter((state) => !RUNS.has(state)));
 
 /** Whether a job is one of those that are asked for. */
@@ -45,10 +56,11 @@ export class JobsView {
   #drawn = new WeakMap();
   #listen;
   #chosen = new Set();
+  #heads = Object.keys(SORTS).map((name) => h("button", { type: "button", class: "plain", onclick: () => this.#sort(name) }, name));
 
   constructor(page) {
     this.#page = page;
-    this.#wanted = { filter: "open", text: "", mine: false, ...page.wantedJobs };
+    this.#wanted = { filter: "open", text: "", mine: false, sort: null, down: false, ...page.wantedJobs };
     page.wantedJobs = this.#wanted;
     this.element = this.#build();
     this.#listen = () => this.#draw();
@@ -72,7 +84,7 @@ export class JobsView {
     const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
       h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
     const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
-    const heads = [h("span", { class: "unseen" }, "Compare"), "Job", "Owner", "Ranks", "State", "Progress", "Loss", "Speed", "Checkpoint"];
+    const heads = [h("span", { class: "unseen" }, "Compare"), ...this.#heads];
     return h("div", {},
       h("h1", { class: "unseen" }, "Jobs"),
       this.#strip,
@@ -87,11 +99,32 @@ export class JobsView {
     this.#draw();
   }
 
+  /** By a column from its least value, then from its greatest, then as before. */
+  #sort(name) {
+    const { sort, down } = this.#wanted;
+    this.#want(sort !== name ? { sort: name, down: false } : down ? { sort: null, down: false } : { down: true });
+  }
+
+  #inOrder(jobs) {
+    const { sort, down } = this.#wanted;
+    jobs.sort((a, b) => Number(OVER.has(a.state)) - Number(OVER.has(b.state)) || Number(RUNS.has(b.state)) - Number(RUNS.has(a.state)) || b.id - a.id);
+    for (const button of this.#heads) {
+      const by = button.textContent === sort;
+      button.parentElement.ariaSort = by ? (down ? "descending" : "ascending") : null;
+    }
+    if (sort === null) return jobs;
+    const values = new Map(jobs.map((job) => [job, SORTS[sort](job) ?? null]));
+    const compared = (a, b) => (a < b ? -1 : Number(a > b));
+    return jobs.sort((one, other) => {
+      const [a, b] = [values.get(one), values.get(other)];
+      return a === null || b === null ? Number(a === null) - Number(b === null) : down ? compared(b, a) : compared(a, b);
+    });
+  }
+
   #draw() {
     const { store, session } = this.#page;
     const jobs = [...store.jobs.values()].filter((job) => isShown(job, this.#wanted, session.me.uid));
-    jobs.sort((a, b) => Number(OVER.has(a.state)) - Number(OVER.has(b.state)) || Number(RUNS.has(b.state)) - Number(RUNS.has(a.state)) || b.id - a.id);
-    keyed(this.#rows, jobs, (job) => job.id, (job) => this.#row(job), (row, job) => this.#update(row, job));
+    keyed(this.#rows, this.#inOrder(jobs), (job) => job.id, (job) => this.#row(job), (row, job) => this.#update(row, job));
     const none = store.jobs.size ? "No job is like that." : "No job was submitted yet. On the machine: zerotools submit job.toml";
     setText(this.#empty, store.loaded ? none : "Reading the queue…");
     this.#empty.hidden = jobs.length > 0;
