@@ -1,7 +1,7 @@
 """The states of a job, and the effect of the commands hold, release and retry in each state.
 
-The daemon has the table of the transitions between states. From the tables in this module are made:
-the help of the three commands, the table of docs/how-to/hold-a-job.md, the page for browsers and
+The daemon has the table of the transitions between states. The tables in this module are the source
+of the help of the three commands, the table of docs/how-to/hold-a-job.md, the page for browsers and
 the OpenAPI document. Some stored states are displayed to users as `held` or `holding`; `WORDS`
 lists them.
 """
@@ -186,8 +186,10 @@ def in_words(state: str) -> str:
 class VerbRow(NamedTuple):
     """A row of the table of commands: one kind of job, and the effect of each command on it.
 
-    `job` completes "a job that ...", `states` are the stored states of such jobs, and the other
-    fields describe the effects of hold, release and retry.
+    Attributes:
+        job: the kind of job, as the end of a sentence that begins "a job that ...".
+        states: the stored states of such jobs.
+        hold, release, retry: the effect of each command.
     """
 
     job: str

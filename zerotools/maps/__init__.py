@@ -1,10 +1,10 @@
 """Layout maps: how programs that train or serve models name and arrange the same weights.
 
 A family of models (`families/*.toml`) lists its tensors in the Hub's layout, `hf`, with shapes from
-config.json, and for every other layout the parts of each tensor. Bits are moved, and none is
-computed; so the inverse of each layout is derived, and not written down.
+config.json. For every other layout it lists the parts of which each tensor consists. Bits are
+moved, and no value is computed. So the inverse of each layout is derived, and not written down.
 
-    views               tensors made of strided blocks of other tensors, and the inverse
+    views               tensors made of strided parts of other tensors, and the inverse
     expressions         numbers, conditions and tensor expressions of a map
     expression_views    a tensor expression as a view
     map_file            one TOML file of a family, checked; parts that families share

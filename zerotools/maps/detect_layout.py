@@ -23,8 +23,10 @@ _MOST_NAMED = 3
 class FoundLayout:
     """A layout, and the result of its comparison with a checkpoint.
 
-    `given` are the arguments for the layout. `lacking` maps those arguments that are 0, because the
-    checkpoint has none of their tensors, to the value that config.json has.
+    Attributes:
+        given: the arguments for the layout.
+        lacking: an argument that is 0 because the checkpoint has none of its tensors -> the value
+            in config.json.
     """
 
     layout: ModelLayout
@@ -59,8 +61,8 @@ def match_layout(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return the optional indices, such as that of additional layers, for which the checkpoint has
-    no tensor, each with its count in config.json.
+    """Return the optional indices for which the checkpoint has no tensor -> the count in
+    config.json. An example is the index of additional layers.
     """
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout

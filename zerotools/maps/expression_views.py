@@ -1,8 +1,8 @@
 """Convert tensor expressions to views, once indices and sizes are known.
 
-Layers differ only in their names. So an expression is first bound to shapes and sizes, with its
-tensors numbered; equal bound expressions are then converted and proved once (`view_of`,
-`inverses_of`).
+The expressions of a model's layers differ only in the names of tensors. So an expression is first
+bound to shapes and sizes, with numbers instead of names. Equal bound expressions are then converted
+and proved only once (`view_of`, `inverses_of`).
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
         parts = ["decoder", "attention", { parts = ["experts"], L = "model.layers.{mtp+layers}" }]
 
     A part (`parts/*.toml`) has tables of a map, with words in them: `$L` is replaced by the text of
-    the word L. The text comes from the list of parts, else from [short] of the map, else from that
-    of the part. A key of the map replaces the same key of its parts, in its position.
+    the word L. The text comes from the list of parts, or else from [short] of the map, or else from
+    [short] of the part. A key of the map replaces the same key of its parts, in its position.
 
     Raises:
         ValueError: a part or a word is unknown, two parts disagree, or words refer to each other.

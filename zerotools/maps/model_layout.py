@@ -1,7 +1,7 @@
 """A layout of one model: the tensors of both sides with their shapes, and the views between them.
 
-The inverse is derived: for every tensor of the Hub, the pieces that the layout has must cover it,
-each element once. This proves that the layout loses nothing and repeats only padding.
+The inverse is derived: the parts of each tensor of the Hub that are in the layout must cover the
+tensor, each element once. This proves that the layout loses nothing and repeats only padding.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 class ModelLayout:
     """One layout of the weights of one model.
 
-    `tensors` and `hub` map names to shapes, in the layout and on the Hub. `of_hub` has, for each
-    name in `tensors`, the view that makes this tensor from the Hub's tensors; `to_hub` has, for
-    each name in `hub`, the view that makes it from the layout's tensors. `optional` are names in
-    either of them that may be missing. `places` has, for each name in `tensors`, its pattern in the
-    map and the values of its indices. `padded` has the number of rows of each tensor that has more
-    rows than on the Hub. `copies` maps a name under which a checkpoint may repeat a tensor to the
-    name of the original. `roots` has, for each name in `tensors` that the program stores divided by
-    a square root, the number under the root.
+    Attributes:
+        tensors, hub: name -> shape, in the layout and on the Hub.
+        of_hub: each name in `tensors` -> the view that makes this tensor from the Hub's tensors.
+        to_hub: each name in `hub` -> the view that makes this tensor from the layout's tensors.
+        optional: names in either of them that may be missing.
+        places: each name in `tensors` -> its pattern in the map, and the values of its indices.
+        padded: tensor with more rows than on the Hub -> its number of rows.
+        copies: a name under which a checkpoint may repeat a tensor -> the name of the original.
+        roots: each name in `tensors` that the program stores divided by a square root -> the number
+            under the root.
     """
 
     family: FamilyMap

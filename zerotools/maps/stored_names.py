@@ -1,10 +1,14 @@
 """Match the tensor names of a checkpoint on disk with the tensors of a layout.
 
-A map has one name for each tensor of each layer. Other versions of programs write other names
-(`also`), or store a tensor of the layout in parts along its first dimension (`also` with one more
-index: the experts of a layer). Megatron and MaxText stack the tensors of equal layers along a new
-dimension, under the name without the layer number. All of these are views, which come before or
-after the views of the map.
+A map has one name for each tensor of each layer. On disk there are three differences:
+
+- Other versions of programs write other names (`also`).
+- They store a tensor of the layout in parts along its first dimension, such as the experts of a
+  layer (`also` with one more index).
+- Megatron and MaxText stack the tensors of equal layers along a new dimension, under the name
+  without the layer number.
+
+All of these are views, which come before or after the views of the map.
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ from zerotools.maps.views import TensorView, indexed_view, stacked_view, whole_v
 class StoredNames:
     """The result of matching the names in a checkpoint with a layout.
 
-    `views` has, for each tensor of the layout, the view that makes it from the checkpoint's
-    tensors. `missing` are names in the layout that the checkpoint does not have, and `unknown` are
-    names in the checkpoint that the layout does not have. `ignored` are names that, according to
-    the layout, are not weights. `copies` are the names of second copies of tensors. `wrong` lists
-    each tensor with a wrong shape: its name, its shape in the checkpoint, and its shape according
-    to config.json.
+    Attributes:
+        views: each tensor of the layout -> the view that makes it from the checkpoint's tensors.
+        missing: names in the layout that the checkpoint does not have.
+        unknown: names in the checkpoint that the layout does not have.
+        ignored: names that, according to the layout, are not weights.
+        copies: the names of second copies of tensors.
+        wrong: for each tensor with a wrong shape: its name, its shape in the checkpoint, and its
+            shape according to config.json.
     """
 
     views: Mapping[str, TensorView]

@@ -24,11 +24,12 @@ ABOUT = "the model that transformers holds in memory"
 
 @dataclass(frozen=True, slots=True)
 class PrefixMap:
-    """A map that only changes the names of tensors, between the layouts in memory and on the
-    Hub.
+    """A map that only changes the names of tensors, between the layouts in memory and on the Hub.
 
-    `prefixes` are pairs of the beginning of a name in memory and on the Hub; the first pair that
-    matches is used. `parts` are pairs of other differences; each is replaced once.
+    Attributes:
+        prefixes: pairs (beginning of a name in memory, beginning on the Hub). The first pair that
+            matches is used.
+        parts: pairs of other differences. Each is replaced once.
     """
 
     name: str

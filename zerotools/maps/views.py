@@ -1,9 +1,11 @@
-"""Views: tensors made from strided blocks of other tensors. Elements are moved, none is computed.
+"""Views: tensors made from strided parts of other tensors. Elements are moved, and no value is
+computed.
 
 Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
-all make such views, and so do combinations of them. A piece of a view is a box of it, and a walk
-through one source: the start of the box there, and for each dimension of the box the source's
-dimension and its step.
+all make such views, and so do combinations of them. A view consists of pieces (`ViewPiece`). A
+piece is a box of the view, and the strided part of one source tensor that fills the box: the index
+in the source at which it starts, and for each dimension of the box the source's dimension and the
+step in it.
 
 Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of the view is row 4h +
 2j + i of the source, so the view has four pieces of two rows, with a step of 2 in the source:
@@ -11,8 +13,8 @@ Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of t
     rows of the view       0 1 | 2 3 | 4 5 | 6 7
     rows of the source     0 2 | 1 3 | 4 6 | 5 7
 
-The inverse is made from the same pieces, seen from the source. There too, rows in equal steps
-become one piece. A source is used exactly once if the boxes of its inverse cover it exactly
+The inverse is made from the same pieces, with source and view exchanged. There too, rows in equal
+steps become one piece. A source is used exactly once if the boxes of its inverse cover it exactly
 (`boxes.prove_cover`).
 """
 
@@ -28,12 +30,14 @@ from zerotools.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """A block of a view, and the elements that fill it. Block `box` is filled from source number
-    `source`, from index `start` on.
+    """A part of a view, and the elements that fill it. Block `box` of the view is filled from
+    source number `source`, from index `start` on.
 
-    One index along dimension d of the box moves `steps[d]` (at least 1) along dimension `dims[d]`
-    of the source. If `dims[d]` is -1 it does not move, so elements are repeated. A piece with
-    `is_padding` repeats elements that another piece has.
+    Attributes:
+        dims, steps: one index along dimension d of the box is `steps[d]` (at least 1) indices along
+            dimension `dims[d]` of the source. If `dims[d]` is -1, the position in the source stays
+            the same, so elements are repeated.
+        is_padding: it repeats elements that another piece has.
     """
 
     box: Box
@@ -90,7 +94,7 @@ def _narrowed_pieces(
 
 def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
     """Return the part of a piece that has `count` indices along `dim`, from index `inside` of the
-    piece on. It is placed at index `place` of the view.
+    piece on. The part is at index `place` of the view.
     """
     start, along = list(piece.start), piece.dims[dim]
     if along >= 0:
@@ -191,11 +195,11 @@ def padded_view(view: View, rows: int) -> View:
 
 
 def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """Return, for each source, the pieces of the source that `view` contains. `ranks` are the
-    numbers of dimensions of the sources.
+    """Return, for each source, the parts of the source that `view` contains, as pieces of the
+    source.
 
-    Each piece has its box in the source; its `source` is 0, which means the view. Padding that the
-    view repeats is left out.
+    `ranks` are the numbers of dimensions of the sources. Each piece has its box in the source; its
+    `source` is 0, which means the view. Padding that the view repeats is left out.
     """
     found: list[list[ViewPiece]] = [[] for _ in ranks]
     uneven: list[set[int]] = [set() for _ in ranks]
@@ -214,8 +218,9 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
 
 
 def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """Yield the piece as boxes of its source: one box if the step is 1, else one box for each
-    index."""
+    """Yield the piece as pieces of its source: one piece if the step is 1, otherwise one for each
+    index.
+    """
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []
     for dim, (along, count) in enumerate(zip(piece.dims, piece.box.shape, strict=True)):

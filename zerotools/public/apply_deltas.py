@@ -57,9 +57,11 @@ class ApplyKeywords(OverwriteOption, total=False):
 class DeltaResult:
     """The result of `delta`.
 
-    `delta_bytes` is the size of the delta, and `model_bytes` that of the model B. `changed` of
-    `elements` elements differ. `new_tensors` are tensors that A does not have. `notes` are
-    sentences.
+    Attributes:
+        delta_bytes, model_bytes: the sizes of the delta and of the model B.
+        changed, elements: the number of elements that differ, and of all elements.
+        new_tensors: tensors that A does not have.
+        notes: sentences for the user.
     """
 
     delta_bytes: int

@@ -75,11 +75,13 @@ class GatherKeywords(TagOption, FetchOptions, CheckNamesOption, total=False):
 class GatherResult:
     """The result of `gather`. After a dry run it is a plan, and no file was fetched.
 
-    `sources` has the number of files that are fetched from each source. `has_name` is True if the
-    output is in `destination`; otherwise the fetched files are in `partial`. `findings` are
-    problems of the checkpoint. `missing` are files that the checkpoint lacks. `may_lack` are files
-    that it may lack, because their numbers are missing in a sequence of names. `plan` and
-    `gathered` are values from `zerotools.ops`.
+    Attributes:
+        sources: source -> the number of files that are fetched from it.
+        has_name: the output is in `destination`. If false, the fetched files are in `partial`.
+        findings: problems of the checkpoint.
+        missing: files that the checkpoint lacks.
+        may_lack: files that it may lack, because their numbers are missing in a sequence of names.
+        plan, gathered: the plan and the result of `zerotools.ops.gathering`.
     """
 
     destination: Path

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 class OptimizerFacts:
     """The optimizer of a checkpoint.
 
-    `name` is its class, and `wrapper` the class of the framework around it. `states` are the kinds
-    of its tensors, such as `exp_avg`.
+    Attributes:
+        name, wrapper: its class, and the class of the framework around it.
+        states: the kinds of its tensors, such as `exp_avg`.
     """
 
     name: str | None
@@ -86,11 +87,16 @@ class TensorFacts:
 class InspectResult:
     """The contents of a checkpoint, with the names of `zerotools inspect --json`.
 
-    None: the files do not have the value. Counts of parameters are numbers of elements; tied
-    weights count once. Sizes are in bytes; `files` has the size of each file by its name. `run` is
-    the run that the checkpoint belongs to, if a known program wrote it. `next` lists commands for
-    the next steps. `problems` is empty if the checkpoint is whole. `statistics` has the figures of
-    each tensor, if they were requested. `inspection` is the value from `zerotools.ops`.
+    A value is None if the files do not have it. Counts of parameters are numbers of elements, and
+    tied weights count once. Sizes are in bytes.
+
+    Attributes:
+        files: name -> size of each file.
+        run: the run that the checkpoint belongs to, if a known program wrote it.
+        next: commands for the next steps.
+        problems: empty if no damage was found.
+        statistics: tensor -> its figures, if they were requested.
+        inspection: the result of `zerotools.ops.inspection`.
     """
 
     path: Path

@@ -44,8 +44,9 @@ class FileShare:
 class PartResult:
     """The result of part number `index` of `of` parts.
 
-    `files` lists the bytes of files that the part writes, and `bytes` is their total. `missing`
-    lists the other parts that are not complete yet; None in a dry run.
+    Attributes:
+        files, bytes: the bytes of files that the part writes, and their total.
+        missing: the other parts that are not complete yet; None in a dry run.
     """
 
     index: int
@@ -102,14 +103,19 @@ class ConversionResult:
     """The result of `consolidate`, `reshard` or `convert`. After a dry run it is a plan, and no
     file was written.
 
-    `files` has the size of each output file by its name. `notes`, `warnings`, `lacking` and
-    `report_notes` are sentences: `warnings` are problems of the source, `lacking` is the reason why
-    other programs cannot load the output, and `report_notes` are about the writing. `dropped` lists
-    the parts of the source that the output cannot hold. A dry run counts the `copies`, and
-    `buffer_bytes` is the maximum memory of its buffers. `resumed` lists files that an interrupted
-    run had completed. `manifest` is the file of digests that `verify=True` wrote. `part` describes
-    the part, if the options select one. `unchanged` is True if the checkpoint had the requested
-    layout already; then no file was written.
+    Attributes:
+        files: name -> size of each output file.
+        notes: sentences for the user.
+        warnings: problems of the source, as sentences.
+        lacking: the reason why other programs cannot load the output.
+        report_notes: sentences about the writing.
+        dropped: the parts of the source that the output cannot hold.
+        copies, buffer_bytes: in a dry run, the number of copies, and the maximum memory of its
+            buffers.
+        resumed: files that an interrupted run had completed.
+        manifest: the file of digests that `verify=True` wrote.
+        part: the part, if the options select one.
+        unchanged: the checkpoint had the requested layout already, and no file was written.
     """
 
     source: Path

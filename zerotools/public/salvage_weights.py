@@ -73,11 +73,17 @@ class SalvageKeywords(
 class SalvageResult:
     """The result of `salvage`. After a dry run it is a plan, and no file was written.
 
-    `weights` are the names in the output. `left_out` has the reason for each weight that is missing
-    there. `unnamed` lists lost files with unknown contents. `rounded` lists weights that are less
-    precise than in the source. `holes` are the lost boxes by tensor, and `filled` the parts that
-    come from `fill_from`. `damage` lists the problems of the source. If no weight is whole, no
-    output is written. `salvage_plan` is the value from `zerotools.ops`.
+    If no weight is complete, no output is written.
+
+    Attributes:
+        weights: the names in the output.
+        left_out: each weight that is missing there -> the reason.
+        unnamed: lost files with unknown contents.
+        rounded: weights that are less precise than in the source.
+        holes: tensor -> the lost boxes.
+        filled: the parts that come from `fill_from`.
+        damage: the problems of the source.
+        salvage_plan: the plan of `zerotools.ops.salvage`.
     """
 
     path: Path

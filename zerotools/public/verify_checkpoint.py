@@ -82,15 +82,20 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The result of `verify`.
+    """The result of `verify`. With `part`, all values describe only that part.
 
-    `verdict` is "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
-    "faulty"; None in a dry run. `findings` are the problems. `unchecked` has the reason for
-    each file that no digest or checksum covers. `nonfinite` counts NaN and infinities by tensor.
-    `files` are the files to read. With `part`, all of this describes that part only. `against` is
-    the manifest or checkpoint of the option, and `record` the manifest inside the output itself.
-    `manifest` is the path of the new manifest. `next` is the command with which the next check is
-    certain, or None if this check is certain. `verification` is the value from `zerotools.ops`.
+    Attributes:
+        verdict: "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
+            "faulty"; None in a dry run.
+        findings: the problems.
+        unchecked: each file that no digest or checksum covers -> the reason.
+        nonfinite: tensor -> the number of NaN and infinities.
+        files: the files to read.
+        against: the manifest or checkpoint of the option.
+        record: the manifest inside the output itself.
+        manifest: the path of the new manifest.
+        next: the command that makes the next check certain; None if this check is certain.
+        verification: the result of `zerotools.ops.verification`.
     """
 
     path: Path

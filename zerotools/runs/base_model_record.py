@@ -1,7 +1,7 @@
 """The record of the base model's files, for checkpoints that hold only adapters.
 
-Adapters of a model in 4 bits are saved alone. The base model stays in the directory that the run
-started from. The record has the size and SHA-256 of each of its files.
+If the model has 4-bit weights, only its adapters are saved. The base model stays in the directory
+that the run started from. The record has the size and SHA-256 of each of its files.
 """
 
 from __future__ import annotations

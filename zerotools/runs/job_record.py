@@ -1,4 +1,4 @@
-"""job.json: the values of a training checkpoint besides its tensors. Standard library only.
+"""job.json: everything in a training checkpoint except its tensors. Standard library only.
 
 The record is plain JSON, so reading it runs no code. Every value is checked here when it is read.
 The trainer writes the record. A reshard changes `world_size` and `rng` and keeps the rest.
@@ -87,9 +87,10 @@ class LoraRecord:
 class DataRecord:
     """The data that the run reads, to detect a resumed run with other data.
 
-    An epoch has `sequences` sequences (None: not recorded), without those held out. `contents` are
-    the files in reading order, each as the beginning of its SHA-256 and its name (empty: not
-    recorded).
+    Attributes:
+        sequences: the number of sequences in an epoch, without those held out (None: not recorded).
+        contents: the files in reading order, each as the beginning of its SHA-256 and its name
+            (empty: not recorded).
     """
 
     files: int
@@ -150,19 +151,22 @@ class LossScaleRecord:
 class JobRecord:
     """The state of a training run after `step` of `steps_total` steps.
 
-    `skipped_steps` of them did not update the weights because gradients overflowed.
-    `consumed_sequences` sequences of the global data order were read. `world_size`, `stage` and
-    `precision` are those of the run that saved. `replicated` are the flat DCP keys that every rank
-    holds in full; `aliases` maps a tied name to the stored name. `rng` is `per-rank` if there is
-    one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`. `loss_scale` is that of
-    fp16 training. `measured` has `loss`, the mean over the steps since the previous checkpoint, and
-    `eval_loss` if the model was evaluated at this step.
-
-    `hub` has the blocks of tensors with other names or shapes in a model directory. `engine` is the
-    engine that wrote the tensors, in its layout. `weights_only` means that the checkpoint has only
-    weights, so the run cannot continue from it. `made_from` names the source if another program
-    saved it: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are
-    unknown.
+    Attributes:
+        skipped_steps: the steps that did not update the weights because gradients overflowed.
+        consumed_sequences: the number of sequences of the global data order that were read.
+        world_size, stage, precision: those of the run that saved.
+        replicated: the flat DCP keys of the tensors that every rank holds completely.
+        aliases: tied name -> the stored name.
+        rng: `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else
+            `reseed`.
+        loss_scale: the loss scale of fp16 training.
+        measured: `loss`, the mean over the steps since the previous checkpoint, and `eval_loss` if
+            the model was evaluated at this step.
+        hub: the blocks of tensors with other names or shapes in a model directory.
+        engine: the engine that wrote the tensors, in its layout.
+        weights_only: the checkpoint has only weights, so the run cannot continue from it.
+        made_from: the source if another program saved it. Then `seed`, `consumed_sequences`,
+            `batch_size`, `sequence_length` and `schedule` are unknown.
     """
 
     step: int

@@ -1,4 +1,5 @@
-"""The record of the names that an optimizer's numbered parameters got in a conversion.
+"""The record of the names that a conversion gave to the parameters of an optimizer, which had only
+numbers before.
 
     {"schema": "zerotools.order/1", "version": "0.2.0",
      "known_by": "the order of the parameters in LlamaForCausalLM of transformers ...",

@@ -35,10 +35,13 @@ _NO_LIMIT = 1 << 62
 class CgroupMemory:
     """The memory that the control groups of a process allow.
 
-    `left_bytes` and `limit_bytes` are the values of the group with the least memory left; None if
-    no group has a limit. `reclaims` and `ooms` are sums over all groups since they were made; None
-    if the kernel does not count them. `stalled_percent` is the percentage of the last 10 s in which
-    all tasks of a group waited for memory; None if it is unknown.
+    Attributes:
+        left_bytes, limit_bytes: the values of the group with the least memory left; None if no
+            group has a limit.
+        reclaims, ooms: the sums over all groups since they were made; None if the kernel does not
+            count them.
+        stalled_percent: the percentage of the last 10 s in which all tasks of a group waited for
+            memory; None if unknown.
     """
 
     left_bytes: int | None = None

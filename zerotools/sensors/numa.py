@@ -212,10 +212,13 @@ _LONGEST = 40
 class NearGpu:
     """The usable processors and memory near one GPU.
 
-    `cpus` are the numbers of the processors, and `homes` the memory nodes that these belong to.
-    `memory` are the nodes in `homes` that have memory. Several GPUs (their number is `sharers`) may
-    be near the same processors; `place` is the index of this GPU among them, from 0. If `cpus` is
-    empty, `why` has the reason, or is None if all processors are equally near.
+    Attributes:
+        cpus: the numbers of the processors.
+        homes: the memory nodes that these processors belong to.
+        memory: the nodes in `homes` that have memory.
+        sharers, place: the number of GPUs near the same processors, and the index of this GPU among
+            them, from 0.
+        why: if `cpus` is empty, the reason; None if all processors are equally near.
     """
 
     cpus: frozenset[int] = frozenset()

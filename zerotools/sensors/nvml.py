@@ -1,10 +1,10 @@
 """Reads GPUs through NVML in a child process, because the driver may hang.
 
 `NvmlProbe` has a child process (`zerotools.sensors.nvml_probe`) and gives it a deadline for each
-reading. A child that misses the deadline is killed. Only its first answer may take several
-readings: without persistence mode the driver initialises each GPU for some seconds, and would begin
-again in a new child. A child that hangs in the driver cannot be killed. Then no other child is
-started until it has ended, because another one would hang as well.
+reading. A child that misses the deadline is killed. Only its first answer may take longer, up to
+several readings: without persistence mode the driver needs some seconds to initialise each GPU, and
+would begin again in a new child. A child that hangs in the driver cannot be killed. Then no other
+child is started until it has ended, because another one would hang as well.
 """
 
 from __future__ import annotations

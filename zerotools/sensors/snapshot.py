@@ -1,8 +1,8 @@
-"""The state of the machine at one moment: only values.
+"""The state of the machine at one moment, without code that reads it.
 
-The unit of a value is in its name. None: the value could not be measured, and the reason is in
-another field: `Gpu.missing` has the reason for each field, `Gpu.error` if the GPU as a whole could
-not be read, and `gpus_error` if NVML could not.
+The unit of a value is in its name. None: the value could not be measured, and another field has the
+reason. `Gpu.missing` has the reason for each field, `Gpu.error` the reason if the whole GPU could
+not be read, and `gpus_error` the reason if NVML could not be used.
 """
 
 from __future__ import annotations
@@ -34,16 +34,21 @@ class GpuProcess:
 class Gpu:
     """One GPU.
 
-    `error` is the reason why no job may use the GPU: its identity, memory or processes are not all
-    known. `unmeasured` names what its driver never reports, its memory or its processes; then
-    programs that are not jobs cannot be detected. `missing` has the reason for each other field
-    without a value. `memory_reserved_bytes` is memory of the driver, neither used nor free.
-    `mig_instances` are the instances of a GPU in MIG mode (None: it is not); `error` reports this
-    too. `throttle_reasons` are the current reasons for slow clocks. ECC errors are counted since
-    the driver was loaded. `xids` are the last error numbers of the driver. `cpu_affinity` are the
-    processors near the GPU, as `0-15,32-47`, and `numa_node` is the memory node near it. `excluded`
-    and `preference` are set by the configuration: jobs never get an excluded GPU, and the
-    preference is a position in a list (None: it is not in the list).
+    Attributes:
+        error: the reason why no job may use the GPU: its identity, memory or processes are not all
+            known, or it is in MIG mode.
+        unmeasured: what its driver never reports, its memory or its processes. Then programs that
+            are not jobs cannot be detected.
+        missing: each other field without a value -> the reason.
+        memory_reserved_bytes: memory of the driver, neither used nor free.
+        mig_instances: the instances of a GPU in MIG mode; None: it is not in this mode.
+        throttle_reasons: the current reasons for slow clocks.
+        ecc_corrected_errors, ecc_uncorrected_errors: counted since the driver was loaded.
+        xids: the last error numbers of the driver.
+        cpu_affinity, numa_node: the processors near the GPU, as `0-15,32-47`, and the memory node
+            near it.
+        excluded, preference: set by the configuration. Jobs never get an excluded GPU, and the
+            preference is a position in a list (None: it is not in the list).
     """
 
     index: int
@@ -152,9 +157,12 @@ class Host:
 class Snapshot:
     """The machine at `taken_at` (seconds since 1970).
 
-    `gpus` were read `gpus_age_seconds` before that (None: never). With a `gpus_error`, NVML does
-    not answer, and `gpus` are the last known ones; no job may start on them. `gpus_silent` is True
-    if NVML may still answer, in contrast to a missing driver.
+    Attributes:
+        gpus, gpus_age_seconds: the GPUs, and how long before `taken_at` they were read (None:
+            never).
+        gpus_error: the reason why NVML does not answer. Then `gpus` are the last known ones, and no
+            job may start on them.
+        gpus_silent: NVML may still answer, in contrast to a missing driver.
     """
 
     taken_at: float

@@ -1,7 +1,7 @@
 """The training process: one rank of one attempt. Only this package imports torch.
 
 The supervisor starts it as `python -P entry.py --run-dir DIR`. No other package imports it. A
-module imports only modules below it in this list:
+module imports only modules that come after it in this list:
 
     entry, process              start a rank as a process, and end it with an exit status
     dry_run                     reports the errors of a rank before its job is queued

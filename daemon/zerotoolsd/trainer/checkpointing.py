@@ -192,9 +192,7 @@ class SaveResult:
 
 @dataclass
 class Saves:
-    """Runs the saves of a run, one at a time.
-
-    All ranks call each method in the same order.
+    """Runs the saves of a run, one at a time. All ranks call each method in the same order.
 
     A background save may end on one rank a step earlier than on another. So an error that ends the
     run is raised only by `begin` and `settle`, where all ranks wait for each other.

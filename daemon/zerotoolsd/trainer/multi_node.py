@@ -1,5 +1,5 @@
-"""What the nodes of a job must agree on: where they meet, the same model and checkpoint, and
-why a node failed.
+"""The agreements between the nodes of a job: where they meet, that they have the same model and
+checkpoint, and why a node failed.
 """
 
 from __future__ import annotations

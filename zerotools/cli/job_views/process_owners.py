@@ -26,8 +26,9 @@ class RankProcess:
 
 
 class Owners:
-    """The owners of all processes at one moment. `jobs_by_run_dir` has the titles of the known
-    jobs, by the run directory of an attempt.
+    """The owners of all processes at one moment.
+
+    `jobs_by_run_dir` maps the run directory of an attempt to the title of its job.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """The table of `zerotools queue`, and the lines on the machine above it.
 
-On a terminal, columns give way in the order of `GIVING_WAY` until the table fits. A job that waits
-has its reason in place of its figures. Another reason that does not fit into the row of its job is
-one line below it, cut at the width of the terminal: `zerotools explain` has all of it.
+If the table is too wide for a terminal, columns are removed in the order of `GIVING_WAY` until it
+fits. A job that waits has its reason in place of its figures. Another reason that does not fit into the
+row of its job is one line below it, cut at the width of the terminal; `zerotools explain` has all
+of it.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ def gpu_holders(
 
 
 def _listed(head: str, parts: Sequence[str], columns: int) -> str:
-    """Return the parts that fit into one line, and the number of the others."""
+    """Return the parts that fit into one line, and how many do not."""
     line = head + ", ".join(parts)
     for count in range(len(parts) - 1, 0, -1):
         if render.width(line) <= columns:

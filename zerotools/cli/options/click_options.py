@@ -154,8 +154,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def given_as(name: str, kind: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator that gives a command some of its options as one parameter `name`: those
-    with the names of fields of the dataclass `kind`, as a `kind`.
+    """Return a decorator that passes some of a command's options to it as one parameter `name`.
+
+    The parameter is a `kind`, which is a dataclass. Its fields get the options with their names.
     """
 
     def gather(command: Callable[..., Any]) -> Callable[..., Any]:

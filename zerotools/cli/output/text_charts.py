@@ -84,10 +84,14 @@ def chart_grid(
     """Return a chart of the curves `series` by step, at most `columns` wide; None if no curve has
     points.
 
-    `form` converts a value to text. The lower edge is `least`, or the smallest value if that is
-    smaller. Later curves are drawn over earlier ones. If a column stands for several steps, it
-    shows the range of their values. `steps` are the first and the last step of the chart (None:
-    those of the curves), and `label_columns` is the least width of its labels.
+    Later curves are drawn over earlier ones. If a column stands for several steps, it shows the
+    range of their values.
+
+    Args:
+        form: converts a value to text.
+        least: the lower edge, unless the smallest value is smaller.
+        steps: the first and the last step of the chart (None: those of the curves).
+        label_columns: the least width of its labels.
     """
     values = [value for each in series for value in each.points.values()]
     if not values:

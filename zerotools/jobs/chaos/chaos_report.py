@@ -32,9 +32,11 @@ NOTHING_LEFT = "no process is left"
 class ChaosReport:
     """The results of a fault-injection test.
 
-    `states` maps a final job state to the number of jobs that ended in it. `attempts` is the number
-    of starts of jobs, including restarts; `began` is the number of jobs that were started at least
-    once. `place` is the test's directory, or None if the directory was removed.
+    Attributes:
+        states: final job state -> number of jobs that ended in it.
+        attempts: the number of starts of jobs, including restarts.
+        began: the number of jobs that were started at least once.
+        place: the test's directory; None if it was removed.
     """
 
     seed: int

@@ -44,12 +44,12 @@ of job records.
 
 
 class Captured(NamedTuple):
-    """The environment variables that were selected for a job, and names of variables that were
-    not.
+    """The environment variables that were selected for a job, and names of variables that were not.
 
-    `taken` has the selected variables with their values. Two lists have names that the allow-list
-    contains but that were left out: `secret` (the name is like that of a secret) and `not_text` (no
-    request can contain the value).
+    Attributes:
+        taken: name -> value of the selected variables.
+        secret: names that the allow-list contains, but that look like the name of a secret.
+        not_text: names that the allow-list contains, but with values that no request can contain.
     """
 
     taken: dict[str, str]

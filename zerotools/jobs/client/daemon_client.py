@@ -429,10 +429,12 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
 
     def test_notices(self, places: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
-        """Let the daemon send examples of notifications to its places (default: to all).
+        """Let the daemon send examples of notifications to its destinations, and return the
+        answers.
 
-        Return the answer of each place to each notification, as `sent`. `kinds` are the kinds of
-        notifications (default: those that each place gets).
+        `places` are the names of the destinations (default: all). `kinds` are the kinds of
+        notifications (default: those that each destination gets). The result has the answer of each
+        destination to each notification, as `sent`.
         """
         body = {"places": list(places), "kinds": list(kinds)}
         return self._object("POST", "/v1/notices/test", body=body, patience=NOTICE_TEST_SECONDS)

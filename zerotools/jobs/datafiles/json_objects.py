@@ -131,9 +131,8 @@ class _OverBudget(Exception):
 
 
 class _Text:
-    """The text of a JSON file, read in pieces.
-
-    Only one piece and the current value are in memory.
+    """The text of a JSON file, read part by part. Only one part and the current value are in
+    memory.
     """
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Read the headers of files of token ids: numpy's `.npy`, or raw integers of a type that the job
+"""Read the headers of files of token ids: numpy's `.npy`, or raw integers of a dtype that the job
 states.
 
 Standard library only.

@@ -67,12 +67,11 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def result_within(seconds: float, look: Callable[[], T]) -> T | None:
-    """Call `look`, and return its result; None if it takes longer than `seconds`.
+    """Call `look`, and return its result; None if it takes longer than `seconds`. An exception of
+    `look` is raised here.
 
-    An exception of `look` is raised here.
-
-    `look` runs in a child process: a thread that hangs in the kernel would keep this command from
-    ending.
+    `look` runs in a child process, because a thread that hangs in the kernel would keep this
+    command from ending.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()

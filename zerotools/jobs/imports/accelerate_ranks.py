@@ -33,9 +33,11 @@ _OF_SEQUENCES = ("cp", "sp")
 class Mesh:
     """The sizes of a mesh of ranks. The product of the sizes is the number of ranks.
 
-    There are `copies` copies of the model. `shard` ranks share the weights of a copy, `tensor`
-    ranks share each layer (tensor parallelism), and `together` ranks compute parts of each
-    sequence.
+    Attributes:
+        copies: the number of copies of the model.
+        shard: the number of ranks that share the weights of a copy.
+        tensor: the number of ranks that share each layer (tensor parallelism).
+        together: the number of ranks that compute parts of each sequence.
     """
 
     copies: int

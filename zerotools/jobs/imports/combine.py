@@ -93,12 +93,15 @@ class JobFile:
 class Imported:
     """The result of an import.
 
-    `tree` is the job; its paths are absolute if `spec` is set. `origins` maps each key that was not
-    in the job file to the source of its value. Without a job file, there is no `spec`, and
-    `missing` lists the keys that the user must add. `problem` is the reason why the job cannot be
-    run, or None; with a problem, `tree` is incomplete. `deepspeed` is the final config for
-    DeepSpeed, and `changes` are the lines of the diff from the original file to it. `formulas` maps
-    a missing key to a formula for its value.
+    Attributes:
+        tree: the job. Its paths are absolute if `spec` is set. With a `problem`, it is incomplete.
+        spec: the job as a `JobSpec`; None without a job file.
+        origins: each key that was not in the job file -> the source of its value.
+        missing: without a job file, the keys that the user must add.
+        problem: the reason why the job cannot be run; None if it can.
+        deepspeed: the final config for DeepSpeed.
+        changes: the lines of the diff from the original DeepSpeed config to the final one.
+        formulas: a missing key -> a formula for its value.
     """
 
     tree: JobTree

@@ -89,9 +89,9 @@ def read_deepspeed(
     """Read the DeepSpeed config `document`: add its values to `claims`, and the report to
     `findings`.
 
-    `hidden_size` is that of the model, if known; `release` is the job's DeepSpeed version. Return
-    the configuration that DeepSpeed gets: every `"auto"` is replaced, and numbers and booleans have
-    no quotes. Everything else is unchanged, also unknown keys.
+    Return the configuration that DeepSpeed gets: every `"auto"` is replaced, and numbers and
+    booleans have no quotes. Everything else is unchanged, also unknown keys. `hidden_size` is the
+    hidden size of the model, if known; `release` is the job's DeepSpeed version.
     """
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value

@@ -1,4 +1,6 @@
-"""`[memory]`: the memory that a job declares, so that others may run next to it."""
+"""`[memory]`: the memory that a job declares, so that other jobs can run on the same GPUs and
+host.
+"""
 
 from __future__ import annotations
 

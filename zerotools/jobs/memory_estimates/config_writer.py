@@ -127,13 +127,12 @@ def accelerate_text(layout: MemoryLayout) -> str:
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """Return the job keys that the configuration `way` changes, by dotted name.
-
-    The value None means that the key is removed.
+    """Return dotted name -> value of the job keys that the configuration `way` changes. None: the
+    key is removed.
 
     `work` is the requested training. If it comes from a job file, `asked` is the memory layout of
-    this file, keys that the file already has are omitted, and `batch` is its number of sequences
-    per step.
+    this file, and `batch` is its number of sequences per step; keys that the file already has are
+    omitted.
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}

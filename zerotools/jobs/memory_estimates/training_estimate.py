@@ -51,11 +51,16 @@ SCORES = "the scores of all pairs of tokens are kept"
 class Estimate:
     """The memory estimate for one training on one machine.
 
-    `rows` has the memory for each ZeRO stage and offload, `search` the configurations that fit, and
-    `choice` the cheapest of them. For a job file, `asked` is the estimate of the job as written,
-    `job` has all its keys, and `batch` is its number of sequences per step. `tables` are the tables
-    of a job file for the model and its adapters. `assumed` is a sentence about the assumed sequence
-    length, if the request does not state a length.
+    Attributes:
+        rows: the memory for each ZeRO stage and offload.
+        search: the configurations that fit.
+        choice: the cheapest of them.
+        asked: for a job file, the estimate of the job as written.
+        job: for a job file, all its keys.
+        batch: for a job file, its number of sequences per step.
+        tables: the tables of a job file for the model and its adapters.
+        assumed: a sentence about the assumed sequence length, if the request does not state a
+            length.
     """
 
     work: Workload = field(repr=False)

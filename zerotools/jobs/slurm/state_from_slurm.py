@@ -72,11 +72,14 @@ NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
 class Known:
     """The facts that determine the state of a job.
 
-    `view` is the record that the job's nodes wrote for this submission, and `end` the record of how
-    it ended. `asked` is true if a user has requested the end. `controller` is the job as Slurm
-    reports it (None: Slurm does not know the job). `silent` is the reason why Slurm's controller
-    could not be reached, or None. `quiet_seconds` is the time since the job's records last changed
-    (None: no records yet), and `submitted_seconds` the time since the submission.
+    Attributes:
+        view: the record that the job's nodes wrote for this submission.
+        end: the record of how it ended.
+        asked: a user has requested the end.
+        controller: the job as Slurm reports it; None: Slurm does not know the job.
+        silent: the reason why Slurm's controller could not be reached; None if it could.
+        quiet_seconds: the time since the job's records last changed; None: no records yet.
+        submitted_seconds: the time since the submission.
     """
 
     view: Mapping[str, Any] | None

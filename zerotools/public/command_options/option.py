@@ -93,9 +93,11 @@ _PLAIN = {
 class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
-    If `flag` is not given, it is made from the keyword: `--max-memory` from `max_memory`. `short`
-    is a second flag of one letter. `choices` are the allowed values if a Literal does not list
-    them. `least` and `most` are the limits of an integer.
+    Attributes:
+        flag: if not given, it is made from the keyword: `--max-memory` from `max_memory`.
+        short: a second flag of one letter.
+        choices: the allowed values, if a Literal does not list them.
+        least, most: the limits of an integer.
     """
 
     help: str

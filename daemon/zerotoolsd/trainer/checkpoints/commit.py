@@ -1,5 +1,5 @@
-"""What only rank 0 does in `output_dir`: lock the directory, complete and rename a checkpoint,
-delete old checkpoints.
+"""The actions in `output_dir` that only rank 0 does: lock the directory, complete and rename a
+checkpoint, delete old checkpoints.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ def do_nothing(path: Path) -> None:
 @dataclass(frozen=True)
 class Committer:
     """Completes checkpoints, renames them to their final names in `output_dir`, and deletes old
-    ones.
+    ones. Only rank 0 uses it.
 
-    Only rank 0 uses it. `keeping` decides which checkpoints are kept. `add_files` copies the config
-    and the tokenizer of the model into a staging directory. `before_commit` is called with this
-    directory when all its files except the manifest are written. `say` prints one line for each old
-    checkpoint that is kept because another job needs it; `told` has the paths of these checkpoints.
+    Args:
+        keeping: decides which checkpoints are kept.
+        add_files: copies the config and the tokenizer of the model into a staging directory.
+        before_commit: called with this directory when all its files except the manifest are
+            written.
+        say: prints one line for each old checkpoint that is kept because another job needs it.
+            `told` has the paths for which this was done.
     """
 
     output_dir: Path

@@ -19,13 +19,16 @@ from zerotools.runs.upload_records import checkpoint_in_upload
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """The rules for the checkpoints of a run that are not deleted.
+    """The rules for the checkpoints of a run that are not deleted. A checkpoint that is being
+    uploaded is not deleted either.
 
-    `last`: keep so many of the newest checkpoints (None: all). `every`: keep each checkpoint with a
-    step that is a multiple of this number. `best`: keep the checkpoint with the smallest value of
-    this name in its record, `loss` or `eval_loss`. `named`: keep this checkpoint, which the job
-    file names. `needed`: a directory that lists checkpoints that other jobs need. A checkpoint that
-    is being uploaded is kept too.
+    Attributes:
+        last: keep so many of the newest checkpoints (None: all).
+        every: keep each checkpoint with a step that is a multiple of this number.
+        best: keep the checkpoint with the smallest value of this name in its record, `loss` or
+            `eval_loss`.
+        named: keep this checkpoint, which the job file names.
+        needed: a directory that lists checkpoints that other jobs need.
     """
 
     last: int | None = None

@@ -28,9 +28,10 @@ Value = TypeVar("Value")
 class ResumePoint:
     """The checkpoint from which the run continues, at `path`, with its `record`.
 
-    `skipped` are the damaged or missing checkpoints that could not be used. `foreign` is set if
-    another program saved the checkpoint. `verified` says how the bytes of the checkpoint were
-    checked: a constant of `checkpoint_dirs`.
+    Attributes:
+        skipped: the damaged or missing checkpoints that could not be used.
+        foreign: set if another program saved the checkpoint.
+        verified: how the bytes of the checkpoint were checked, a constant of `checkpoint_dirs`.
     """
 
     path: Path

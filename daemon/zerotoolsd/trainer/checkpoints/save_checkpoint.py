@@ -1,10 +1,11 @@
-"""All ranks save one checkpoint together.
+"""All ranks save one checkpoint together. The checkpoint is complete, or it does not exist.
 
-The checkpoint is complete, or it does not exist. 1. Rank 0 makes a staging directory and sends its
-name to the other ranks. 2. Every rank writes its shards and its random number state, and flushes
-them. 3. Rank 0 adds the record, the config and, as the last file, the manifest, and flushes the
-directories. 4. Rank 0 renames the directory, and updates the hint files `latest` and `best`. 5.
-Rank 0 deletes old checkpoints.
+1. Rank 0 makes a staging directory and sends its name to the other ranks.
+2. Every rank writes its shards and its random number state, and flushes them.
+3. Rank 0 adds the record, the config and, as the last file, the manifest, and flushes the
+   directories.
+4. Rank 0 renames the directory, and updates the hint files `latest` and `best`.
+5. Rank 0 deletes old checkpoints.
 
 If a process is killed during the save, older checkpoints are unchanged. The next attempt removes
 the staging directory. Ranks wait for each other in the control group of `Saver.group`, which has a

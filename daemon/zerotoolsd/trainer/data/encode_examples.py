@@ -36,14 +36,15 @@ class ModelInput:
 
 @dataclass
 class ReadingStats:
-    """Counts of the examples that were read.
+    """Counts of the examples that were read. All lengths are in tokens.
 
-    All lengths are in tokens.
-
-    `cut` examples were too long and were cut. Together, their prompts lost `prompts_lost` tokens,
-    and their responses `responses_lost` tokens. `sources_lost` prompts and `targets_lost` responses
-    were lost completely. In `changed` examples, the chat template left out a part of an answer.
-    `left_out` maps each field that the template ignores to the number of examples with this field.
+    Attributes:
+        cut: the number of examples that were too long and were cut.
+        prompts_lost, responses_lost: the tokens that their prompts and their responses lost
+            together.
+        sources_lost, targets_lost: the numbers of prompts and responses that were lost completely.
+        changed: the number of examples in which the chat template left out a part of an answer.
+        left_out: each field that the template ignores -> the number of examples with this field.
     """
 
     count: int = 0

@@ -53,8 +53,10 @@ class CacheEntry:
     """The complete files of an entry, in the directory `path`, and the `facts` that `Build`
     returned.
 
-    `kept` is the entry's directory in the cache, if there is one. `note` is a line for the log.
-    `is_new` is True if this process has built the files.
+    Attributes:
+        kept: the entry's directory in the cache, if there is one.
+        note: a line for the log.
+        is_new: this process has built the files.
     """
 
     path: Path

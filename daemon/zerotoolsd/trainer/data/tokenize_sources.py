@@ -73,14 +73,15 @@ class Source:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """The data of a source after it was read.
+    """The data of a source after it was read. Every rank opens this data.
 
-    Every rank opens this data.
+    It is of one of three kinds: a file of `ids`; text files whose bytes are tokens (`paths`, with
+    their `sizes` in bytes); or token `arrays`.
 
-    The data is of one of three kinds: a file of `ids`; text files whose bytes are tokens (`paths`,
-    with their `sizes` in bytes); or token `arrays`. `contents` has the digest and the name of each
-    file. `notes` are lines for the log. `entry` is the name of the ids in the cache, if they are
-    there.
+    Attributes:
+        contents: the digest and the name of each file.
+        notes: lines for the log.
+        entry: the name of the ids in the cache, if they are there.
     """
 
     key: str

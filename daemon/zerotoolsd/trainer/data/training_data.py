@@ -56,10 +56,13 @@ class TrainingData:
     """The training examples in the order of the run, and the evaluation examples (`held_out`), if
     any.
 
-    All token ids are smaller than `vocabulary`. A sequence has at most `longest` tokens. The model
-    reads at most `longest_read` of them; None if this is unknown. `record` describes the data for
-    checkpoints. `pairs` are the preference pairs of each source, without their reference
-    log-probabilities. `notes` are lines for the log.
+    Attributes:
+        vocabulary: all token ids are smaller than this number.
+        longest: the largest number of tokens in a sequence.
+        longest_read: the largest number of these that the model reads; None if unknown.
+        record: describes the data for checkpoints.
+        pairs: the preference pairs of each source, without their reference log-probabilities.
+        notes: lines for the log.
     """
 
     batches: Batches

@@ -45,9 +45,12 @@ from zerotoolsd.trainer.model.pretrained import (
 class ForeignStart:
     """A checkpoint of another program from which a job can continue.
 
-    `run` has the tensors of the checkpoint, with the names of the job's model. `record` is the
-    known part of the state. `notes` are lines for the log. If `pretrained` is set, the weights come
-    from a model directory, with the names of the Hugging Face Hub.
+    Attributes:
+        run: the tensors of the checkpoint, with the names of the job's model.
+        record: the known part of the state.
+        notes: lines for the log.
+        pretrained: if set, the weights come from a model directory, with the names of the Hugging
+            Face Hub.
     """
 
     run: ForeignRun

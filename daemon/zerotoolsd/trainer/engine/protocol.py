@@ -20,8 +20,11 @@ class Rewards:
     """Implicit rewards of DPO: sums over preference pairs, or averages.
 
     A reward is `beta` times the difference between an answer's log-probability and its reference.
-    `chosen` and `rejected` are the rewards of the two answers. `right` counts the pairs in which
-    the chosen answer has the larger reward; as an average, it is their fraction.
+
+    Attributes:
+        chosen, rejected: the rewards of the two answers.
+        right: the number of pairs in which the chosen answer has the larger reward; as an average,
+            their fraction.
     """
 
     chosen: float = 0.0

@@ -1,6 +1,5 @@
-"""The tensors of a run, by their names in a checkpoint.
-
-The names are the same at every ZeRO stage.
+"""The tensors of a run, keyed by their names in a checkpoint. The names are the same at every ZeRO
+stage.
 """
 
 from __future__ import annotations

@@ -250,8 +250,8 @@ BUCKET_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of each rank's part of a weight: the elements `first` to `first + length - 1` of the
-    part.
+    """A part of the rows that each rank has of a weight: the elements `first` to `first + length -
+    1` of the rank's part.
 
     `flat` is the whole weight. The part of each rank has `part` elements. The parts of the last
     ranks may reach beyond the end of the weight.

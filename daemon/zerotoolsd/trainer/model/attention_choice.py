@@ -1,9 +1,9 @@
-"""Sets the attention implementation of transformers for a job's model, and torch's attention
-kernel on a GPU.
+"""Sets the attention implementation of transformers for a job's model, and torch's attention kernel
+on a GPU.
 
-    kernel      types             compute capability    keys with fewer heads than queries
+    kernel      dtypes            compute capability    keys with fewer heads than queries
     flash       fp16, bf16        8.0 and later         supported
-    efficient   fp32, fp16, bf16  5.0 and later         only repeated, once for each query head
+    efficient   fp32, fp16, bf16  5.0 and later         only if repeated, once for each query head
     math        all               all                   supported
 
 The math kernel keeps the scores of all pairs of tokens for the backward pass. For Llama 3 8B in

@@ -47,8 +47,11 @@ def parameters_of(
 class Prediction:
     """The predicted memory of a rank's state, in bytes.
 
-    `device`: on the device between steps. `gathered`: weights that are gathered on the device
-    during a forward or backward pass. `host`: in host memory. `disk`: on disk.
+    Attributes:
+        device: on the device between steps.
+        gathered: weights that are gathered on the device during a forward or backward pass.
+        host: in host memory.
+        disk: on disk.
     """
 
     device: int

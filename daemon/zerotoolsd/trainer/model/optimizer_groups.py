@@ -1,10 +1,10 @@
 """Decides which parameters have weight decay, and which ones Muon updates.
 
-By the rule `"names"` (transformers' `Trainer.get_decay_parameter_names` of 5.23), all parameters
-have weight decay except those of torch's LayerNorms and those with the name of a bias or a norm. By
-`"shapes"`, the rule of earlier versions, all parameters with two or more dimensions have weight
-decay. A continued run keeps the groups of its checkpoint. Muon updates matrices other than
-embeddings and the head.
+There are two rules for weight decay. With `"names"` (transformers'
+`Trainer.get_decay_parameter_names` of 5.23), all parameters have it except those of torch's
+LayerNorms and those with the name of a bias or a norm. With `"shapes"`, the rule of earlier
+versions, all parameters with two or more dimensions have it. A continued run keeps the groups of
+its checkpoint. Muon updates matrices other than embeddings and the head.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rendezvous of the nodes of a job, before a rank uses a GPU.
 
-Each node has a daemon that does not know the others, and that starts an attempt when it can. Rank 0
-of node 0 listens at `rendezvous.address` with a store of torch. The first rank of each node writes
-a card into the store: which node it is, its job, and the token of its attempt.
+The daemon of each node does not know the others, and starts an attempt when it can. Rank 0 of node
+0 listens at `rendezvous.address` with a store of torch. The first rank of each node writes a card
+into the store: which node it is, its job, and the token of its attempt.
 
     node/0, node/1     the cards; a later attempt of a node replaces its earlier card
     sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
@@ -11,7 +11,7 @@ a card into the store: which node it is, its job, and the token of its attempt.
     begin              by rank 0: the token of this rendezvous, or an error in one sentence
 
 Once it is sealed, only these attempts take part. A node with a newer attempt finds that its token
-is not in the sealed rendezvous. The other ranks have failed, or will fail, because a peer is
+is not in the sealed rendezvous. The other ranks have failed, or will fail, because a rank is
 missing. The node leaves, and tries again until there is a new rendezvous. All keys of the process
 group begin with the token, so that attempts do not affect each other.
 """
@@ -56,9 +56,12 @@ _PROBE = ".zerotools-meeting-"
 class MeetingPlace:
     """Where the nodes of a job meet, and for how many seconds they wait for each other.
 
-    `directory` is the job's output_dir, which all nodes share. `token` identifies this node's
-    attempt. `job` has a digest of each table that all nodes must have in common. `is_stopped`
-    returns whether this node was asked to stop. `waits` is called while this node waits.
+    Attributes:
+        directory: the job's output_dir, which all nodes share.
+        token: identifies this node's attempt.
+        job: a digest of each table that all nodes must have in common.
+        is_stopped: returns whether this node was asked to stop.
+        waits: called while this node waits.
     """
 
     host: str

@@ -70,9 +70,11 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 class LayerCuts:
     """How the layers of a model are split among `ranks` tensor ranks.
 
-    `layers` maps the name of each split layer to its kind of split, such as `COLUMNS`. `dimensions`
-    maps the name of each split parameter to the dimension that is split. All other parameters are
-    whole. `notes` describe layers of the plan that are not split.
+    Attributes:
+        layers: name of each split layer -> its kind of split, such as `COLUMNS`.
+        dimensions: name of each split parameter -> the dimension that is split. All other
+            parameters are whole.
+        notes: describe layers of the plan that are not split.
     """
 
     ranks: int

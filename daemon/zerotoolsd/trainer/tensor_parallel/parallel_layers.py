@@ -4,8 +4,9 @@ ranks.
 A split weight is a DTensor over the tensor ranks, as FSDP2 expects it. The layers compute with the
 rank's local tensor of this DTensor.
 
-In the backward pass, each communication is reversed. If a whole input enters a split layer, each
-rank computes a part of the gradient of this input, and every rank needs the sum of these parts.
+In the backward pass, each communication is reversed. For example, if an input that is not split
+enters a split layer, each rank computes a part of the gradient of this input. Every rank needs the
+sum of these parts.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (the operators f and g).
 """

@@ -1,5 +1,5 @@
-"""Makes the lines of the screen for a size of the terminal. A line consists of pieces of text, each
-with a meaning that decides its style.
+"""Makes the lines of the screen for a size of the terminal. A line consists of pairs of a text and
+a meaning, which decides the style of the text.
 
 These functions do no input or output, so they are tested without a terminal.
 

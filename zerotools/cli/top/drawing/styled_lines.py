@@ -1,4 +1,5 @@
-"""Lines of text that consist of pieces. Each piece has a meaning, which decides its style.
+"""Lines of text. A line consists of pairs of a text and a meaning, which decides the style of the
+text.
 
 A meaning is a key of `screen.terminal_colours`, or empty. The text can be understood without
 colours. Widths are measured as textual measures them.

@@ -36,12 +36,17 @@ def _left(job: Job) -> float:
 class ViewState:
     """The choices of the user.
 
-    `chosen` is the number of a job, and `first` is the row at the top of the table. Only jobs with
-    the text `only` in their name or owner are listed; `typed` is True while the user types this
-    text. `asks` is a question about the job `asked` that waits for yes or no, and `wish` is the
-    action to take on yes. `said` is the daemon's last response, with its meaning. The log page
-    shows the log of rank `rank`, from line `top` on; if `top` is None, it shows the end of the log.
-    With `errors`, it shows only lines with errors and warnings.
+    Attributes:
+        chosen: the number of a job.
+        first: the row at the top of the table.
+        only: only jobs with this text in their name or owner are listed.
+        typed: the user is typing this text.
+        asks, asked, wish: a question that waits for yes or no, the job that it is about, and the
+            action to take on yes.
+        said: the daemon's last response, with its meaning.
+        rank, top: the log page shows the log of this rank, from this line on; None: the end of the
+            log.
+        errors: the log page shows only lines with errors and warnings.
     """
 
     chosen: int | None = None

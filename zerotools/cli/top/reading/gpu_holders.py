@@ -22,8 +22,10 @@ WATCHED_SECONDS = 10.0
 class GpuHolder:
     """A process that holds memory of a GPU.
 
-    `owner` is a text. `kind` is `job`, or `stranger` for any other process. `held_bytes` is None if
-    it is unknown.
+    Attributes:
+        owner: the owner as text.
+        kind: `job`, or `stranger` for any other process.
+        held_bytes: the memory; None if unknown.
     """
 
     pid: int

@@ -35,9 +35,11 @@ NO_SHAPE = CurveShape()
 class CurveSummary:
     """A curve at one moment.
 
-    `first`, `last` and `least` are current values, None if there is no point. `last_step` and
-    `least_step` are the steps of the last and of the least value. `shape` may be slightly older.
-    The same `shape` object is kept until it changes, so its drawing can be cached.
+    Attributes:
+        first, last, least: current values; None if there is no point.
+        last_step, least_step: the steps of the last and of the least value.
+        shape: may be slightly older than the other fields. The same object is kept until the shape
+            changes, so its drawing can be cached.
     """
 
     shape: CurveShape = NO_SHAPE

@@ -47,10 +47,13 @@ PastSeries = Mapping[str, Sequence[float | None]]
 class ScreenData:
     """The values that one screen shows.
 
-    If the daemon does not answer, `trouble` is the reason, and `jobs` are the jobs as they were
-    `jobs_age_seconds` seconds ago. `holders` has the processes on each GPU, and `shares` the owners
-    of its memory, both by the index of the GPU. `chosen` has the details of the job under the
-    cursor.
+    Attributes:
+        trouble: the reason why the daemon does not answer; None if it does.
+        jobs, jobs_age_seconds: the jobs. If the daemon does not answer, they are so many seconds
+            old.
+        holders: index of a GPU -> the processes on it.
+        shares: index of a GPU -> the owners of its memory.
+        chosen: the details of the job under the cursor.
     """
 
     snapshot: Snapshot

@@ -1,4 +1,4 @@
-"""The arguments of a training program, from a launch line or a YAML file."""
+"""The settings of a training run, read from a launch line or a YAML file."""
 
 from __future__ import annotations
 

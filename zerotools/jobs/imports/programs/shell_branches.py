@@ -57,6 +57,6 @@ class Branches:
             self._open.append((number, arm + 1))
 
     def choose(self, *, is_first: bool | None) -> None:
-        """Note whether the first arm of the innermost `if` runs; None: it is not known."""
+        """Record whether the first branch of the innermost `if` runs; None: it is not known."""
         if self._open and is_first is not None:
             self._open[-1] = (_TAKEN if is_first else _SKIPPED, 0)

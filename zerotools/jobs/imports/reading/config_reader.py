@@ -177,9 +177,10 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
 class Claim:
     """The value that one source gives to one key of the job.
 
-    `place` is the source, such as `ds.json:12 gradient_clipping`, and `shown` the value as it is
-    written in the source. A `weak` claim is the default of a launcher; any other claim overrides
-    it.
+    Attributes:
+        place: the source, such as `ds.json:12 gradient_clipping`.
+        shown: the value as it is written in the source.
+        weak: the value is the default of a launcher. Any other claim overrides it.
     """
 
     key: str

@@ -96,10 +96,14 @@ class ResolvedAuto:
 class Findings:
     """The results of the readers of configs; each reader adds to these lists.
 
-    `rows` and `autos` are the report on keys. `wrong` lists errors, `unsupported` settings that
-    jobs do not support, and `accepted` the corrections of `--lenient`. `mended` maps a file name to
-    the corrected text of the file. `differs` lists differences between the job's training and the
-    program's. `steps` lists the things that the user has to do before the job can run.
+    Attributes:
+        rows, autos: the report on keys.
+        wrong: errors.
+        unsupported: settings that jobs do not support.
+        accepted: the corrections of `--lenient`.
+        mended: file name -> the corrected text of the file.
+        differs: differences between the job's training and the program's.
+        steps: the things that the user has to do before the job can run.
     """
 
     rows: list[ReportRow] = field(default_factory=list)

@@ -25,12 +25,15 @@ Marked = npt.NDArray[np.uint32]
 class Encoded:
     """The ids of an example, after it was cut to the limits.
 
-    `place` says where the example is in the data. The first `split` ids are its source: the prompt,
-    or all turns before the last answer. The rest is its target. Ids with the bit `LEARNED` are
-    learned. `source_lost` and `target_lost` are numbers of tokens that were cut off.
-    `is_source_lost` and `is_target_lost` mean that the cut left no text. `is_changed` means that
-    the chat template left out a part of an answer. `left_out` are the names of fields of turns that
-    the template does not show.
+    Attributes:
+        place: the position of the example in the data, for messages.
+        split: the first `split` ids are its source: the prompt, or all turns before the last
+            answer. The rest is its target.
+        marked: the ids. Those with the bit `LEARNED` are learned.
+        source_lost, target_lost: the numbers of tokens that were cut off.
+        is_source_lost, is_target_lost: the cut left no text.
+        is_changed: the chat template left out a part of an answer.
+        left_out: the names of fields of turns that the template does not show.
     """
 
     place: str
