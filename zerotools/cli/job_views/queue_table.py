@@ -1,9 +1,9 @@
 """The table of `zerotools queue`, and the lines on the machine above it.
 
 If the table is too wide for a terminal, columns are removed in the order of `GIVING_WAY` until it
-fits. A job that waits has its reason in place of its figures. Another reason that does not fit into the
-row of its job is one line below it, cut at the width of the terminal; `zerotools explain` has all
-of it.
+fits. A job that waits has its reason in place of its figures. Another reason that does not fit into
+the row of its job is one line below it, cut at the width of the terminal; `zerotools explain` has
+all of it.
 """
 
 from __future__ import annotations
