@@ -109,9 +109,9 @@ A daemon of root refuses a state directory that other users could change. The di
 parents must belong to root, and only root may have write access (parents may have the sticky bit,
 like `/tmp`).
 
-SIGTERM and SIGINT stop the daemon and leave its jobs running; the next daemon on the same state
-directory reattaches to them. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
-on one state directory exits with 5 and names the first.
+SIGTERM and SIGINT stop the daemon, but not its jobs; the next daemon with the same state
+directory continues to watch them. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
+with the same state directory exits with 5 and names the first.
 
 ## What is in the state directory
 
@@ -125,7 +125,7 @@ jobs/ID/attempt-N/         one start of a job:
   attempt.json, spec.json  the request
   run.json                 the processes that run it
   rank-K.log               output of rank K
-  progress.jsonl           what the ranks reported, one JSON object per line
+  progress.jsonl           reports of the ranks, one JSON object per line
   exit.json                how it ended; ended.json while an export still runs
 jobs/ID/held.log           why the job was held, if it was, with the traceback
 data-cache/                tokenised data, for restarts and for other jobs

@@ -120,16 +120,16 @@ subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. An u
 | `reader.roles(name)` | the roles of this name |
 | `reader.checkpoint` | the metadata behind the reader: aliases, state, problems, and the file and offset of every byte |
 | `entry.shape`, `entry.dtype`, `entry.nbytes` | as stored |
-| `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are types of ml_dtypes; with a `dtype` a payload is multiplied by its scales, or refused where they are not known |
+| `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are dtypes of ml_dtypes; with a `dtype` a quantised weight is multiplied by its scales, or refused if they are not known |
 | `entry.torch(dtype=None)` | a torch tensor on the CPU |
-| `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their type; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
+| `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their dtype; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
 
-Write a type as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy type. An unknown name is a
+Write a dtype as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy dtype. An unknown name is a
 `KeyError`.
 
 Casts give the same bits as torch's (except for NaN): they round to nearest even, float64 becomes
 float16 through float32, and in float8_e4m3fn larger values become 448. A finite value that is too
-large for the requested type is a `BadRequest`. Sparse, nested, quantized and meta tensors, numpy
+large for the requested dtype is a `BadRequest`. Sparse, nested, quantized and meta tensors, numpy
 arrays, pickled modules, and views with the negative or conjugate bit set raise `Unsupported`.
 """
 
