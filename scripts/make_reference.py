@@ -110,8 +110,8 @@ parents must belong to root, and only root may have write access (parents may ha
 like `/tmp`).
 
 SIGTERM and SIGINT stop the daemon, but not its jobs; the next daemon with the same state
-directory continues to watch them. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
-with the same state directory exits with 5 and names the first.
+directory continues to watch them. [Exit codes](exit-codes.md) are those of `zerotools`; a second
+daemon with the same state directory exits with 5 and names the first.
 
 ## What is in the state directory
 
