@@ -248,8 +248,9 @@ def is_replaced(name: str, saved: Collection[str]) -> bool:
 def trained_biases(
     keys: Iterable[Key], which: str, modules: Iterable[str]
 ) -> Iterator[AdapterTensor]:
-    """Yield the biases that were trained with an adapter, as `bias` of its config selects them
-    (`none`, `all`, or `lora_only`: those of `modules`)."""
+    """Yield the biases that were trained with an adapter, according to `bias` in its config:
+    `none`, `all`, or `lora_only` (the biases of `modules`).
+    """
     adapted = set(modules)
     for key in keys:
         name = full_name(key.name)

@@ -83,7 +83,7 @@ def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The search for a checkpoint of any format in `table`, by file names alone."""
+    """The search for a checkpoint of any format in `table`. It looks at file names only."""
 
     table: FormatTable
     options: ReadOptions

@@ -43,10 +43,12 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(_Options):
-    """The arguments of `read` besides the path, by their names on the command line.
+    """The arguments of `read` besides the path, with their names on the command line.
 
-    `tag` selects a tag of a DeepSpeed save directory. `layout` is a file of rules for how
-    tensor-parallel ranks share the weights. `section` selects one of several models in a DCP.
+    Attributes:
+        tag: selects a tag of a DeepSpeed save directory.
+        layout: a file of rules that say how the weights are split over tensor-parallel ranks.
+        section: selects one of several models in a DCP.
     """
 
     tag: str | None = None
@@ -78,8 +80,8 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """Return the number of ranks to write files for: the requested number, else that of
-        `source`, else 1.
+        """Return the number of ranks to write files for: the requested number, or else the number
+        of ranks of `source`, or else 1.
         """
         asked = self.world_size if self.world_size is not None else source.origin.world_size
         return 1 if asked is None else asked
@@ -309,7 +311,7 @@ class Format(ABC):
 
         Raises:
             BadFile: a file is damaged.
-            Unsupported: this format, or this kind of it, cannot be thinned.
+            Unsupported: this format, or this variant of it, cannot be thinned.
         """
         raise Unsupported(
             f"{source.origin.path} is {self.title}, which zerotools does not thin; make a smaller "
@@ -357,11 +359,10 @@ class Format(ABC):
                 yield key.name, master, weight
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        """Return the files, relative to `source.root`, that are proved to be of one and the same
-        save.
+        """Return the files, relative to `source.root`, that certainly belong to one save.
 
         Such a file records its step and rank, or its values were compared with a file that does.
-        Any other file may be of another save or rank without a sign of it.
+        Any other file may come from another save or rank, and nothing in it would show this.
 
         Raises:
             BadFile: a file is damaged.

@@ -224,9 +224,10 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
 
 
 def _age(match: re.Match[str], name: str) -> tuple[bool, int, bool, list[tuple[int, str]]]:
-    """Return the sort key of a checkpoint name.
+    """Return the sort key of a checkpoint name; the newest checkpoint has the largest key.
 
-    A name marked as the last is the newest if it has no step, else the newest of its step.
+    A name such as `last` without a step is the newest of all. A name with a step and such a mark is
+    the newest of its step.
     """
     groups = match.groupdict()
     step = -1 if groups.get("step") is None else int(groups["step"])

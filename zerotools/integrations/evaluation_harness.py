@@ -35,7 +35,7 @@ _MOST_BYTES = 3000
 def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
     """Return the scores keyed by name, such as `hellaswag/acc_norm`.
 
-    A group with scores replaces the scores of its tasks, except tasks in `named`. A score over
+    The scores of a group replace the scores of its tasks, except of tasks in `named`. A score over
     filtered answers has the name of the filter: `gsm8k/exact_match,strict-match`. Standard errors
     are left out.
     """

@@ -128,8 +128,8 @@ def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the checkpoint has a tensor that shows this layout: a name without an index
-    that belongs to the layout and not to the Hub's.
+    """Return whether the checkpoint has a tensor that only this layout has: its name has no layer
+    number, and is no name of the Hub's layout.
     """
     if name == HUB:
         return False

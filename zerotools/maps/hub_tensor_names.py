@@ -172,8 +172,10 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """Return the names of tensors that a model may lack, each with the name of the tensor used
-    instead: the first tensor of the same shape, which is the embedding.
+    """Return the tensors that a checkpoint may leave out, each with the name of the tensor that is
+    used instead.
+
+    Both have the same shape; the tensor used instead is the embedding.
     """
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)

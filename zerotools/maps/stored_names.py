@@ -188,8 +188,8 @@ def _count(layout: ModelLayout) -> int:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """Yield (name, index) for each name that a tensor may have in a checkpoint. The index is the
-    tensor's position if the name is that of a stacked tensor, else None.
+    """Yield (name, index) for each name that a tensor may have in a checkpoint. If the name is that
+    of a stacked tensor, the index is the position in the stack; else it is None.
     """
     if name not in layout.places:
         yield name, None

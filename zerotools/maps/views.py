@@ -93,8 +93,8 @@ def _narrowed_pieces(
 
 
 def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
-    """Return the part of a piece that has `count` indices along `dim`, from index `inside` of the
-    piece on. The part is at index `place` of the view.
+    """Return the part of a piece that has `count` indices along `dim`, beginning at index `inside`
+    of the piece. The part begins at index `place` of the view.
     """
     start, along = list(piece.start), piece.dims[dim]
     if along >= 0:

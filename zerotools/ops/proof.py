@@ -96,7 +96,9 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """Check the digests of a checkpoint from a job; DeepSpeed's files lie in a directory of it."""
+    """Check the digests of a checkpoint from a job. DeepSpeed's files are in a directory of the
+    checkpoint.
+    """
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
             continue

@@ -28,8 +28,10 @@ class BaseFile:
 class BaseRecord:
     """The base model that adapters belong to.
 
-    `files` are its weight files in the directory `path`, keyed by name. `precision` is their
-    dtype in the run, such as "nf4". With `double_quant`, the scales have 8 bits.
+    Attributes:
+        files: the weight files in the directory `path`, keyed by name.
+        precision: the dtype of the base model in the run, such as "nf4".
+        double_quant: the scales have 8 bits.
     """
 
     path: str

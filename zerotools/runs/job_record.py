@@ -99,8 +99,8 @@ class DataRecord:
     contents: tuple[str, ...] = ()
 
     def changes(self, now: DataRecord) -> str:
-        """Return a text that lists the differences between the recorded data files and those of
-        `now`. It is empty if there are no differences, or if files are not recorded.
+        """Return a text that lists how the recorded data files differ from the files of `now`. It
+        is empty if there are no differences, or if files are not recorded.
         """
         was, new = ([line.partition(" ")[::2] for line in each.contents] for each in (self, now))
         if not was or not new or [each for each, _ in was] == [each for each, _ in new]:

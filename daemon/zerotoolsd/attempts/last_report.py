@@ -153,7 +153,7 @@ def last_line(path: Path) -> str | None:
 
 
 def report_so_far(run_dir: Path) -> LastReport:
-    """Return the reports of a running attempt: those of its ranks, and the measurements of its
+    """Return the report of a running attempt: the reports of its ranks, and the measurements of its
     supervisor.
     """
     messages = list(_newest_first(run_dir / PROGRESS))

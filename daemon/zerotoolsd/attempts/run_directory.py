@@ -69,10 +69,10 @@ RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """The settings of the daemon that are the same for the supervisors and ranks of all
-    attempts.
+    """The settings of the daemon that are the same for the supervisors and ranks of all attempts.
 
-    `umask` and `socket` are those of the daemon itself. `backend` starts the supervisors.
+    The ranks have the `umask` of the daemon and connect to its `socket`. `backend` starts the
+    supervisors.
     """
 
     config: Config

@@ -229,7 +229,7 @@ class GpuPromises:
     def of(self, lease: Lease, held: int) -> int:
         """Return the memory in bytes that is promised to the job with the lease `lease`.
 
-        A job with a whole GPU may always hold the memory that it uses now (`held`).
+        A job with a whole GPU may always keep the memory that it uses now, which is `held`.
         """
         if lease.bytes is not None:
             return lease.bytes + self.context

@@ -45,9 +45,8 @@ class MemoryPreemption:
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
-        """Return those of the running attempts `live` that may be asked to save and end.
-
-        `held` maps the number of a job to the memory that it holds, in bytes.
+        """Return the attempts among `live`, the running attempts, that may be asked to save and
+        end. `held` maps the number of a job to the memory that the job uses, in bytes.
         """
         found = []
         for attempt in live:

@@ -79,10 +79,8 @@ class NotRemovable(Exception):
 
 
 def selected_jobs(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
-    """Return those of the ended jobs `jobs` that the request selects, the oldest first. `now`
-    is in seconds since the epoch.
-
-    The `keep` jobs that ended last are not selected.
+    """Return the jobs among the ended `jobs` that the request selects, the oldest first. `now` is
+    in seconds since the epoch. The `keep` jobs that ended last are not selected.
     """
     over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))

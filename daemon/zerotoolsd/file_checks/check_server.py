@@ -85,10 +85,8 @@ def request_check_process(nursery: socket.socket, user: JobUser | None = None) -
 
 
 def _run(body: Callable[[], None], parent: int) -> None:
-    """Call `body` in a forked process, and exit.
-
-    The process ends with its parent: a removal that continued would conflict with that of the next
-    daemon.
+    """Call `body` in a forked process, and exit. The process ends with its parent. Otherwise a
+    removal could continue while the next daemon also removes files.
     """
     status = 1
     try:

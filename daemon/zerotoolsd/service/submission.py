@@ -262,9 +262,8 @@ class JobSubmission:
         *,
         write: bool,
     ) -> tuple[Iterator[JobRow], bool]:
-        """Write the job files of an array in several transactions, then its jobs in a short one.
-
-        `make` returns the jobs. The result is that of `Store.submit_array`.
+        """Write the job files of an array in several transactions, then add its jobs in a short
+        one. `make` returns the jobs. Return the result of `Store.submit_array`.
         """
         store, numbers = self._dispatcher.store, list[int]()
         texts = [(each.parts.full_text, each.parts.set_text) for each in looked]

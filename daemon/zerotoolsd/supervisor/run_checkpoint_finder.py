@@ -38,9 +38,11 @@ class NoAnswer(Exception):
 class FinderAnswer:
     """The first line of the finder's output.
 
-    It contains the checkpoint to resume from, and the newer checkpoints that were rejected,
-    with the reasons. `lost` is the reason why the job cannot continue although it once had a
-    complete checkpoint. `not_ready` is the reason why no checkpoint can be read now.
+    Attributes:
+        resume_from: the checkpoint to resume from.
+        passed_over: the newer checkpoints that were rejected, each with the reason.
+        lost: the reason why the job cannot continue although it once had a complete checkpoint.
+        not_ready: the reason why no checkpoint can be read now.
     """
 
     resume_from: str | None

@@ -359,11 +359,10 @@ def make_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> Engine:
-    """Return the engine of the job `spec`.
+    """Return the engine of the job `spec`, with weights of `pretrained`, or initial weights. If
+    `start` is given, its checkpoint will replace the weights.
 
-    Its weights are those of `pretrained`, or initial ones. If `start` is given, its checkpoint will
-    replace them. Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same
-    layout.
+    Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same layout.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does

@@ -64,8 +64,8 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
 
 
 def rank_difference(model: Any) -> str | None:
-    """Return how the values of two tensor ranks differ from those of one rank; None if they are
-    equal.
+    """Compare the results of two tensor ranks with those of one rank. Return a text on the
+    difference; None if they are equal.
 
     `model` is a small model, which is changed. Also returns None if two ranks cannot share a model
     as small as this one.

@@ -103,7 +103,7 @@ class NameLookupTimeout(UnknownAccount):
 
 @dataclass
 class _Asked:
-    """A lookup in another thread that is running, or has just ended."""
+    """A lookup of an account that runs in another thread, and its result when it has ended."""
 
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None

@@ -23,7 +23,7 @@ uids. None: the key is not set, and all users are allowed.
 
 @unique
 class Reach(Enum):
-    """The jobs that an action concerns, which determines the users who may do it."""
+    """The jobs that an action reads or changes. They determine the users who may do the action."""
 
     NOBODY = "nobody"
     """The action concerns no jobs, or has the same result for all users: every user may do it."""
@@ -209,7 +209,9 @@ def _is_uid(text: str) -> bool:
 
 
 class _Named:
-    """A list of users in the configuration: by name, by uid and, with an `@`, by group."""
+    """A list of users in the configuration: names, uids, and names of groups that begin with
+    `@`.
+    """
 
     def __init__(self, entries: Collection[str | int]) -> None:
         words = [each for each in entries if isinstance(each, str)]
@@ -233,7 +235,8 @@ class _Named:
 class Caller:
     """The user who sent a request, as identified by the kernel or a token.
 
-    `name` and the names of `groups` are empty if unknown: then no rule by name applies.
+    `name` and the names of `groups` are empty if they are unknown: then no rule with a name
+    applies.
     """
 
     uid: int

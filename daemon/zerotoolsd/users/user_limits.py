@@ -63,9 +63,12 @@ def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
 class LimitsOfUsers:
     """Finds the limits of each user.
 
-    `everybody` are the limits of all users, `tables` those of single users and groups by name or
-    uid. `find` looks up the account of a uid, `groups` the groups of an account. `own` is the
-    daemon's uid.
+    Attributes:
+        everybody: the limits of all users.
+        tables: the limits of single users and groups, keyed by name or uid.
+        find: looks up the account of a uid.
+        groups: returns the groups of an account.
+        own: the daemon's uid.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def submit_to_slurm(
 
 
 def _check_here(submission: Submission) -> None:
-    """Check the job in a process on this machine. The checks are those of the daemon.
+    """Check the job on this machine, in a separate process, as the daemon would check it.
 
     Raises:
         BadRequest: a check failed.

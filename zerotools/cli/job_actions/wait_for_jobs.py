@@ -92,7 +92,7 @@ its events.
 
 
 def waits_for_user(job: Job) -> bool:
-    """Return whether the job is held, so that only a command of a user lets it continue."""
+    """Return whether the job is held, so that it continues only after a command of a user."""
     return job["state"] in (HELD, ON_HOLD, PAUSED)
 
 

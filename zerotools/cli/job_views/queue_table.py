@@ -144,7 +144,8 @@ def _row(
     meaning: str,
 ) -> list[str]:
     """Return the line of a job with its reason, or two lines if the reason has no space there.
-    `meaning` is that of the reason.
+
+    The reason is painted in the colour of `meaning`.
     """
     shown = [name for name in names if widths[name]]
     kept = len([name for name in shown if name not in _FIGURES]) if waits and reason else len(shown)

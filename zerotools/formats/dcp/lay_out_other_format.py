@@ -113,8 +113,8 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     """Return whether FSDP2 would shard this tensor.
 
-    FSDP2 shards parameters. A tensor without gradients is not a parameter, and neither is a tensor
-    that every rank of a DCP held whole.
+    FSDP2 shards parameters only. A tensor without gradients is not a parameter, nor is a tensor of
+    a DCP that every rank stored as a whole.
     """
     if not tensor.shape or not tensor.dtype.is_float:
         return False

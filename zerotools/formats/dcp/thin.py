@@ -53,8 +53,8 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the remaining flat keys, without those of the optimizer, still identify the same
-    model.
+    """Check that the remaining flat keys still identify the same model when those of the optimizer
+    are removed.
     """
     parts = [with_prefix(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(joined_metadata(parts, source.root), dropped)

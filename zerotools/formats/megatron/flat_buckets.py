@@ -249,8 +249,10 @@ def _pieces(
 
 
 def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
-    """Yield the pieces of one rank's parameter in the chunks of one bucket, at their positions in
-    the whole tensor.
+    """Yield the stored pieces of one parameter of tensor-parallel rank `rank` that are in this
+    bucket.
+
+    The position of a piece is its position in the whole tensor.
     """
     source = cast(ItemChunks, bucket.chunks)
     strides = row_major_strides(param.shape)

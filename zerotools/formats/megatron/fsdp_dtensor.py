@@ -58,8 +58,9 @@ _LONGEST = 16
 
 
 def is_fsdp_dtensor(metadata: Metadata) -> bool:
-    """Return whether the keys are those of Megatron-FSDP: keys of its optimizer or, without an
-    optimizer, the key of a half."""
+    """Return whether Megatron-FSDP saved the checkpoint: it has keys of Megatron-FSDP's optimizer,
+    or keys of the halves of gated weights.
+    """
     if "args" not in metadata.blobs:
         return False
     halves = any(map(_HALF.fullmatch, metadata.tensors))

@@ -57,7 +57,9 @@ def unstack_tensors(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """Return the single tensors that one stored tensor contains, and the number of their pieces."""
+    """Return the single tensors that one stored tensor contains, and the number of stored pieces
+    that they consist of.
+    """
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
     is_flat = shape != tensor.shape
@@ -163,7 +165,7 @@ def _pieces(
 
 
 def join_halves(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Join the halves of gated layers: the rows of the gate, then those of the other half.
+    """Join the halves of gated layers: first the rows of the gate, then the rows of the other half.
 
     Raises:
         BadFile: one half is missing, or has another shape.
@@ -233,8 +235,8 @@ def reorder_gated_lora(
 
 
 def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
-    """Return the blocks of `rows` rows as pieces in a new order: first the blocks with even
-    numbers, then those with odd numbers.
+    """Return the blocks of `rows` rows in a new order, as pieces: first the blocks with even
+    numbers, then the blocks with odd numbers.
     """
     found = []
     half = max((box.stop[0] for box in source.boxes), default=0) // 2

@@ -76,7 +76,7 @@ def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
 
 
 def is_buffer(name: str) -> bool:
-    """Return whether the name is that of a buffer, which no optimizer trains."""
+    """Return whether a tensor with this name is a buffer, which no optimizer trains."""
     return name.endswith(_BUFFERS)
 
 

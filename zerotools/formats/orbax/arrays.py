@@ -284,7 +284,8 @@ class ArrayStore:
         return _array_of(store, self.directory, name)
 
     def chunk_indices(self, names: Container[str]) -> dict[str, set[tuple[int, ...]]]:
-        """Return the indices of the chunks that each array of `names` has, by its name.
+        """Return the indices of the chunks that are stored for each array of `names`, keyed by the
+        array's name.
 
         Raises:
             BadFile: a part of the list is lost.

@@ -60,10 +60,10 @@ def lay_out(
 
 
 def _refuse_names(paths: Mapping[str, Words]) -> None:
-    """Raise an error if a tree of dicts cannot have arrays at these paths, by tensor name.
+    """Check that a tree of dicts can have arrays at these paths. `paths` is keyed by tensor name.
 
     Raises:
-        Unsupported: the message names the tensor.
+        Unsupported: it cannot. The message names the tensor.
     """
     for name, path in paths.items():
         stored = ".".join(path)

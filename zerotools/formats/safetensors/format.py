@@ -52,8 +52,9 @@ class SafetensorsFormat(Format):
         return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """Return the record of the zerotools job that saved the weights, or None. It is that of a
-        job with DeepSpeed, which stores its training state elsewhere.
+        """Return the record of the zerotools job that saved the weights, or None.
+
+        Only a job with DeepSpeed saves weights like this; its training state is stored elsewhere.
         """
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 

@@ -206,7 +206,7 @@ class _Cut:
         pieces: the number of parts that were found.
         first, last: the sizes of the first and the last part along the dimension.
         end: the index after the last part.
-        has_hole: a part between them is missing.
+        has_hole: a part between the first and the last one is missing.
     """
 
     pieces: int
@@ -217,13 +217,13 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last piece is smaller than the first one: then it is the end of the
-        tensor.
+        """True if the last part that was found is smaller than the first one, so that it is the end
+        of the tensor.
         """
         return self.last < self.first
 
     def is_cut_into(self, ranks: int) -> bool:
-        """Return whether torch splits a tensor over `ranks` ranks into exactly these pieces."""
+        """Return whether torch splits a tensor over `ranks` ranks into exactly these parts."""
         return not self.has_hole and self.pieces == ranks and -(-self.end // ranks) == self.first
 
 
@@ -305,8 +305,8 @@ def _files(tensor: Tensor) -> set[str]:
 
 
 def _cut_of(tensor: Tensor) -> _Cut | None:
-    """Return the pieces of a tensor that is split along one dimension. Return None if it is whole,
-    or split along several dimensions.
+    """Return how a tensor is split along one dimension; None if it is not split, or along several
+    dimensions.
     """
     cut_along = list(_dimensions(tensor))
     if len(tensor.chunks) < 2 or len(cut_along) != 1:

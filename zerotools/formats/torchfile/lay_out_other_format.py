@@ -249,8 +249,8 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
-    """Return the known values of the run that are stored next to model and optimizer, keyed by key.
-    Values that are not plain are dropped.
+    """Return the values of the run that are stored next to model and optimizer and have a known
+    meaning. Values that are not plain are dropped.
     """
     scale = training.loss_scale
     beside: dict[str, Any] = {

@@ -150,7 +150,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the opened files without those of ranks that this run does not have."""
+    """Return the opened files, except files of ranks that this run does not have."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)

@@ -204,8 +204,10 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
 
 
 def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
-    """Yield, for each tensor dimension, the mesh dimensions that split it, in order. Only some
-    versions of torch record this.
+    """Yield each split tensor dimension, with the mesh dimensions that split it in the order of the
+    splits.
+
+    The order is recorded by some versions of torch only.
     """
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
@@ -233,10 +235,10 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of shape `shape`, and the blocks of it that one file holds.
+    """A tensor of shape `shape`, and the blocks of it that are in one file.
 
     Attributes:
-        kind: WHOLE for a plain tensor.
+        kind: how the tensor is split; WHOLE for a plain tensor.
         rank, ranks: the rank that saved the file, and the number of ranks; None if the value does
             not record them.
     """

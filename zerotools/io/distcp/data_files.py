@@ -99,7 +99,7 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
-    """Return those of `files` that contain an item which is not a complete archive, with the byte
+    """Return the files of `files` with an item that is not a complete archive, each with the byte
     offset of the first such item.
     """
     places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}

@@ -190,7 +190,9 @@ def _tree(data: bytes) -> Any:
 
 
 class _opened:
-    """Opens the file of an item, and gives the byte range of the item in it."""
+    """A context manager that opens the file of an item, and gives the item's byte range in the
+    file.
+    """
 
     def __init__(self, root: Path, item: Item) -> None:
         self._path = root / item.file
@@ -311,8 +313,8 @@ class StoredPiece(NamedTuple):
 class DerivedChunks(ItemChunks):
     """The chunks of one tensor of dtype `dtype` that is made from parts of stored tensors.
 
-    `pieces` returns these parts, and is called at each access. Reading raises the errors of
-    `ItemChunks`.
+    `pieces` returns these parts, and is called at each access. Reading a chunk raises the same
+    errors as with `ItemChunks`.
     """
 
     def __init__(self, dtype: DType, pieces: Callable[[], Sequence[StoredPiece]]) -> None:

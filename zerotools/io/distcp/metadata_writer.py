@@ -57,8 +57,8 @@ def metadata_bytes(
 ) -> bytes:
     """Return the pickle of `.metadata` for the items `written`.
 
-    The items are in the order in which torch plans them, rank by rank. The chunks of a tensor keep
-    this order.
+    Torch writes the items rank by rank, in the order of its plan. The chunks of a tensor keep this
+    order.
     """
     by_key: dict[str, list[WrittenItem]] = {}
     for one in written:

@@ -36,7 +36,8 @@ _LARGEST_INDEX = 2**28
 
 
 def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[str, Key]:
-    """Return the key (name and role) of every tensor by its name, in the order of the source.
+    """Return the key (name and role) of every tensor, keyed by the tensor's name, in the order of
+    the source.
 
     Raises:
         BadRequest: the source has no tensors, a tensor is not a weight, two tensors have one name,

@@ -197,8 +197,8 @@ def _first_byte(piece: ChunkBox, dtype: DType) -> int:
 
 
 def _is_dense(piece: ChunkBox, tile: Box) -> bool:
-    """Return whether the elements of the piece are contiguous in its file, in the order of the
-    tile.
+    """Return whether the elements of the piece are contiguous in its file, in the same order as in
+    the tile.
     """
     dense = row_major_strides(tile.shape)
     return all(

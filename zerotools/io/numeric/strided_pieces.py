@@ -52,11 +52,11 @@ class NearPieces(NamedTuple):
 def near_pieces(
     pieces: Sequence[ChunkBox], dtype: DType, gap: int, room: int
 ) -> tuple[list[NearPieces], list[ChunkBox]]:
-    """Divide the pieces into groups that are read at once. Return the groups, and the pieces that
-    are in no group.
+    """Divide the pieces into groups, so that each group is read at once. Return the groups, and the
+    pieces that are in no group.
 
-    A group has two pieces or more, with gaps of at most `gap` bytes. It takes at most `room` bytes,
-    and at least half of its bytes are needed.
+    A group has at least two pieces, with gaps of at most `gap` bytes between them. It takes at most
+    `room` bytes, and at least half of its bytes are needed.
     """
     if len(pieces) < 2:
         return [], list(pieces)

@@ -33,8 +33,8 @@ class FarObject:
 class FarDirectory:
     """The objects and the directories in a directory of a store, keyed by name.
 
-    `problem` is a sentence if the directory could not be listed. Then `objects` are those that
-    an index in the directory names.
+    If the directory could not be listed, `problem` is a sentence on the reason, and `objects` are
+    the objects that an index in the directory names.
     """
 
     objects: dict[str, FarObject]

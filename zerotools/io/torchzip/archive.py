@@ -39,8 +39,10 @@ PICKLE = "data.pkl"
 
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records of a zip keyed by name, from its directory. If the directory is lost and
-    lost bytes are tolerated, return the records that can be found by their headers.
+    """Return the records of a zip keyed by name, from its directory.
+
+    If the directory is lost and lost bytes are tolerated, return the records that are found by
+    their headers.
 
     Raises:
         BadFile, Unsupported: for the reasons of `read_directory`.

@@ -40,10 +40,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLayout:
-    """The layout of an archive of `length` bytes. `literals` are (offset, bytes) of everything
-    except the payloads.
+    """The layout of an archive of `length` bytes.
 
-    Offsets are counted from the start of the archive.
+    `literals` has all bytes except the payloads, as pairs (offset, bytes). Offsets are counted from
+    the start of the archive.
     """
 
     length: int

@@ -77,8 +77,8 @@ def read_legacy(window: FileRange) -> LegacyFile:
 
 
 def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
-    """Return every storage that the tree refers to, keyed by key, also from inside objects of
-    unknown classes.
+    """Return every storage that the tree refers to, also from inside objects of unknown classes.
+    The dict is keyed by the storage's key.
     """
     found: dict[str, Storage] = {}
     for value in walk_values(tree):

@@ -146,8 +146,8 @@ def _expect_headers(source: OpenSource, archive: Archive) -> None:
 
 
 def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
-    """Return the plan of a new file that has `tree` instead of the tree of `file`. The storages are
-    those of `file`.
+    """Return the plan of a new file that has `tree` instead of the tree of `file`, and the same
+    storages.
 
     Storages are copied byte by byte, with the CRC-32 of the zip, so that damage stays visible.
     Files from before torch 1.6 have no CRC-32, so it is computed when the new file is written.

@@ -90,8 +90,8 @@ def why_unread(value: Any) -> str | None:
     """Return the kind of a tensor that `as_tensor` does not return, with the action to take. Return
     None for all other values.
 
-    Pieces of distributed tensors are of this kind too. Readers that support such pieces recognise
-    them before they call this.
+    Parts of distributed tensors are of this kind too. A reader that supports them must recognise
+    them before it calls this.
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):

@@ -59,8 +59,8 @@ def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> An
 def loads_from(
     data: bytes, at: int, *, source: object, beside: Beside = nothing_beside
 ) -> tuple[Any, int]:
-    """Return the tree of the pickle that begins at byte `at`, as `loads` does, and the end of this
-    pickle.
+    """Read the pickle that begins at byte `at`, as `loads` does. Return its tree, and the position
+    of the byte after the pickle.
     """
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")

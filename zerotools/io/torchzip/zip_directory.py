@@ -62,7 +62,7 @@ _header = itemgetter(1)
 
 
 def read_directory(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records of the zip that fills `window`, by name without the top directory.
+    """Return the records of the zip that fills `window`, keyed by name without the top directory.
 
     Raises:
         BadFile: the window is not a zip, is truncated, or its numbers contradict one another.
@@ -170,7 +170,7 @@ def read_entry(window: FileRange, record: ZipEntry) -> bytes:
 
 
 def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> None:
-    """Check the CRC-32 of a record, and read its bytes a piece at a time. Raises the errors of
+    """Read the bytes of a record block by block, and check its CRC-32. Raises the errors of
     `read_entry`, with `advice` in the message.
     """
     crc, begin = 0, payload_of(window, record)

@@ -249,9 +249,8 @@ def remote_command(mark: str, socket: str | None) -> str:
 
 
 def is_complete(said: bytes, mark: str) -> bool:
-    """Return whether the command on the other machine has printed everything.
-
-    `said` is its output so far.
+    """Return whether the command on the other machine has printed everything. `said` is its output
+    so far.
     """
     return said.count(_line(mark)) == 2
 

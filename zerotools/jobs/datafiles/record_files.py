@@ -44,14 +44,12 @@ def read_records(
     columns: tuple[str, ...] = (),
     seen: Seen | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each record of the file `path`, as (place, value).
+    """Yield each record of the file `path`, as (place, value). `place` is a text with the file and
+    the line, for messages. A value in a JSON file may be something other than an object.
 
-    `place` is the text for file and line in messages. A value in a JSON file may be something other
-    than an object.
-
-    Reading stops after `budget` bytes, if set. From a Parquet or Arrow file, only those of
-    `columns` that exist are read; if none exists, all columns are read. For a JSON file, `seen` is
-    called with the number of bytes read.
+    Reading stops after `budget` bytes, if set. From a Parquet or Arrow file, only the columns in
+    `columns` are read; if the file has none of them, all columns are read. For a JSON file, `seen`
+    is called with the number of bytes read.
 
     Raises:
         BadFile: the file is not what its extension says; the message has file and line.

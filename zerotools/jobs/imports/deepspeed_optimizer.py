@@ -135,8 +135,8 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """Read the learning rates of the two parts of Muon, which are Muon itself and Adam for
-    other weights. `lr` is the default of both.
+    """Read the two learning rates of a Muon optimizer: that of Muon, and that of Adam for the
+    weights that Muon does not train. The default of both is `lr`.
     """
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")

@@ -1,4 +1,4 @@
-"""Check the rules of the job file: those of each table, and those between tables."""
+"""Check the rules of the job file: the rules of each table, and rules between tables."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
 
 
 def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
-    """Raise an error if the data are examples and the model has no tokenizer that can encode
-    them. `directory` is that of the tokenizer, or None.
+    """Raise an error if the data are examples and the model has no tokenizer that can encode them.
+    `directory` is the tokenizer's directory, or None.
     """
     if directory is None:
         raise BadRequest(

@@ -367,7 +367,7 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """Return the offload of a memory layout by its name in the table of estimates, such as
+    """Return the name that the table of estimates has for the offload of a memory layout, such as
     "optimizer".
     """
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"

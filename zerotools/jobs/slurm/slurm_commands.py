@@ -170,8 +170,8 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """Return the job `number` as Slurm's accounting has it; None if accounting is off or
-        does not know the job.
+        """Return the job `number` as Slurm's accounting database records it; None if there is no
+        database, or no record of the job.
         """
         asked = [
             "-X",

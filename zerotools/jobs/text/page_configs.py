@@ -30,8 +30,8 @@ class PageBlock:
 
     @property
     def in_place(self) -> str:
-        """The text of the block after empty lines, so that its line numbers are those of the
-        page.
+        """The text of the block, after as many empty lines as it has lines before it in the page.
+        So its line numbers are right.
         """
         return "\n" * (self.line - 1) + self.text
 

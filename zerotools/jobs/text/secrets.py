@@ -172,7 +172,7 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` replaces, without those of several words."""
+    """Return the values that `mask_arguments` replaces, except values of several words."""
     return result_of(secret_argument_steps(arguments))
 
 

@@ -263,7 +263,7 @@ def mend_yaml(text: str, keys: YamlKeys) -> Mends:
     """Correct the YAML `text`. Return the corrected text, and the line of each correction.
 
     Raises:
-        Broken: an error that could only be corrected by a guess.
+        Broken: the text has an error with several possible corrections.
     """
     mends = Mends()
     lines, offset = without_numbers(text, mends).split("\n"), 0

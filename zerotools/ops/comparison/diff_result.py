@@ -98,7 +98,7 @@ class TensorDifference:
 
     @property
     def relative_norm(self) -> float | None:
-        """The norm of the difference, divided by that of the tensor in A."""
+        """The norm of the difference, divided by the norm of the tensor in A."""
         return None if self.distance is None else self.distance.relative
 
     @property

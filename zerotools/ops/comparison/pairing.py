@@ -233,7 +233,9 @@ def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
 
 
 def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return rules that remove a word from the names of one checkpoint."""
+    """Return the rename rules that remove an extra component, such as `base_layer`, from the names
+    of one checkpoint, and how many tensors each rule pairs.
+    """
     found = {}
     for pattern in _INSERTED:
         for side, other in ((ours, theirs), (theirs, ours)):

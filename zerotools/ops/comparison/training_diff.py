@@ -104,7 +104,9 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[str, Any] | None:
-    """Return a config, and those of the models in it, without the keys `left_out`."""
+    """Return a config without the keys `left_out`, which are also removed from the model configs in
+    it.
+    """
     if config is None:
         return None
     return {
@@ -175,7 +177,9 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return functions that read the numbers of the optimizer's state, by key."""
+    """Return a function for each number of the optimizer's state that reads it. The dict has the
+    tensors' new names.
+    """
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:

@@ -137,8 +137,8 @@ def prepare_adapter(
 
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
-    """Yield the tensors that PEFT saved in addition to an adapter, under names of the model: fully
-    trained modules, embeddings and biases.
+    """Yield the tensors that PEFT saved in addition to an adapter: fully trained modules,
+    embeddings and biases, under the model's names for them.
 
     The checkpoint `held` does not contain the rest of the model.
     """

@@ -246,7 +246,7 @@ def _check_adapter_options(options: Options) -> None:
 
 
 def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
-    """Return the output formats of `consolidate`, by their names on the command line."""
+    """Return the output formats of `consolidate`, keyed by their names on the command line."""
     return {format_option(form): form for form in table.values() if form.is_exported}
 
 

@@ -112,7 +112,7 @@ class _Request:
 
 
 def written_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
-    """Return the output formats of `convert`, by their names on the command line."""
+    """Return the output formats of `convert`, keyed by their names on the command line."""
     return {format_option(form): form for form in table.values() if form.is_written}
 
 

@@ -27,8 +27,10 @@ _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", 
 class RequestedHyperparameters:
     """The hyperparameters that the user or a DeepSpeed configuration gives.
 
-    `options` are all values for param groups, by name; `flags` are those from the command line.
-    `order` are the trained parameters in the order of the optimizer.
+    Attributes:
+        options: all values for param groups, keyed by name.
+        flags: the values that were given on the command line.
+        order: the trained parameters in the order of the optimizer.
     """
 
     flags: Mapping[str, Any]

@@ -99,10 +99,13 @@ class DeltaTensor:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlainFile:
-    """A file of the second model with bytes that belong to no tensor: pairs (offset, length) in the
-    file. These byte ranges follow each other in the plain bytes of the delta.
+    """A file of the second model with bytes that belong to no tensor.
 
-    If `digest` is set, the file is equal to that of the first model, and has no plain bytes.
+    Attributes:
+        parts: the ranges of these bytes in the file, as pairs (offset, length). The delta stores
+            the bytes of all ranges one after another.
+        digest: set if the file is equal to the same file of the first model. Then the delta has
+            none of its bytes.
     """
 
     name: str

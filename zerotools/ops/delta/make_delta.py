@@ -47,7 +47,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class DeltaReport:
-    """The result of making a delta: its size, that of the model, and the changed elements."""
+    """The result of making a delta: the sizes of the delta and of the model, and the changed
+    elements.
+    """
 
     nbytes: int
     model_bytes: int
@@ -65,7 +67,9 @@ def block_workers(budget: MemoryBudget) -> int:
 def in_order(
     pieces: Iterable[Piece], work: Callable[[Piece], Result], workers: int
 ) -> Iterator[Result]:
-    """Call `work` for the pieces in threads, a few ahead, and yield the results in order."""
+    """Call `work` for each of the pieces in threads, a few pieces ahead, and yield the results in
+    the order of the pieces.
+    """
     going: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="delta") as pool:
         try:

@@ -183,7 +183,9 @@ def rank_memory(
 def with_activations(
     held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:
-    """Return the memory of a rank that has `held`, plus that of `activations`."""
+    """Return the memory of a rank, which is `held` without activations, with the memory of
+    `activations` added.
+    """
     state, going = held.state, held.going
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)

@@ -52,7 +52,7 @@ class Choice:
 def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
     """Choose the cheapest of `ways` to make the training fit, and give the reason.
 
-    `rows` is the table of the unchanged `work`, fastest first.
+    `rows` is the table of possible settings for the unchanged `work`, sorted from the fastest.
     """
     way = ways.best
     if way is None:

@@ -201,13 +201,13 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
 
 
 def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of gathered weights on the device during the passes, in addition to
-    `torch_engine_state`.
+    """Return the bytes of gathered weights on the device during the forward and backward pass, in
+    addition to `torch_engine_state`.
 
-    If gathered weights are kept, these are the weights of all blocks. Otherwise they are those of
-    one block at a time, and those outside of the blocks. With one rank there are none, because it
-    computes with its own weights directly. Weights in 4 bits are gathered one at a time, with their
-    scales in fp32.
+    If gathered weights are kept, these are the weights of all blocks. Otherwise they are the
+    weights of one block at a time, and the weights outside of the blocks. With one rank there are
+    none, because it computes with its own weights directly. Weights in 4 bits are gathered one at a
+    time, with their scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -226,8 +226,9 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
 
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of the fp32 buffer that engine `torch` widens 16-bit gradients into for its
-    optimizer: those of a bucket's rows, or of the largest weight's."""
+    """Return the bytes of the fp32 buffer of engine `torch` in which 16-bit gradients are widened
+    for the optimizer. It has the size of a bucket's rows, or of the largest weight's.
+    """
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0

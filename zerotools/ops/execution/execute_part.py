@@ -185,7 +185,7 @@ class _Writing:
                 transfer.on_bytes(written)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
-        """Return the journal entries of those files in `share` that are complete and still exist,
+        """Return the journal entries of the files in `share` that are complete and still exist,
         keyed by file name.
         """
         found = {}

@@ -179,7 +179,7 @@ class PartPlan:
 
 
 def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
-    """Return the plan of one part of `target`; `alignment` is that of `divide_output`."""
+    """Return the plan of one part of `target`; `alignment` is as in `divide_output`."""
     cuts = divide_output(target, part.of, alignment)
     return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
 

@@ -155,7 +155,7 @@ class Fetching:
 
 
 def _set_time(path: Path, file: FarFile) -> None:
-    """Set the modification time of the fetched file to that of its source, if that is known."""
+    """Give the fetched file the modification time of its source, if that is known."""
     if (match := _TIME.fullmatch(file.time)) is not None:
         time = int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
         os.utime(path, ns=(time, time))

@@ -46,8 +46,11 @@ class Fetch:
 class GatherPlan:
     """The plan of a gather run.
 
-    `fetches` has the files to fetch, keyed by the name of their source; all other files exist in
-    the output already. `digests` are the SHA-256 of files that several sources have, keyed by name.
+    Attributes:
+        survey: the files that the nodes have.
+        fetches: the files to fetch from each source, keyed by the source's name. The output has all
+            other files already.
+        digests: the SHA-256 of each file that several sources have, keyed by file name.
     """
 
     survey: NodeSurvey
@@ -80,8 +83,9 @@ class GatherPlan:
 
     @cached_property
     def doubt(self) -> str | None:
-        """The reason why the files are not a checkpoint by their names, in one sentence, or
-        None."""
+        """A sentence on why the names of the files are not those of a checkpoint; None if
+        they are.
+        """
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
         return why_no_checkpoint(self.survey.files, texts, self.destination)
 

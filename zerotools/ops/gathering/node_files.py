@@ -107,9 +107,8 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class FarFile:
-    """The size in bytes and the time of a file on a node.
-
-    `time` is only compared with that of another listing.
+    """The size in bytes and the modification time of a file on a node. Such a `time` is compared
+    only with the time in another listing.
     """
 
     size: int
@@ -118,8 +117,9 @@ class FarFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The regular files of a source keyed by name, relative to its directory. `left_out` are other
-    entries, and those of an unfinished run of zerotools.
+    """The regular files of a source, keyed by their name relative to its directory.
+
+    `left_out` are entries that are not regular files, and files of an unfinished run of zerotools.
     """
 
     source: NodeSource

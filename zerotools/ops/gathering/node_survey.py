@@ -31,9 +31,12 @@ _DEEPEST_RUN = 2
 
 @dataclass(frozen=True)
 class NodeSurvey:
-    """The files of all sources. `noted` is the journal of an earlier run of the same output,
-    `complete` are the files that it fetched and that are unchanged. `texts` are the contents of
-    small files such as `latest`, keyed by name and source.
+    """The files of all sources.
+
+    Attributes:
+        noted: the journal of an earlier run of the same output.
+        complete: the files that this earlier run fetched and that are unchanged.
+        texts: the contents of small files such as `latest`, keyed by name and source.
     """
 
     destination: Path
@@ -237,8 +240,10 @@ class Held:
 def merge_listings(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """Return the files of all listings keyed by name, and those `kept` from sources of an earlier
-    run. With a tag, only its files and the files next to its directory are returned.
+    """Return the files of all listings keyed by name, and the files in `kept`, from sources of an
+    earlier run.
+
+    With a tag, only the files of the tag, and the files next to its directory, are returned.
 
     Raises:
         BadFile: a file is a directory in another source.

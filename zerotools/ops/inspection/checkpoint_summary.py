@@ -140,7 +140,7 @@ def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
 
 
 def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
-    """Return the key `loss_scaler`: its numbers by their names."""
+    """Return the value of the key `loss_scaler`: the scaler's numbers, keyed by name."""
     if scaler is None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}

@@ -146,8 +146,8 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Return by how much the number of elements of quantised weights exceeds that of their payloads
-    and scales.
+    """Return the number of elements of quantised weights, minus the number of elements of their
+    payloads and scales.
     """
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))

@@ -161,7 +161,7 @@ class _Sending:
         return written
 
     def _pieces(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of a file, which are those that its manifest has."""
+        """Yield the bytes of a file, and check them against the file's SHA-256 in the manifest."""
         path, entry = self._directory / name, self._entries[name]
         digest, at = hashlib.sha256(), 0
         try:

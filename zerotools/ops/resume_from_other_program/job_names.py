@@ -152,7 +152,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
 
 
 def _given(order: str, wanted: WantedModel) -> NameOrder:
-    """Return the order of parameter names that the key in the job file gives."""
+    """Return the order of parameter names that the job's key `resume_order` gives."""
     advice = f'set {RESUME_ORDER} = "FILE"'
     if order == MODEL:
         return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)

@@ -198,8 +198,8 @@ def split_flat_tensors(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the part of a flat tensor for each parameter, keyed by key; a number such as `step` is
-    copied to all.
+    """Return the part of a flat tensor for each parameter, keyed by key. A number such as `step` is
+    returned for each parameter.
     """
     flat = checkpoint.tensors[key]
     if not flat.shape:

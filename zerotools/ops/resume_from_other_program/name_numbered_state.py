@@ -79,12 +79,12 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
 def with_names(
     checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
 ) -> NamedCheckpoint:
-    """Return `checkpoint` with the names in `order` for the parameters of its optimizer, which have
-    only numbers.
+    """Return `checkpoint` with names for the parameters of its optimizer, which have only numbers.
+    The names are taken from `order`.
 
     Raises:
         BadRequest: `order` is not an order of its weights, does not fit the shapes of the state,
-            fits in several ways, or gives a master to a weight that is not the cast of it.
+            fits in several ways, or gives a weight a master of other values.
     """
     path = checkpoint.origin.path
     weights = {

@@ -160,8 +160,9 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the divisions in which the parameters of every group are in the order of the model. If
-    there are several, return only those of the usual rules.
+    """Return the divisions in which the parameters of every group are in the order of the model.
+
+    If there are several, return only the divisions that follow the usual rules.
     """
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:

@@ -110,8 +110,8 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
 
 
 def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
-    """Return the path of the model's config.json: the one that the user gave, otherwise that of the
-    checkpoint.
+    """Return the path of the model's config.json: the path that the user gave, otherwise
+    config.json of the checkpoint.
     """
     return given.get(CONFIG) or source.own_config
 

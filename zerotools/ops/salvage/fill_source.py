@@ -113,7 +113,7 @@ class Other:
         return None
 
     def checked(self, used: Collection[str], budget: MemoryBudget) -> Other:
-        """Read the files `used`, and return this checkpoint with only their sound chunks."""
+        """Read the files `used`, and return this checkpoint with only its undamaged chunks."""
         root = self.checkpoint.root.absolute()
         names = {file for file in self.checkpoint.files if str(root / file) in used}
         examined = examine_files(self.given, names, budget)

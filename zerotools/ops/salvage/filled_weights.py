@@ -95,9 +95,7 @@ def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """Return the elements of `tensor` that fill `holes`, which are those of another tensor of its
-    shape.
-    """
+    """Return the elements of `tensor`, which has the same shape, that fill `holes`."""
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -150,8 +148,8 @@ def joined_parts(parts: Sequence[Part]) -> Tensor:
 
 
 def with_absolute_names(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with absolute file names, so that its tensors can be used with those of
-    another root.
+    """Return the checkpoint with absolute file names, so that its tensors can be used together with
+    tensors of another checkpoint.
     """
     root = checkpoint.root.absolute()
     tensors = {key: _moved(tensor, root) for key, tensor in checkpoint.tensors.items()}
@@ -230,8 +228,9 @@ def in_pieces(
                 pieces.setdefault(key, []).append(piece)
 
     def compared(found: Checkpoint) -> Mapping[Key, Tensor]:
-        """Return the tensors that were read back, with pieces instead of the tensors that are at
-        their planned positions."""
+        """Return the tensors that were read back. Tensors that are at their planned positions are
+        replaced by pieces.
+        """
         read = dict(found.tensors)
         for key, parts in pieces.items():
             there = read.get(Key(key.name, "param"))

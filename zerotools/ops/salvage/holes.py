@@ -84,8 +84,9 @@ def boxes_text(
 
 
 def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the tensor with only its sound chunks, some of them perhaps cut, and the files of the
-    other chunks."""
+    """Return the tensor with only its undamaged chunks, some of them perhaps cut, and the files of
+    the damaged chunks.
+    """
     lost: dict[str, None] = {}
     if isinstance(tensor.chunks, Ranges):
         kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))
@@ -122,8 +123,8 @@ def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> I
 
 
 def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
-    """Yield the chunks, except those of a damaged item of a pickle; add the files of these to
-    `lost`.
+    """Yield the chunks, except chunks in a damaged item of a pickle. Add the files of such chunks
+    to `lost`.
     """
     if not isinstance(tensor.chunks, ItemChunks):
         yield from tensor.chunks

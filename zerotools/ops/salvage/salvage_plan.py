@@ -74,11 +74,15 @@ class SalvageOptions:
 class Salvage:
     """The plan of an export of a damaged checkpoint.
 
-    `weights` are the weights of the output, by their output names. `left_out` has the names of
-    weights that are not complete, each with the reason. `unnamed` are lost files with unknown
-    contents. `other` is the checkpoint that holes are filled from. `rounded` are weights that are
-    written in a wider dtype than their remaining elements, because their masters are lost.
-    `conversion` is None if no weight is complete.
+    Attributes:
+        examined: the damaged checkpoint, and its damage.
+        weights: the weights of the output, keyed by their output names.
+        left_out: the reason for each weight that is not complete, keyed by the weight's name.
+        unnamed: lost files with unknown contents.
+        other: the checkpoint that holes are filled from.
+        rounded: weights that are written in a wider dtype than their remaining elements, because
+            their FP32 master weights are lost.
+        conversion: the conversion that writes the output; None if no weight is complete.
     """
 
     examined: Examined
@@ -194,8 +198,9 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Add weights that are known only by name, and those that cannot be made from the remaining
-    data."""
+    """Add the weights of which only the name is known, and the weights that cannot be made from the
+    remaining data.
+    """
     lost = dict(own.lost)
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)

@@ -51,8 +51,13 @@ class Credentials:
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """A request as it was sent: `path` percent-encoded, `query` as (name, value) that are decoded,
-    `headers` by their names in lower case."""
+    """A request as it was sent.
+
+    Attributes:
+        path: the path, percent-encoded.
+        query: decoded pairs (name, value).
+        headers: the headers, keyed by their names in lower case.
+    """
 
     method: str
     path: str

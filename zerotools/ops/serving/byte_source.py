@@ -311,9 +311,8 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """Return the size of a piece in bytes, and the largest number of pieces.
-
-    Pieces are in addition to the buffers of the threads.
+    """Return the size in bytes of the blocks that are read, and the largest number of blocks in
+    memory. The buffers of the threads need memory in addition.
     """
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
@@ -323,7 +322,7 @@ def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
 
 
 def refuse_unservable(target: Target) -> None:
-    """Raise BadRequest if bytes of the output are known only when all of it was made."""
+    """Raise BadRequest if some bytes of the output are known only after all of it was made."""
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
             "files of this format have checksums over all bytes, so they cannot be served in "
@@ -343,8 +342,10 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
 
 
 def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
-    """Group consecutive copies that are all of boxes or all of ranges. Tiles of ranges are held
-    back to be joined, and else tiles of later boxes in the file would come before them.
+    """Group consecutive copies, so that a group has only copies of boxes, or only copies of ranges.
+
+    Tiles of ranges are held back so that they can be joined. In a mixed group, tiles of boxes that
+    are later in the file would come before them.
     """
     return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 

@@ -34,8 +34,12 @@ class ServedFile:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """`name` is the name of the bucket and the repository. `revision` is of all files, 40
-    hexadecimal digits like those of git. `since` is the start of the server, in seconds since 1970.
+    """A model that is served.
+
+    Attributes:
+        name: the name of the bucket and of the repository.
+        revision: the revision of all files: 40 hexadecimal digits like those of git.
+        since: the start of the server, in seconds since 1970.
     """
 
     name: str
@@ -66,8 +70,10 @@ def served_model(conversion: Conversion, name: str) -> ServedModel:
 class ReadRequest:
     """An authorized request to read files.
 
-    `path` are the decoded parts of the path between slashes, `query` are the decoded pairs of name
-    and value, and `headers` are by their names in lower case.
+    Attributes:
+        path: the parts of the path between slashes, decoded.
+        query: decoded pairs of name and value.
+        headers: the headers, keyed by their names in lower case.
     """
 
     path: Sequence[str]

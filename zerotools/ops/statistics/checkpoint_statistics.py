@@ -24,9 +24,10 @@ from zerotools.ops.statistics.outliers import outliers_of
 class CheckpointStatistics:
     """The statistics of the stored values of each tensor.
 
-    `unread` has the tensors that cannot be read, each with the reason. `stored_as` describes the
-    tensors that a quantised weight is computed from, such as "codes of fp8 blocks 128x128": their
-    values are not those of the weight.
+    Attributes:
+        unread: the tensors that cannot be read, each with the reason.
+        stored_as: for each tensor that a quantised weight is computed from, a description such as
+            "codes of fp8 blocks 128x128". Its values are not the values of the weight.
     """
 
     tensors: Mapping[Key, ValueStatistics]

@@ -110,11 +110,12 @@ class Entries:
 
 
 def entries_of(root: Path) -> Entries:
-    """Return the entries of the directory `root`, or the file.
+    """Return the entries of the directory `root`, or the file `root`.
 
     Raises:
-        BadRequest: it is a symbolic link or a mount point.
-        Unsupported: it has an entry that cannot be made again next to it.
+        BadRequest: `root` is a symbolic link or a mount point.
+        Unsupported: an entry cannot be put into a new directory next to `root`, as it is on another
+            file system, or neither a file nor a directory.
     """
     if root.is_symlink():
         raise BadRequest(

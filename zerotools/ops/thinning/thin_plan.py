@@ -216,7 +216,7 @@ def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple
 def _below(
     subject: Path, source: Checkpoint, thinning: Thinning
 ) -> tuple[frozenset[str], dict[str, FilePlan]]:
-    """Return the removed files, and the plans of the files to write, by their names relative to
+    """Return the removed files, and the plans of the files to write, with names relative to
     `subject`.
     """
     if not subject.is_dir():

@@ -252,8 +252,9 @@ def _marker(conversion: Conversion, staging: FarStaging, found: ReadBack) -> byt
 def file_stream(
     source: ByteSource, file: str, plan: FilePlan, held: int, note: Note
 ) -> Iterator[bytes]:
-    """Yield all bytes of `file`, in pieces of bounded size. `note` is as in `ByteSource.read`, and
-    gets each byte once. The errors are the same.
+    """Yield all bytes of `file`, in blocks of bounded size.
+
+    `note` is as in `ByteSource.read`, and is called once for each byte. The errors are the same.
     """
     patches = _Patches()
     ordered = sorted(plan.checksums, key=lambda each: each.start)
@@ -283,7 +284,8 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """Return the range of the records that are held in memory together, from number `first` on.
+    """Return the byte range of the records that are held in memory together, beginning with number
+    `first`.
 
     Also return the number of the record after them.
     """
@@ -308,7 +310,9 @@ class _Patches:
             insort(self._known, (offset, crc.to_bytes(4, "little")))
 
     def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
-        """Yield consecutive pieces from byte `at` on, with the known checksums put in."""
+        """Yield consecutive blocks of the file from byte `at` on, with the known checksums
+        put in.
+        """
         for piece in pieces:
             first = bisect_left(self._known, (at - 3, b""))
             last = bisect_left(self._known, (at + len(piece), b""))

@@ -357,7 +357,7 @@ class Comparing:
         self.digests: dict[Key, TensorDigest] = {}
 
     def manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
-        """Return the manifest of this checkpoint, with all sound tensors."""
+        """Return the manifest of this checkpoint, with all undamaged tensors."""
         self._digest(self._keys)
         return self._manifest(digests)
 

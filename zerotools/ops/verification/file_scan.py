@@ -232,7 +232,7 @@ class _Reader:
 
     def _buffer(self, scratch: Scratch) -> Array:
         """Return a buffer for one read and some extra bytes. It uses the memory of a tile and its
-        input, or with a small budget that of a tile.
+        input; with a small budget, only the memory of a tile.
         """
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile

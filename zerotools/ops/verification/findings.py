@@ -76,10 +76,13 @@ class Finding:
 class Comparison:
     """The result of comparing a checkpoint with a manifest or another checkpoint.
 
-    It has the name of that reference, and the number of tensors with equal values. `by_files` is
-    True if the files were compared byte by byte, and `vouched` are the equal ones. `notes` are
-    sentences on values that only one of the two has. `is_exact` is True if every bit of all tensors
-    was compared.
+    Attributes:
+        path: the manifest or the other checkpoint.
+        tensors: the number of tensors with equal values.
+        by_files: True if the files were compared byte by byte.
+        vouched: with `by_files`, the names of the equal files.
+        notes: sentences on values that only one of the two has.
+        is_exact: True if every bit of all tensors was compared.
     """
 
     path: Path

@@ -172,8 +172,8 @@ OF_ANY_SAVE = "nothing in it identifies its save or its rank"
 
 
 class AllChecks:
-    """The checks of one checkpoint, or of a portion of it. Each method adds its findings to
-    `findings`.
+    """The checks of one checkpoint, or of the part of it that `portion` selects. Each method adds
+    its findings to `findings`.
     """
 
     def __init__(

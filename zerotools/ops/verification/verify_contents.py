@@ -113,8 +113,8 @@ def _verdict(found: Verification) -> str:
 def _faults(
     found: Verification, names: Sequence[str], below: str
 ) -> tuple[dict[str, list[str]], dict[str, list[Span]], set[str]]:
-    """Return the reasons by file, the damaged spans of files, and the files that are damaged as a
-    whole.
+    """Return the messages on each file, the damaged byte ranges of each file, and the names of the
+    files that are damaged as a whole.
     """
     reasons, spans, broken = defaultdict[str, list[str]](list), dict[str, list[Span]](), set[str]()
     known = set(names)
@@ -131,7 +131,7 @@ def _faults(
 
 
 def _places(tensor: Tensor, below: str) -> dict[str, list[Span]]:
-    """Return the spans of the bytes of a tensor in each file."""
+    """Return the byte ranges of a tensor in each file."""
     found = defaultdict[str, list[Span]](list)
     prefix = "" if below == "." else f"{below}/"
     for chunk in tensor.chunks:

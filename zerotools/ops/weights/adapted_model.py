@@ -92,8 +92,8 @@ def adapted_weights(
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
     """Return the weights of a run that trained the adapter `name`, under the names of the model.
 
-    Modules that the adapter holds completely replace those of the model, and other adapters are
-    omitted.
+    A module that is complete in the adapter replaces the same module of the model. Other adapters
+    are omitted.
     """
     whole: dict[Key, Tensor] = {}
     tensors: dict[Key, Tensor] = {}
@@ -128,8 +128,9 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
 
 
 def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
-    """Return the tensors by layer, or by wrapped parameter of a module: PEFT wraps several of these
-    around each other."""
+    """Return the tensors, grouped by layer or by wrapped parameter of a module: PEFT may wrap
+    several parameters of a module around each other.
+    """
     found: dict[str, list[AdapterTensor]] = {}
     for each in tensors:
         if each.part not in (SAVED_WHOLE, "bias"):

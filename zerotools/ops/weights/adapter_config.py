@@ -363,10 +363,8 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """Return the value for a layer in a table of patterns: that of the first pattern that matches
-    the end of its name.
-
-    If no pattern matches, return `otherwise`.
+    """Return the value for a layer from a table of patterns. The first pattern that matches the end
+    of the layer's name is used. If no pattern matches, return `otherwise`.
     """
     given = config.get(patterns) or {}
     if not isinstance(given, dict):

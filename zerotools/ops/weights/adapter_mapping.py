@@ -205,7 +205,7 @@ def _layout_of(
     rows: Mapping[str, int],
     path: object,
 ) -> ModelLayout:
-    """Return the layout that has these weights, in these shapes."""
+    """Return the layout of the model that has every weight in `held`, in the shape given there."""
     tried: list[ModelLayout] = []
     for name in (HUB, *family.layouts) if source is None else (source,):
         with suppress(BadRequest):

@@ -122,9 +122,10 @@ def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _is_same_kind(own: Tensor, base: Tensor) -> bool:
-    """Return whether a tensor of the run may replace that of the base model. Weights of 16 bits or
-    more may differ in dtype and in their number of rows, because a vocabulary may have grown; other
-    tensors must have the same dtype and shape.
+    """Return whether a tensor of the run may replace the tensor of this name in the base model.
+
+    Weights of 16 bits or more may differ in dtype and in their number of rows, because a vocabulary
+    may have grown. Other tensors must have the same dtype and shape.
     """
     if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
         return own.dtype == base.dtype and own.shape == base.shape
@@ -185,8 +186,8 @@ BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
 def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of `adapters` and those of the model `base`, in the layout of the Hub,
-    except that weights with an adapter have the job's names. No bytes are read.
+    """Return the tensors of `adapters` and of the model `base`, in the layout of the Hub, except
+    that weights with an adapter have the job's names. No bytes are read.
 
     Raises:
         BadRequest: the base model does not exist any more, or has files of other sizes.

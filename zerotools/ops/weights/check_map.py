@@ -107,8 +107,8 @@ def check_layouts(
 ) -> list[LayoutCheck]:
     """Check every layout of the weight map for one model.
 
-    A layout must be total and invertible. With a `checkpoint`, also find how much of the layout it
-    has.
+    Each weight of the model must be in the layout, and the conversion to the layout must be
+    invertible. With a `checkpoint`, also find how many tensors of the layout the checkpoint has.
     """
     return [_check(family, name, config, given, checkpoint) for name in (HUB, *family.layouts)]
 

@@ -250,10 +250,10 @@ def on_base(
     base: Checkpoint,
 ) -> AdaptedModel:
     """Add the adapter `tensors` of the checkpoint `held`, and its other weights `own`, to the model
-    `base`. The weights get the names in `base`.
+    `base`. The weights get the names that they have in `base`.
 
     Raises:
-        LacksBase: it is not the base model of the adapter.
+        LacksBase: `base` is not the base model of the adapter.
     """
     try:
         return _with_names_of(held, own, tensors, config, base)

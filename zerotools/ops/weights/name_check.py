@@ -123,7 +123,7 @@ class Knowledge(Protocol):
         """The names that the model ties, with the name of the tensor that each takes."""
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
-        """Return the differences between tensors `held` and the model."""
+        """Return the differences between the tensors `held` and the model."""
 
 
 def fit_to_config(
@@ -217,8 +217,8 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults without those of tensors that the user left out, under the names of the
-    checkpoint.
+    """Return the faults, under the names of the checkpoint, without faults of tensors that the user
+    left out.
     """
     own = {way.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
@@ -339,8 +339,8 @@ def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
 
 
 def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
-    """Return the shapes of all weights keyed by name, of quantised ones as they are without their
-    scales.
+    """Return the shapes of all weights keyed by name. The shape of a quantised weight is its shape
+    without scales.
     """
     shapes = shapes_of(weights)
     found = find_quantised(weights)
@@ -474,10 +474,8 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
 
 
 def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
-    """Return a phrase with the `--exclude` options that match all `unexpected` names, and no others
-    of `held`.
-
-    `by` is put before the options.
+    """Return a phrase with the `--exclude` options that match all names in `unexpected`, and no
+    other names of `held`. `by` is put before the options.
     """
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)

@@ -60,7 +60,9 @@ def with_run_arguments(
 
 
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the argument by name that says to which multiple the run has padded its vocabulary."""
+    """Return the map argument for the padding of the run's vocabulary: its size is a multiple of
+    the argument's value.
+    """
     multiple = arguments.get("make_vocab_size_divisible_by")
     ranks = arguments.get("tensor_model_parallel_size", 1)
     is_said = type(multiple) is int and type(ranks) is int and multiple > 0 and ranks > 0

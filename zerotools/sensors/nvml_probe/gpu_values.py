@@ -52,7 +52,9 @@ def _said(error: Exception) -> str:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Return whether this driver lacks the function, or this version of it."""
+    """Return whether this driver lacks the NVML function, or supports another version of it
+    only.
+    """
     mismatch = getattr(pynvml, "NVMLLibraryMismatchError", ())
     return isinstance(error, (pynvml.NVMLError_FunctionNotFound, mismatch, AttributeError))
 
@@ -100,8 +102,8 @@ def _divided(index: int, instances: list[str]) -> dict[str, Any]:
 
 
 def _measured(handle: Any) -> dict[str, Any]:
-    """Return the memory and the processes of a GPU. `unmeasured` names those of the two that its
-    driver never reports.
+    """Return the memory and the processes of a GPU. `unmeasured` names the values of these two that
+    the driver never reports.
     """
     found: dict[str, Any] = {"unmeasured": None}
     unknown = []

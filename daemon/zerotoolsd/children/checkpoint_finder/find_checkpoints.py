@@ -267,10 +267,8 @@ def check_candidate(found: Candidate) -> Completeness:
 
 
 def damage_of(path: Path) -> str | None:
-    """Return a sentence on the damage of a checkpoint that the program reported; None if it is
-    sound.
-
-    Raises OSError, as `check_candidate`.
+    """Return a sentence on the damage of a checkpoint that the program reported; None if it has no
+    damage. Raises OSError, as `check_candidate`.
     """
     return _guarded(
         lambda: Completeness(True, problem=next(damage_sentences(path), None)), path

@@ -77,7 +77,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
 
 
 def condition_of(notice: str, attempt: AttemptRow) -> str:
-    """Return the name under which the outbox records that this notice of an attempt was sent."""
+    """Return the key under which the outbox records that this notice of an attempt was sent."""
     return f"{notice}-{attempt.number}"
 
 

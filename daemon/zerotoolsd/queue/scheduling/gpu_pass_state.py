@@ -188,7 +188,7 @@ class GpuAllocation:
         return self._close([*free, *soonest], start, request) or bool(free)
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
-        """Close these shared GPUs to jobs other than that of `request`, which can start at
+        """Close these shared GPUs to all jobs except the job of `request`, which can start at
         `start`. Return whether any of them was open before.
         """
         found = [

@@ -87,7 +87,7 @@ class UploadTable:
         self._sql, self._transaction, self._append = run, transaction, append
 
     def may_need(self, jobs: Sequence[int], since: float) -> list[int]:
-        """Return those of `jobs` that ended after `since` (seconds since the epoch) and may
+        """Return the jobs among `jobs` that ended after `since` (seconds since the epoch) and may
         still need an upload of their checkpoint.
         """
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))

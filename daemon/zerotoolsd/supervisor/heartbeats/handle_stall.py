@@ -263,7 +263,9 @@ def _taken(pid: int) -> str:
 
 
 def python_programs(pids: Sequence[int]) -> list[int]:
-    """Return those of `pids` that run a Python program, so that py-spy can read their stacks."""
+    """Return the processes among `pids` that run a Python program, so that py-spy can read their
+    stacks.
+    """
     found = []
     for pid in pids:
         try:

@@ -257,8 +257,8 @@ def is_launcher(process: Process, children: Sequence[Process]) -> bool:
 
 
 def ranks_among(children: Sequence[Process]) -> list[Process]:
-    """Return those of the launcher's `children` that are ranks. If none of them is a rank,
-    return all that are programs.
+    """Return the processes among the launcher's `children` that are ranks. If none of them is a
+    rank, return all that are programs.
     """
     ranks = [c for c in children if any(v.startswith(b"RANK=") for v in _variables(c.pid))]
     return ranks or not_filters(children) or list(children)
@@ -328,11 +328,9 @@ _READS, _WRITES = 0o400, 0o200
 
 
 def pipes_written(pid: int, *numbers: str) -> frozenset[str]:
-    """Return the pipes to which the process `pid` writes, by their names in /proc
-    (`pipe:[4711]`).
+    """Return the pipes to which the process `pid` writes, as /proc names them (`pipe:[4711]`).
 
-    `numbers` are the file descriptors to look at; without them, standard output and standard
-    error.
+    `numbers` are the file descriptors to look at; without them, standard output and standard error.
     """
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 

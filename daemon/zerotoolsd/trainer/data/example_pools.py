@@ -1,5 +1,6 @@
-"""Pools of numbered training examples, read one at a time: windows of text, held-out parts,
-mixtures."""
+"""Pools of numbered training examples that are read one at a time: windows of text, held-out parts
+of a pool, and mixtures of pools.
+"""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class CacheEntry:
 class TokenCache:
     """A cache of tokenised data in `directory`.
 
-    If it is larger than `most_bytes`, the least recently used entries are removed. A builder that
-    writes nothing for `stalled_seconds` counts as stalled.
+    If it is larger than `most_bytes`, the least recently used entries are removed. A process that
+    builds an entry, but writes nothing for `stalled_seconds`, is treated as failed.
     """
 
     directory: Path

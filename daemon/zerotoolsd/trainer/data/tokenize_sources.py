@@ -287,9 +287,9 @@ class SourceReader:
         settings: dict[str, Any],
         build: Build,
     ) -> CacheEntry:
-        """Return the files of `build` from the cache, or make them.
+        """Return the token files that `build` makes, from the cache if it has them.
 
-        Without a cache, they are in the run directory.
+        Without a cache, they are made in the run directory.
         """
         note = None
         if self.cache is not None:

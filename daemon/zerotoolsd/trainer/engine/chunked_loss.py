@@ -270,9 +270,8 @@ class _Sums:
         self._sums: list[torch.Tensor | None] = [None] * len(weights)
 
     def added(self, gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-        """Add the gradients of one part to the sums.
-
-        The first of `gradients` is that of the hidden states. It is not added, but returned.
+        """Add the gradients of one part to the sums, except the first of `gradients`: the gradient
+        of the hidden states. Return that one.
         """
         first, *others = gradients
         for number, gradient in enumerate(others):

@@ -129,10 +129,8 @@ def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed_loss_scale(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """Return the loss scale of a resumed run.
-
-    The scale and the counters are those in `saved` (None: those of a new run). The settings are
-    those of the job file.
+    """Return the loss scale of a resumed run. The scale and the counters are taken from `saved`, or
+    are those of a new run if it is None. The settings come from the job file.
     """
     fresh = initial_loss_scale(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):

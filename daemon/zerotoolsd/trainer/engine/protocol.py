@@ -36,7 +36,7 @@ class Rewards:
         return [self.chosen, self.rejected, self.right]
 
     def fields(self) -> dict[str, float]:
-        """Return the averages by their names in the metrics, such as `reward_margin`."""
+        """Return the averages, keyed by their names in the metrics, such as `reward_margin`."""
         return {
             "reward_chosen": self.chosen,
             "reward_rejected": self.rejected,

@@ -50,7 +50,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 class _Called:
-    """Calls the model through DeepSpeed's engine. Attributes are those of the model."""
+    """Calls the model through DeepSpeed's engine, and has the attributes of the model."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -229,10 +229,8 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """Return the DeepSpeed engine of the job `spec`.
-
-    Its weights are those of `pretrained`, or initial ones. If `start` is given, its checkpoint will
-    replace them.
+    """Return the DeepSpeed engine of the job `spec`, with weights of `pretrained`, or initial
+    weights. If `start` is given, its checkpoint will replace the weights.
 
     Raises:
         ZerotoolsError: DeepSpeed is not installed, or it rejects the configuration; or the model

@@ -263,9 +263,8 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return the piece in the part of rank `rank`, as a view.
-
-        At the end of the weight it is shorter.
+        """Return the elements of the piece that rank `rank` has, as a view. At the end of the
+        weight there may be fewer.
         """
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]

@@ -110,8 +110,8 @@ def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
     """Return the tensors of `model` that have another name or shape in a Hugging Face directory.
 
-    The directory is that of `pretrained`. If it is None, it is the one that `save_pretrained` would
-    write. `model` is on the meta device and has no adapters.
+    The directory is the one of `pretrained`, or if that is None, the one that `save_pretrained`
+    would write. `model` is on the meta device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}

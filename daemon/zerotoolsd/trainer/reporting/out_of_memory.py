@@ -67,7 +67,7 @@ def explain_errors(
 def explain_out_of_memory(
     said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None
 ) -> str:
-    """Return one sentence that explains torch's message `said`.
+    """Return one sentence that explains `said`, the message of torch.
 
     `steps_done` steps were completed. `expected` is the predicted memory of the rank's state; None
     if unknown.
@@ -103,9 +103,8 @@ def _others(said: str) -> list[str]:
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
-    """Return the 16-bit dtype for a GPU of this compute capability, such as `bf16`.
-
-    If `capability` is None, it is that of this rank's GPU.
+    """Return the 16-bit dtype for a GPU of this compute capability, such as `bf16`. If `capability`
+    is None, use the compute capability of this rank's GPU.
     """
     if capability is None and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability()

@@ -69,7 +69,7 @@ def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """Return a cell with a name, the words `said`, and a bar in the space that is left."""
+    """Return a cell with a name, the words `said`, and a bar that fills the remaining space."""
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]

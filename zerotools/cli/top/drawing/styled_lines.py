@@ -63,8 +63,8 @@ def filled(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def cut(line: Iterable[Piece], columns: int) -> Line:
-    """Cut a line to at most `columns` columns. A piece that does not fit is shortened, and all
-    later pieces are dropped.
+    """Cut a line to at most `columns` columns. The text that crosses the limit is shortened, and
+    all later texts are dropped.
     """
     left, kept = columns, []
     for text, meaning in line:

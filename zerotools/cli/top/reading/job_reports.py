@@ -20,8 +20,8 @@ STEADY = 300
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The values from which a curve is drawn: `points` by step for a chart, and the averages
-    `means` of equal parts for a sparkline.
+    """The values from which a curve is drawn: `points` (step and value) for a chart, and for a
+    sparkline `means`, the averages over equal parts of the curve.
     """
 
     points: SeriesPoints = field(default_factory=dict)
@@ -190,7 +190,7 @@ class ReportedCheckpoint:
 @dataclass(frozen=True)
 class JobReports:
     """The curves of a job by step, and its newest checkpoints, the newest first. `is_whole` is True
-    if all reports that exist were read.
+    if all existing reports were read.
     """
 
     loss: CurveSummary = field(default_factory=CurveSummary)

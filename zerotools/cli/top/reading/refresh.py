@@ -210,8 +210,8 @@ SAMPLES = 60
 
 
 class RecentSamples:
-    """Values of the last minutes in which the screen was open. They are shown as sparklines if no
-    daemon keeps a history.
+    """Values of the last minutes, collected while the screen was open. They are drawn as sparklines
+    if no daemon keeps a history.
 
     The names are those of the daemon's series (`GET /v1/history`), and two more for the network.
     """

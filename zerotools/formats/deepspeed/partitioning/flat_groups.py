@@ -316,8 +316,8 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """Return the number of ranks that share the flat buffer of the group. Fewer than all ranks
-    share that of experts.
+    """Return the number of ranks that share the flat buffer of the group. A group of experts is
+    shared by fewer ranks than the other groups.
     """
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:

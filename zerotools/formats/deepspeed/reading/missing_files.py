@@ -144,11 +144,10 @@ def _doubt(directory: Path, stage: MpShard, name: str) -> str:
 def _fewer_elements(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem for the layer files of a rank if they have fewer elements than were
-    trained.
+    """Yield a problem for the layer files of a rank if they have fewer elements than were trained.
 
-    A tied layer counts once for every stage that uses it, and may have only one file: that of the
-    first layer.
+    A tied layer counts once for every stage that uses it, but may have only one file: the file of
+    its first layer.
     """
     trained = sum(_elements_trained(mp_shard.model) for mp_shard in stages)
     held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
@@ -165,8 +164,8 @@ def _fewer_elements(
 
 
 def _elements_trained(model: ModelStates) -> int:
-    """Return the number of elements that an optimizer without ZeRO trained: those of its masters,
-    or of one state tensor of each parameter.
+    """Return the number of elements that an optimizer without ZeRO trained. They are counted in its
+    masters, or in one state tensor of each parameter.
     """
     saved = model.optimizer
     if not isinstance(saved, Mapping):

@@ -480,8 +480,10 @@ def _shape(
 
 
 def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of tensors that may be the weight of a parameter without a file. They are
-    those of other experts in the same layer or, for a tied parameter, those in pipeline layers.
+    """Return the shapes of tensors that may be the weight of a parameter without a file.
+
+    They are weights of other experts in the same layer or, for a tied parameter, weights in
+    pipeline layers.
     """
     if tied := TIED.fullmatch(name):
         held = (

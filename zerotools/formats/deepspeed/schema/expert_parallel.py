@@ -89,7 +89,9 @@ class StackedExperts:
         return weight, ExpertBlock(int(number), 1, blocks[0].total)
 
     def routers(self, names: Iterable[str]) -> dict[str, str]:
-        """Return those of `names` that are second names of a router (`mlp.gate.gate.weight`)."""
+        """Return the names among `names` that are second names of a router
+        (`mlp.gate.gate.weight`).
+        """
         known, found = set(names), {}
         for prefix in self.layers:
             layer = prefix.removesuffix("experts")
@@ -259,7 +261,7 @@ class ExpertNaming:
 
 
 def is_expert(name: str) -> bool:
-    """Return whether a parameter, by its name, belongs to an expert."""
+    """Return whether the name of a parameter is that of an expert's parameter."""
     return _EXPERT.fullmatch(name) is not None
 
 
@@ -273,7 +275,7 @@ def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
 
 
 def same_weight(name: str, other: str) -> bool:
-    """Return whether two names are those of the same weight in two experts of one layer."""
+    """Return whether two names mean the same weight in two experts of one layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
     if one is None or two is None:
         return False

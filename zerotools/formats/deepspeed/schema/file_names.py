@@ -70,7 +70,7 @@ def layer_file(layer: int) -> str:
 
 
 def expert_file(layer: int, expert: int, mp_rank: int) -> str:
-    """Return the file name of one expert, by its number over all ranks."""
+    """Return the file name of the expert with this number. Experts are numbered over all ranks."""
     return f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
 
 

@@ -104,7 +104,9 @@ def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
 
 
 def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved values of the scaler, or those of a scaler that multiplies by 1."""
+    """Return the saved values of the loss scaler. If none are saved, return the values of a scaler
+    that multiplies by 1.
+    """
     unscaled = Scaler(_static(1.0), is_dynamic=False).keys()
     return {key: saved.get(key, value) for key, value in unscaled.items()}
 

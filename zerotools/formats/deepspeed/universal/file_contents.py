@@ -251,8 +251,8 @@ def source_experts(source: Checkpoint) -> StackedExperts:
 
 
 def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
-    """Return the tree of a file for a stacked weight of AutoEP, or for a state of it; `experts` is
-    the number of experts in it.
+    """Return the tree of a file for a stacked weight of AutoEP, or for an optimizer state of such a
+    weight. `experts` is the number of experts in the file.
     """
     return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
 

@@ -152,8 +152,8 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """Return the name of the output's tag: that of the DeepSpeed source, or the tag that DeepSpeed
-    would use at this step.
+    """Return the name of the output's tag: the tag of a DeepSpeed source, or else the tag that
+    DeepSpeed would use at this step.
     """
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX

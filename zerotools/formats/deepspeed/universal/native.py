@@ -14,8 +14,10 @@ from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 class UniversalNative:
     """Values that the reader of universal checkpoints stores for the writer.
 
-    `model` is the content of one model file, and `saved` that of `optimizer_state.pt`. `numbers`
-    are the values of optimizer state that are stored as plain numbers.
+    Attributes:
+        model: the content of one model file.
+        saved: the content of `optimizer_state.pt`.
+        numbers: the values of optimizer state that are stored as plain numbers.
     """
 
     model: ModelStates

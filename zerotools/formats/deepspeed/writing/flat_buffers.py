@@ -153,8 +153,8 @@ def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """Return torch's `state`, by the number of the flat buffer. Tensors in it are replaced by
-    those of the output; numbers are kept.
+    """Return `state` of torch's optimizer, keyed by the number of the flat buffer. Its tensors are
+    replaced by tensors of the output; numbers are kept.
     """
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}

@@ -67,11 +67,11 @@ class FileDraft:
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
-        """Return the draft of a file with the tree `tree`. Its storages are those of
-        `new_tensors`, those of the file `source`, and copies of storages.
+        """Return the draft of a file with the tree `tree`. Its storages come from `new_tensors`,
+        from the file `source`, and from `copies`.
 
-        `copies` maps the key of a copy to a storage of the source. `known` are the bytes of
-        storages that are in no file.
+        `copies` maps the key of a copied storage to the storage of the source. `known` are the
+        bytes of storages that are in no file.
         """
         new = {tensor.storage.key: tensor for tensor in new_tensors}
         records = source.records if source is not None else {}
@@ -185,9 +185,10 @@ class FileLayout:
 class OutputFiles:
     """The planned files of the output, keyed by name, and the tensors in them.
 
-    `tensors` are copied element by element, `carried` lie in bytes that are copied unchanged
-    from the source. `sources` has the source of those tensors that only the output has under their
-    names.
+    Attributes:
+        tensors: the tensors that are copied element by element.
+        carried: the tensors in bytes that are copied unchanged from the source.
+        sources: the source of each tensor that has another name in the source.
     """
 
     plans: Mapping[str, FilePlan]
@@ -205,8 +206,8 @@ such a tensor.
 def carried_tensors(
     held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
-    """Return the tensors in `held`, at their positions in the bytes that `files` copy unchanged
-    from the source. Keys in `elsewhere` are left out.
+    """Return the tensors of `held` that lie in bytes that `files` copy unchanged from the source,
+    at their positions in the output. Keys in `elsewhere` are left out.
     """
     found = {}
     for key, tensor in held.items():

@@ -160,8 +160,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """Return the number of AutoEP's expert-parallel ranks in the output: that of the configuration
-    that the user passed, else that of the source.
+    """Return the number of AutoEP's expert-parallel ranks in the output, from the configuration
+    that the user passed, or else from the source.
     """
     if logical.autoep_size is None:
         return None

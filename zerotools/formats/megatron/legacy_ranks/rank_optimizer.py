@@ -119,8 +119,8 @@ def _local(weight: Local, role: str, stored: StoredTensor, file: TorchFile) -> L
 def flat_state(tree: Any, weights: Sequence[Local], file: TorchFile) -> list[Local]:
     """Return the state in flat buffers.
 
-    `tree` is that of distrib_optim.pt: one dict, or one for the dense weights and one for the
-    experts.
+    `tree` is the content of distrib_optim.pt: one dict, or one for the dense weights and one for
+    the experts.
 
     Raises:
         Unproved: a buffer does not end with its last parameter.

@@ -75,13 +75,14 @@ def lay_out(
     has Megatron's tensor names.
 
     Files have at most `shard_bytes` bytes, and chunks at most `chunk_bytes`, unless one row is
-    larger. `expert_parallel` is the number of ranks that will share the experts. If it is None,
-    experts get a separate optimizer if they have one in the source; for another source, more than
-    one rank is assumed.
+    larger. `expert_parallel` is the number of ranks that the experts will be split over. If it is
+    None, experts get a separate optimizer if they have one in the source; for a source in another
+    format, more than one rank is assumed.
 
     Raises:
-        BadRequest: other names, a missing layer or expert, no experts to share, or unknown options
-            of the optimizer.
+        BadRequest: the tensor names are not Megatron's, a layer or an expert is missing,
+            `expert_parallel` is given for a model without experts, or the optimizer has unknown
+            options.
         Unsupported: stacked tensors that are quantised.
         BadFile: config.json is damaged.
     """
@@ -239,8 +240,8 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json, and the arguments of Megatron's script: those of the run, else those
-    that config.json gives.
+    """Return config.json, and the arguments of Megatron's script: the arguments of the run, or else
+    arguments made from config.json.
     """
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None

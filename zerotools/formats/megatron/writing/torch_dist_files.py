@@ -43,9 +43,8 @@ class StoredTensorPlace:
 
 @dataclass
 class StoredFiles:
-    """The data files that are planned so far, in the directory `prefix` of the output.
-
-    `tensors` are the tensors of the output that are in them, keyed by key.
+    """The data files that are planned so far, in the directory `prefix` of the output. `tensors`
+    has the output's tensors that are in these files.
     """
 
     prefix: str
@@ -161,9 +160,10 @@ class StoredPlace:
 class StoredPlaces:
     """The positions of all weights in the stored tensors.
 
-    For each weight, keyed by name, `counts` has the numbers of parts that its stored tensor has
-    along the leading axes. `alike` says for each block of layers whether its layers are alike, so
-    that they are stacked.
+    Attributes:
+        counts: for each weight, keyed by name, the numbers of parts that its stored tensor has
+            along the leading axes.
+        alike: for each block of layers, whether its layers are alike, so that they are stacked.
     """
 
     counts: Mapping[str, tuple[int, ...]]

@@ -86,9 +86,12 @@ _OWN_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class StartCommand:
-    """A command that starts a training program by the launcher `kind`.
+    """A command that starts a training program by a launcher.
 
-    `by` are the words of the commands before it that wrap it.
+    Attributes:
+        kind: the launcher, such as torchrun.
+        words: the words of the launcher's command.
+        by: the words before them, of the commands that run the launcher, such as `docker run`.
     """
 
     kind: str

@@ -239,9 +239,8 @@ def _read_resume(reading: ArgumentReading) -> None:
 
 
 def _read_fraction(reading: ArgumentReading) -> None:
-    """Translate the fraction of the data that is held out for evaluation.
-
-    If the value is a number of examples, it is ignored with a remark.
+    """Translate the value that says which fraction of the data is held out for evaluation. A number
+    of examples is ignored with a remark.
     """
     given = reading.typed("eval_fraction", ValueKind.NUMBER)
     if given is None:

@@ -65,8 +65,10 @@ class Word:
 class Command:
     """The words of a simple command, and the variables that are set in front of it.
 
-    If another command starts the shell that runs this command, `by` are the words of that other
-    command. `documents` maps a path to the here-document that `cat` or `tee` writes to it.
+    Attributes:
+        by: if another command starts the shell that runs this command, the words of that other
+            command.
+        documents: maps a path to the here-document that `cat` or `tee` writes to it.
     """
 
     words: list[Word] = field(default_factory=list)

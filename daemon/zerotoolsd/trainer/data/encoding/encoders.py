@@ -116,9 +116,8 @@ class ChatEncoder(Encoder):
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
         """Return the result of `_marked` for a tokenizer that does not report the positions of its
-        tokens.
-
-        The chat is cut at the begin and the end of each answer, and each piece is encoded alone.
+        tokens. The chat is cut at the begin and the end of each answer, and each part is encoded
+        alone.
         """
         marked = as_ids([])
         at = split = 0
