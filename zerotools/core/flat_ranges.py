@@ -136,10 +136,10 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
 def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
-    """Yield each range of the target with those ranges of the source that have its elements.
-    Elements have `itemsize` bytes.
+    """Yield each range of the target with the ranges of the source that have its elements.
 
-    Both lists must cover the same tensor, as `covering_ranges` checks.
+    Elements have `itemsize` bytes. Both lists must cover the same tensor, as `covering_ranges`
+    checks.
     """
     remaining = iter(sources)
     begin = end = offset = 0

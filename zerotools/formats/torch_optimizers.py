@@ -40,7 +40,7 @@ NUMBERED_STATE = (
 
 
 def notes_on_weights(notes: Iterable[str]) -> list[str]:
-    """Return the notes of a checkpoint, without those about the order of its optimizer's
+    """Return the notes of a checkpoint, except notes about the order of its optimizer's
     parameters.
     """
     return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
@@ -193,8 +193,8 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
 
 
 def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
-    """Return the numbers of the optimizer state: those stored as 0-d tensors, which are read when
-    they are accessed, and those in `plain`.
+    """Return the numbers of the optimizer state: the numbers that are stored as 0-d tensors, and
+    the numbers in `plain`. A 0-d tensor is read when its number is accessed.
 
     0-d state of a 0-d parameter is not a number, except its `step`.
 

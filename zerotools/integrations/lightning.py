@@ -244,8 +244,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         worker.phase("train")
 
     def _report_written(self) -> None:
-        """Report those recorded checkpoints that are on the disk. `AsyncCheckpointIO` writes
-        checkpoints in a thread.
+        """Report the recorded checkpoints that are on the disk. Others may not be complete:
+        `AsyncCheckpointIO` writes checkpoints in a thread.
         """
         waiting = []
         for step, path, before in self._unwritten:

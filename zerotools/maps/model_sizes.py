@@ -108,7 +108,9 @@ def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def has_several_ropes(config: Mapping[str, Any]) -> bool:
-    """Return whether layers with a sliding window have other rotary settings than those without."""
+    """Return whether layers with a sliding window have other rotary settings than layers without
+    one.
+    """
     found = config.get("rope_parameters")
     is_nested = isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping)
     return is_nested or config.get("rope_local_base_freq") is not None

@@ -138,8 +138,8 @@ def _apart(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the numbers of rows in the checkpoint of those tensors that may be padded, by their
-    names in the layout.
+    """Return the numbers of rows of the tensors in the checkpoint that may be padded, keyed by the
+    tensors' names in the layout.
     """
     found = {}
     for name in layout.tensors:

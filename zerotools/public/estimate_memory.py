@@ -245,7 +245,7 @@ class ShownOptions(TypedDict, total=False):
 
 
 class EstimateKeywords(TrainingOptions, ShownOptions, MachineOptions, total=False):
-    """The options of `zerotools estimate`, except those that name a config."""
+    """The options of `zerotools estimate`, except the options that name a config."""
 
 
 @takes_options(EstimateKeywords)

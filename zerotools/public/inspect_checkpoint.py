@@ -63,7 +63,7 @@ class ParamGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFacts:
-    """The weights that are quantised in one way: the way (`kind`), the number of these weights
+    """The weights that are quantised in one way: the way (`kind`), the number of the weights
     (`tensors`), and the number of their scale tensors (`scales`).
     """
 

@@ -73,7 +73,7 @@ class TqdmBar:
         )
 
     def advance(self, count: int) -> None:
-        """Add `count` bytes to those that are done."""
+        """Add `count` bytes to the number of finished bytes."""
         self._bar.update(count)
 
     def close(self) -> None:

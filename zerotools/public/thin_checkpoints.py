@@ -286,8 +286,12 @@ class ThinSteps:
 
 @dataclass
 class _Chosen:
-    """The checkpoints that the options select (`paths`), those of a run that stay, each with the
-    reason (`stays`), and those that were refused (`refused`).
+    """The checkpoints that the options select.
+
+    Attributes:
+        paths: the checkpoints to thin.
+        stays: the checkpoints of a run that stay, each with the reason.
+        refused: the checkpoints that were refused.
     """
 
     paths: list[Path] = field(default_factory=list)

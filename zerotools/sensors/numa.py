@@ -62,7 +62,7 @@ class NumaTopology:
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
 
     def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
-        """Return the numbers of those nodes that have memory and that this process may use."""
+        """Return the numbers of the nodes that have memory and that this process may use."""
         numbers = {node.number for node in nodes if node.memory_bytes}
         return tuple(sorted(numbers & self.allowed_nodes))
 

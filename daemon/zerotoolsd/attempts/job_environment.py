@@ -43,8 +43,8 @@ def _home() -> str | None:
 
 
 def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
-    """Return the environment of a job's processes: the variables at the submit, then those in
-    `[env]`.
+    """Return the environment of a job's processes: a few basic variables, the variables that were
+    captured when the job was submitted, then the variables in `[env]`.
 
     `user` is the user of the processes; None: the user of the daemon.
     """

@@ -61,8 +61,8 @@ UNBOUND = RankBindings()
 
 @dataclass(frozen=True)
 class _Part:
-    """The planned binding of one rank: its processors, and the memory nodes of these
-    processors.
+    """The planned binding of one rank: its processors, and the memory nodes that the processors
+    belong to.
     """
 
     cpus: frozenset[int] = frozenset()

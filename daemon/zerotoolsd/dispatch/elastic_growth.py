@@ -54,8 +54,8 @@ class GrowthRequests:
 
 
 class ElasticGrowth:
-    """Decides which running elastic jobs should get more resources, and asks these jobs to
-    restart with more ranks.
+    """Decides which running elastic jobs should get more resources, and asks them to restart with
+    more ranks.
     """
 
     def __init__(

@@ -112,8 +112,8 @@ def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
     """Return the memory, in bytes, that a job can expect on each of its GPUs; None if no GPU
     reports its memory.
 
-    The job is assumed to get as many of the largest GPUs as it has ranks. The result is the
-    memory of the smallest of these, without the memory that a desktop uses.
+    The job is assumed to get the GPUs with the most memory, one for each rank. The result is the
+    memory of the smallest of its GPUs, without the memory that a desktop uses.
     """
     gpus = [] if snapshot is None else usable_gpus(need, snapshot.gpus)[0]
     sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]
@@ -378,7 +378,7 @@ class QueuePlacement:
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
-        """Return the latest end of those jobs `job_ids` that have a time limit: job number to
+        """Return the latest end of each job in `job_ids` that has a time limit: job number to
         seconds since the epoch.
         """
         found = {}

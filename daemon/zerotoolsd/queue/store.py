@@ -542,7 +542,7 @@ class Store:
         return None if row is None else float(row["time"])
 
     def fences(self) -> list[Fence]:
-        """Return all fences of GPUs, including those that have expired."""
+        """Return all fences of GPUs, including expired fences."""
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:

@@ -266,8 +266,8 @@ def say_ready() -> None:
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
-    """Kill the checkpoint finder and the hook commands. Return the records of those processes
-    that survive.
+    """Kill the checkpoint finder and the hook commands. Return the records of the processes that
+    survive.
 
     These processes use no GPU. They may hang on a file system that does not respond.
     """

@@ -99,8 +99,8 @@ class SupervisedRank(KnownRank):
 
 
 def become_subreaper() -> None:
-    """Make this process the new parent of all descendants that lose their parent, also of those
-    that became daemons.
+    """Make this process the new parent of every descendant that loses its parent, including
+    descendants that became daemons.
     """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

@@ -104,8 +104,8 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Return how the small model's values in parts differ from those at once; None if they are
-    equal.
+    """Compare the small model's values for split sequences with its values for whole sequences.
+    Return a text on the difference; None if they are equal.
     """
     try:
         small = small_model(_with_narrow_windows(config))

@@ -175,7 +175,9 @@ class NameService:
         return cast(Value, asked.value)
 
     def _forget_answered(self) -> None:
-        """Cache the results of lookups that have ended, and remove these from the running ones."""
+        """Cache the results of the lookups that have ended, and remove these lookups from the
+        running ones.
+        """
         for key, asked in list(self._asked.items()):
             if not asked.done.is_set():
                 continue

@@ -34,7 +34,7 @@ class UserLimits:
 
     @property
     def bound_running(self) -> bool:
-        """Whether any of these limits applies to running jobs."""
+        """Whether any of the limits in this object applies to running jobs."""
         return (self.max_running, self.max_gpus, self.max_cpu_ranks) != (None, None, None)
 
 

@@ -306,8 +306,10 @@ MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
-    """Return the lines on the files, with their sizes. If tensors are listed, all files are shown
-    and have numbers, because the lines of the tensors refer to these numbers.
+    """Return the lines on the files, with their sizes.
+
+    If tensors are listed, all files are shown and numbered, because the lines of the tensors refer
+    to the numbers.
     """
     files = list(inspection.checkpoint.files.items())
     if numbered:

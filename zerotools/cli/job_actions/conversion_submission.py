@@ -68,8 +68,8 @@ def conversion_submission(
 def _tried(
     words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
 ) -> tuple[str, ...]:
-    """Try a dry run with each of the `possible` options until one succeeds, and return these
-    options. `parts` is the number of parts of the output.
+    """Try a dry run with each of the `possible` groups of options until one succeeds, and return
+    the options that succeeded. `parts` is the number of parts of the output.
 
     The warnings of the successful dry run go to stderr, or the errors of the last one if none
     succeeds.

@@ -51,8 +51,8 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines on the size of the training: sequences, tokens, steps and memory. An older daemon
-    does not send these.
+    """Yield lines on the size of the training: sequences, tokens, steps and memory. There are none
+    if the daemon is too old to send the values.
     """
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:

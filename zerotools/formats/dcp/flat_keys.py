@@ -92,8 +92,8 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield each model for which optimizer state gets names, with the prefix that these names
-    begin with.
+    """Yield each model whose optimizer state gets names, with the prefix that the names begin
+    with.
     """
     if choice.model is not None:
         yield choice.model, ""

@@ -137,7 +137,7 @@ def is_option(value: FlatValue) -> bool:
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the prefixes in flat keys of those models that the optimizers train."""
+    """Return the prefixes in flat keys of the models that the optimizers train."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):

@@ -127,7 +127,7 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
 
 
 def existing_sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return name -> size in bytes, for those files that exist."""
+    """Return the size in bytes of each of the files that exists, keyed by name."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 

@@ -162,7 +162,7 @@ class _Reader:
     def _true_shapes(
         self, noted: Any, tensors: Mapping[str, SavedTensor]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield those shapes in megatron-core's `mcore_data` that the tensors can have."""
+        """Yield the shapes in megatron-core's `mcore_data` that the tensors can have."""
         for key, facts in noted.items() if isinstance(noted, dict) else ():
             shape = facts.get("nd_reformulated_orig_global_shape") if isinstance(facts, dict) else 0
             if shape is not None and shape != 0 and key in tensors:

@@ -73,7 +73,9 @@ def data_in(directory: Path) -> int:
 
 
 def data_of(paths: Iterable[Path]) -> int:
-    """Return the bytes on disk of those files in `paths` that exist and are regular files."""
+    """Return the bytes on disk of the files in `paths`. Paths that do not exist, or are not regular
+    files, do not count.
+    """
     total = 0
     for path in paths:
         with suppress(OSError):

@@ -237,8 +237,7 @@ def array_distance(
 class _Apart:
     """Pairs of elements that all differ; `x` and `y` are their values in a wider dtype.
 
-    `places` are the indices of these elements, counted from `begin`; None: the pairs are all
-    elements.
+    `places` has the index of each pair, counted from `begin`; None: the pairs are all elements.
     """
 
     def __init__(

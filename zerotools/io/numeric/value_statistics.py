@@ -86,10 +86,8 @@ class ValueStatistics:
 
 
 class StatisticsSum:
-    """The statistics of numbers of one dtype that are added in parts.
-
-    For a dtype of at most 16 bits it counts how often each bit pattern occurs, and computes the
-    rest from these counts.
+    """The statistics of numbers of one dtype that are added in parts. For a dtype of at most 16
+    bits it counts how often each bit pattern occurs, and computes the statistics from the counts.
     """
 
     def __init__(self) -> None:

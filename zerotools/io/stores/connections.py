@@ -62,8 +62,10 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
 def _opened(
     scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, StorePrefetch]:
-    """Open a store, or return the open one. `endpoints` are values of environment variables: after
-    a change of these the store is opened again.
+    """Return a store, which is opened if it is not open yet.
+
+    `endpoints` are values of environment variables. If they have changed, the store is opened
+    again.
     """
     listing = StoreListing(_open(scheme, words))
     return listing, StorePrefetch(listing)

@@ -86,8 +86,8 @@ class Metrics:
 
 
 def scalars_of(fields: Mapping[str, Any]) -> dict[str, float]:
-    """Return those values of `fields` that are numbers and fit in a 32-bit float. NaN and
-    infinities are included.
+    """Return the values of `fields` that are numbers and fit in a 32-bit float. NaN and infinities
+    are included.
     """
     found = {}
     for name, value in fields.items():

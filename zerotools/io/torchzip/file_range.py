@@ -33,7 +33,7 @@ class FileRange:
         """Read the first and last `count` bytes, and return the same range with these bytes kept in
         memory.
 
-        If all needed values are there, no other read follows. Raises the errors of `read`.
+        If all needed values are in these bytes, nothing else is read. Raises the errors of `read`.
         """
         last = max(0, self.length - count)
         first = min(count, last)

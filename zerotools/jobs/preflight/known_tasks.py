@@ -40,8 +40,8 @@ def unknown_tasks_refusal(unknown: Mapping[str, Sequence[str]]) -> str:
 
 
 def unknown_tasks(wanted: Sequence[str], directories: Iterable[Path]) -> dict[str, list[str]]:
-    """Return those names in `wanted` that no file in the directories has, each with the most
-    similar known names. A name may be a pattern such as `mmlu_*`.
+    """Return the names in `wanted` that no file in the directories has, each with the most similar
+    known names. A name may be a pattern such as `mmlu_*`.
     """
     known = {name for directory in directories for name in _names_in(directory)}
     missing = [name for name in wanted if name not in known and not fnmatch.filter(known, name)]

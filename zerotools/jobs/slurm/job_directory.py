@@ -69,9 +69,8 @@ class JobDirectory:
     path: Path
 
     def job(self) -> dict[str, Any] | None:
-        """Return the record `job.json`.
-
-        Its keys `spec` and `given` have all keys of the job, and those that the user set.
+        """Return the record `job.json`. Its key `spec` has all keys of the job, and its key `given`
+        only the keys that the user set.
         """
         return read_record(self.path / JOB)
 

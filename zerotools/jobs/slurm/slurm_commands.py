@@ -142,9 +142,8 @@ class SlurmCommands:
         return number
 
     def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
-        """Return those jobs in `numbers` that the controller still knows, keyed by number.
-
-        Raises SlurmUnreachable.
+        """Return the jobs in `numbers` that the controller still knows, keyed by number. Raises
+        SlurmUnreachable.
         """
         if not numbers:
             return {}

@@ -105,8 +105,10 @@ class LongestFirst(tuple[str, ...]):
 
 
 def longest_first(known: Iterable[str]) -> LongestFirst:
-    """Sort the secrets in `known` by length, the longest first, without those that are too
-    short to search for. If many texts are masked, call this only once.
+    """Sort the secrets in `known` by length, the longest first. Secrets that are too short to
+    search for are left out.
+
+    If many texts are masked, call this only once.
     """
     if isinstance(known, LongestFirst):
         return known
@@ -159,9 +161,8 @@ def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values of those variables that have a secret's name.
-
-    This is a generator that does the work in steps.
+    """Return the values of the variables that have a secret's name. This is a generator that does
+    the work in steps.
     """
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):

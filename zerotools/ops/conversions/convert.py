@@ -307,8 +307,8 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
 
 
 def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
-    """Return the target with the config and tokenizer files that the user named, instead of those
-    of the source.
+    """Return the target with the config and tokenizer files that the user named, instead of the
+    files of the source.
     """
     files = dict(target.files)
     for name, path in given.items():

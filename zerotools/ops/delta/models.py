@@ -56,10 +56,10 @@ def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
 def in_layout(
     model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
 ) -> tuple[Conversion, frozenset[str]]:
-    """Return `model` in the dtypes and at the places of `tensors`, in files of these sizes, and the
-    names of the tensors that it has. Its other bytes are zeros.
+    """Return `model` with its tensors in the dtypes and at the positions of `tensors`, in files of
+    these sizes. Also return which of the names `model` has.
 
-    Raises BadRequest if a tensor has another shape in `model`.
+    Other bytes of the files are zeros. Raises BadRequest if a tensor has another shape in `model`.
     """
     keys = {key.name: key for key in model.source.tensors}
     for alias, holder in model.source.aliases.items():

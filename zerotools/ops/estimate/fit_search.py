@@ -428,9 +428,8 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """Return the setting with these changes that has the lowest stage that fits.
-
-        Its micro batch is the largest that the changes allow.
+        """Return the setting with these changes that fits at the lowest stage. Its micro batch is
+        the largest that the changes allow.
         """
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):

@@ -272,8 +272,9 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture of the config.json in the checkpoint, if it is of a model with these
-    weights."""
+    """Return the architecture that the checkpoint's config.json describes; None if it has other
+    weight shapes than the checkpoint.
+    """
     if checkpoint.own_config is None:
         return None
     try:

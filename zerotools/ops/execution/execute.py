@@ -242,7 +242,7 @@ def size_of(path: Path) -> int | None:
 
 
 def _clear(directory: Path, keep: set[str]) -> None:
-    """Remove every file below `directory` but those to keep."""
+    """Remove every file below `directory` except the files to keep."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)

@@ -127,7 +127,9 @@ def verify_gathered(
     on_bytes: Progress = lambda _: None,
 ) -> StagedCheck:
     """Verify the checkpoints that `find_gathered` found; with `fast` no tensor data is read.
-    `with_names` compares the names of a whole model with those that its config.json needs."""
+
+    `with_names` compares the names of a whole model with the names that its config.json requires.
+    """
     made = tuple(
         carry_out_verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found
     )

@@ -201,10 +201,8 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files without those (such as `latest`) that refer to another directory than the
-    tag.
-
-    That directory would not exist in the output.
+    """Return the files without files such as `latest` that refer to another directory than the
+    tag's. That directory would not exist in the output.
     """
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}

@@ -79,7 +79,7 @@ class Inspection:
 
     @property
     def affected(self) -> tuple[str, ...]:
-        """Files that are missing or damaged: those that the problems name."""
+        """The missing or damaged files: all files that the problems name."""
         named = dict.fromkeys(problem.file for problem in self.problems if problem.file)
         return tuple(name for name in named if name is not None)
 

@@ -129,7 +129,7 @@ class Quantisation:
         )
 
     def error(self) -> ZerotoolsError | None:
-        """Return the reason why values cannot be computed from these weights, or None."""
+        """Return the reason why the values of the quantised weights cannot be computed, or None."""
         if self.unknown is not None:
             return Unsupported(self.unknown)
         if self.faults:

@@ -190,9 +190,8 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return a mapping from names of the checkpoint to names of the job, for tied parameters.
-
-    Only those that the checkpoint stores under another of their tied names are included.
+    """Return a mapping from names of the checkpoint to names of the job, for tied parameters that
+    the checkpoint stores under another of their tied names.
     """
     found = {}
     for alias, holder in run.checkpoint.aliases.items():

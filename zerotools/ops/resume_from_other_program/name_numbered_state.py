@@ -165,8 +165,8 @@ def _check_shapes(
 def renamed_parameters(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
-    """Return `checkpoint` and `training` with `names` instead of those made from numbers. A 16-bit
-    weight with a named master becomes the copy of this master.
+    """Return `checkpoint` and `training` with the names in `names` instead of names made from
+    numbers. A 16-bit weight with a named master becomes the copy of this master.
     """
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}

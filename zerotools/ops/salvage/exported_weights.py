@@ -110,7 +110,7 @@ def weights_of(
 
 
 def _copies(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the 16-bit weights of those with a master."""
+    """Return the 16-bit weights of the parameters that have a master."""
     tensors = {
         Key(key.name, "param"): tensor
         for key, tensor in checkpoint.tensors.items()
@@ -167,7 +167,9 @@ def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, 
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights without those that have holes and would have to be divided row by row."""
+    """Return the weights, except weights that have holes and would have to be divided row by
+    row.
+    """
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())

@@ -148,7 +148,7 @@ def read_other(
 
 
 def _there(given: ToExamine) -> Checkpoint:
-    """Return the checkpoint with those chunks that lie inside their files, damaged or not."""
+    """Return the checkpoint with only the chunks that lie inside their files, damaged or not."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

@@ -38,8 +38,8 @@ class DatedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The checkpoints to thin, the oldest first, and those that stay unchanged, each with the
-    reason.
+    """The checkpoints to thin, the oldest first, and the checkpoints that stay unchanged, each with
+    the reason.
     """
 
     chosen: tuple[DatedCheckpoint, ...]

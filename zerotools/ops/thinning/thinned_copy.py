@@ -140,7 +140,9 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Return the directories with kept files, and those that contained no files before."""
+    """Return the directories with kept files, and the directories that contained no files
+    before.
+    """
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}

@@ -306,7 +306,7 @@ class AllChecks:
         self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
 
     def compare_with_record(self, record: WrittenRecord | None) -> None:
-        """Check that the files of an output are those that were written."""
+        """Check that the files of an output are unchanged since they were written."""
         if record is None:
             return
         known = {n: each for n, each in record.files.items() if self._portion.has_file(n)}

@@ -55,7 +55,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A change: the rows `indices` of the weight are replaced by those of another tensor."""
+    """A change of a weight: its rows `indices` are replaced by the rows of another tensor."""
 
     values: Key
     indices: tuple[int, ...]

@@ -201,8 +201,9 @@ def _is_same(found: FoundLayout, target: ModelLayout) -> bool:
 
 
 def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...]]:
-    """Return the checkpoint's tensors that each name is made from, also those that it does not
-    have."""
+    """Return, for each name, the tensors of the checkpoint that it is made from, including tensors
+    that the checkpoint lacks.
+    """
     origins: dict[str, tuple[str, ...]] = {}
     for number, views in enumerate(stages):
         origins = {
@@ -303,7 +304,9 @@ def _apart(
 def _aliases(
     checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout, tensors: Mapping[Key, Tensor]
 ) -> dict[str, str]:
-    """Return the ties of the checkpoint under their new names, and those that the layout has."""
+    """Return the tied names of the checkpoint, converted to the layout, and the tied names of the
+    layout.
+    """
     there = {key.name for key in tensors}
     new_names = {names[0]: new for new, names in _of_hub(target) if len(names) == 1}
     renamed = {

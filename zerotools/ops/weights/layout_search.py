@@ -154,9 +154,11 @@ class Unwrapping:
 
 
 def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """Yield the ways to name tensors, from the names as they are to those that lose most.
+    """Yield the ways to rename tensors, in order: unchanged names first, and names with the most
+    removed parts last.
 
-    Wrappers come off anywhere in a name, then up to three parts that all names begin with.
+    Parts that wrappers add are removed anywhere in a name, then up to three parts that all names
+    begin with.
     """
     held = list(names)
     yield Unwrapping(lambda name: name)

@@ -303,7 +303,9 @@ def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
 
 
 def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
-    """Return the model with the names of the Hub instead of those in memory."""
+    """Return the model with the names of the Hub instead of the names that transformers has in
+    memory.
+    """
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }

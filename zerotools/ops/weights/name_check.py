@@ -239,7 +239,8 @@ def _lost(
     ties: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Return the names of weights of the model that are left out, and have no tied weight in the
-    output. `faults` are those of all tensors."""
+    output. `faults` are the faults of all tensors.
+    """
     there = {way.new_name(name) for name in held}
     spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
     spare |= {source for name, source in ties.items() if name in there}

@@ -23,9 +23,11 @@ from zerotools.ops.weights.base_model import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """Return the Hub's names and shapes of tensors that differ from them, from the record of the
-    job that wrote `checkpoint`. Empty without such a record, or if adapters are stored next to
-    their weights, because the Hub has no form for those.
+    """Return the Hub's names and shapes of the tensors that have another name or shape in
+    `checkpoint`, from the record of the job that wrote it.
+
+    The result is empty without such a record, or if adapters are stored next to their weights,
+    because the Hub has no form for adapters.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):

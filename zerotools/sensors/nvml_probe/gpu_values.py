@@ -21,9 +21,7 @@ with suppress(ImportError):  # the session reports it
 
 
 def read_gpu(index: int) -> dict[str, Any]:
-    """Return the values of one GPU that the driver reports, and the reasons for those that are
-    missing.
-    """
+    """Return the values of one GPU that the driver reports, and the reasons for missing values."""
     gpu: dict[str, Any] = {"index": index, "missing": {}, "error": None, "processes": []}
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)

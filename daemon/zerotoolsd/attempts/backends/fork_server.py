@@ -54,8 +54,8 @@ class NoServer(Exception):
 
 @dataclass
 class WarmSupervisor:
-    """The keeper of an attempt, forked by a fork server. It has those methods of
-    `subprocess.Popen` that are used here.
+    """The keeper of an attempt, forked by a fork server. It has the methods of `subprocess.Popen`
+    that are used here.
 
     Its parent process is the fork server, so the daemon does not read its exit status.
     """
@@ -262,7 +262,7 @@ def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return those environment variables of a rank that its fork server must have, too."""
+    """Return the environment variables of a rank that its fork server must have, too."""
     return {
         name: value
         for name, value in env.items()

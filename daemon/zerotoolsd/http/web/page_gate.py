@@ -51,9 +51,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
-    """Return the middleware that checks browser requests.
-
-    `users` limits the requests of each user, and `strangers` those without a session.
+    """Return the middleware that checks browser requests. `users` limits the requests of each user,
+    and `strangers` the requests without a session.
     """
     rate = users or RateLimit(PER_SECOND, AT_ONCE)
     rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)

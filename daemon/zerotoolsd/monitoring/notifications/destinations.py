@@ -34,7 +34,9 @@ TEST_SECONDS = 30.0
 
 
 class DestinationSender:
-    """Sends notices to destinations of the configuration. `web` sends those that go by HTTP."""
+    """Sends notices to destinations of the configuration. `web` sends the notices that go by
+    HTTP.
+    """
 
     def __init__(self, config: NotifyConfig, web: WebhookSender) -> None:
         self._config = config

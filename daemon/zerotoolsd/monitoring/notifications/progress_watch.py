@@ -26,9 +26,8 @@ LOOKING = "checking its progress"
 
 
 class ProgressWatch:
-    """Finds running jobs that have done their first step, and those that make no progress.
-
-    `stalled` are the numbers of the latter at the last check.
+    """Finds running jobs that have done their first step, and running jobs that make no progress.
+    `stalled` has the numbers of the jobs without progress at the last check.
     """
 
     def __init__(self, store: Store, notices: JobNotices, guard: Guard) -> None:

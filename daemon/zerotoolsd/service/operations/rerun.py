@@ -78,9 +78,8 @@ class JobReruns:
         return await self._submit_again(specs, members, owner)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
-        """Return the job files of `jobs` as they were before these jobs were first resumed.
-
-        Paths are compared with symbolic links resolved.
+        """Return the job files of `jobs` as they were before the jobs were first resumed. Paths are
+        compared with symbolic links resolved.
         """
         specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
         for job in jobs:

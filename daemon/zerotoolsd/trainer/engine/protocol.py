@@ -69,8 +69,8 @@ class StepResult:
 class LossSum:
     """The sum of the losses of all tokens, and the number of tokens.
 
-    For preferences, these are the sum over pairs and the number of pairs, and `rewards` has the
-    sums of the rewards.
+    For preferences, `loss` is the sum over pairs and `tokens` the number of pairs, and `rewards`
+    has the sums of the rewards.
     """
 
     loss: float

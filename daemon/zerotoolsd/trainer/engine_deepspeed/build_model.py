@@ -171,7 +171,7 @@ def weight_groups(
 
 
 def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Set the buffers of `model` with these names to these tensors."""
+    """Replace the buffers of `model` with these names by these tensors."""
     for name, buffer in buffers.items():
         module, last = _owner(model, name)
         module._buffers[last] = buffer

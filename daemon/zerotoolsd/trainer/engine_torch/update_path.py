@@ -27,9 +27,8 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Reduction:
-    """Sums values over the ranks that hold parts of the same tensors.
-
-    `groups` are the process groups of these ranks, and `device` is the device of the groups.
+    """Sums values over the ranks that hold parts of the same tensors. `groups` are the process
+    groups of these ranks, and `device` is the device of the groups.
     """
 
     groups: Sequence[Any]
@@ -216,9 +215,8 @@ def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch
 
 
 def combine_norms(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """Return the global norm of tensors.
-
-    `norms` are the norms of this rank's parts of these tensors.
+    """Return the global norm of tensors that are split over ranks. `norms` are the norms of the
+    parts on this rank.
     """
     squares = torch.zeros((), dtype=torch.float64)
     if norms:

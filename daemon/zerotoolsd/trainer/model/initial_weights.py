@@ -182,10 +182,10 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
-    """Run the initialisation of the modules that contain `unit`, because some of them set values
-    inside it.
+    """Run the initialisation of the modules that contain `unit`, because some of these modules set
+    values inside `unit`.
 
-    The other tensors of these modules have no memory, and are not affected.
+    All their tensors outside `unit` have no memory, and are not affected.
     """
     names = prefix.split(".") if prefix else []
     inner = unit

@@ -121,7 +121,7 @@ class WorldGroup:
         return values
 
     def wait_at_most(self, longest: timedelta) -> None:
-        """Set the timeout of all process groups to `longest`, except those for control."""
+        """Set the timeout of all process groups, except the groups for control, to `longest`."""
         set_timeout = timeout_setter()
         for group in list(distributed_c10d._world.pg_map):
             if group.group_desc != CONTROL:

@@ -141,7 +141,7 @@ def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
     list.
 
     If such a weight is applied to split values, a rank has only a part of its gradient. Older plans
-    do not mark these weights. The error message begins with `said`.
+    do not mark these weights. `said` is the beginning of the error message.
     """
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):

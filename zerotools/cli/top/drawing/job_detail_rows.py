@@ -288,10 +288,8 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss and of evaluations in `rows` rows. Two of these are for the title
-    and the steps.
-
-    The chart itself has at least `LOWEST` rows.
+    """Return a chart of the loss and of evaluations in `rows` rows. Two rows are for the title and
+    the steps. The other rows are at least `LOWEST`.
     """
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]

@@ -232,8 +232,8 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """Yield the flat group with this number, or one flat group for each expert-parallel rank if
-    these ranks have different experts.
+    """Yield the flat group with this number. If expert-parallel ranks have different experts, yield
+    one flat group for each expert-parallel rank.
 
     The expert numbers in the files are local to a rank.
     """

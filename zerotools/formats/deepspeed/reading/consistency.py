@@ -186,8 +186,8 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """Return two phrases, with the learning rates of the schedule and of the optimizer, if these
-    rates differ; else None.
+    """Return two phrases if the learning rates of the schedule and of the optimizer differ: one
+    with the rates of each. Return None if they are equal.
     """
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None

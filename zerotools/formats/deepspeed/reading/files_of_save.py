@@ -369,8 +369,8 @@ def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
     """Yield the names that the optimizer file has in another group, or in another order, than the
     lists of the substitute.
 
-    A rank has consecutive names of each group. Under round robin, DeepSpeed writes other names than
-    those in the partition; then only the groups are compared.
+    A rank has consecutive names of each group. Under round robin, DeepSpeed writes names that are
+    not in the rank's partition; then only the groups are compared.
     """
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):

@@ -121,8 +121,8 @@ def _lost_ties(
 ) -> Iterator[tuple[int, str]]:
     """Yield (stage, name) of each tied weight that no layer file of its stage has.
 
-    The files that could have it are those between the named layers of the stage before and the
-    stage after.
+    Any layer between the named layers of the previous stage and of the next stage may belong to the
+    stage.
     """
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):

@@ -236,7 +236,9 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """Return the rules for tensor-parallel weights: the user's, else those in the files."""
+    """Return the rules for tensor-parallel weights that the user gave, or else the rules in the
+    files.
+    """
     if layout is not None:
         return read_layout(layout)
     for mp_shard in mp_shards:

@@ -271,7 +271,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Return whether a tree can be pickled if its tensors are those in `file`."""
+    """Return whether a tree can be pickled. Its tensors must be in `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk_values(value)

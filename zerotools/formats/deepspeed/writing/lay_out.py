@@ -242,8 +242,8 @@ def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
 
 
 def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
-    """Return whether the files of `source` are already those for `world_size` ranks with the
-    settings `settings`.
+    """Return whether the files of `source` are the same as the files for `world_size` ranks with
+    the settings `settings`.
 
     Raises:
         BadRequest: two settings contradict each other.

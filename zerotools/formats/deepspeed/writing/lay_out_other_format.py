@@ -365,7 +365,7 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of those values in the caller's client state that contain no tensors."""
+    """Yield (key, value) of the values in the caller's client state that contain no tensors."""
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk_values(value)):
             yield key, value

@@ -87,9 +87,7 @@ def _data(yaml: YamlSettings, beside: Path, *, is_dpo: bool) -> dict[str, Config
 
 
 def _switches(yaml: YamlSettings) -> dict[str, ConfigValue]:
-    """Return Trainer arguments that are equivalent to those switches of LLaMA-Factory that are
-    on.
-    """
+    """Return Trainer arguments that are equivalent to the switches of LLaMA-Factory that are on."""
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),

@@ -240,8 +240,8 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """Return the environment variables of the command `until`: its own, and those that earlier
-    commands export.
+    """Return the environment variables of the command `until`: variables that are set in front of
+    it, and variables that earlier commands export.
     """
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:

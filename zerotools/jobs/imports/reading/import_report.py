@@ -116,7 +116,7 @@ class Findings:
     steps: list[str] = field(default_factory=list)
 
     def take(self, others: Findings) -> None:
-        """Add all findings in `others` to these."""
+        """Add all findings in `others` to this object."""
         for name in ("rows", "autos", "accepted", "wrong", "unsupported", "differs", "steps"):
             getattr(self, name).extend(getattr(others, name))
         self.mended |= others.mended
@@ -203,8 +203,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield only those remarks on the rows of one outcome that the job file does not show:
-    changed values, and names of omitted keys.
+    """Yield the remarks on the rows of one outcome that are not visible in the job file: changed
+    values, and names of omitted keys.
     """
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)

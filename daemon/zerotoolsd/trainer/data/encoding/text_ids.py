@@ -48,8 +48,8 @@ class TextIds:
     """Encodes texts for a Hugging Face tokenizer.
 
     It encodes word by word (`WordIds`) if this gives the same ids, else with the tokenizers
-    library. The tokenizer's own call also makes lists that are not needed here. To make these lists
-    takes longer than the encoding.
+    library. The tokenizer's own call is not used: it also makes lists that are not needed here, and
+    that takes longer than the encoding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -309,10 +309,8 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return the added tokens in two lists.
-
-    The first list has the tokens that are matched in the original text, the second those that are
-    matched in the normalized text.
+    """Return two lists of added tokens: the tokens that are matched in the original text, and the
+    tokens that are matched in the normalized text.
     """
     found: list[list[str]] = [[], []]
     for token in added:
