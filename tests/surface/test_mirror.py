@@ -58,6 +58,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "formats/deepspeed/schema/test_trees",
         "formats/test_real_runs",
         "formats/test_rooms",
+        "maps/test_maxtext",
         "maps/test_mtp",
         "formats/deepspeed/reading/test_versions",
         "formats/torchfile/test_unread",

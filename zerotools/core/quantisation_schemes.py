@@ -156,14 +156,20 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Multiplied(Scheme):
-    """payload x factor: a weight that a program stores divided by a number. `factor` is rounded to
-    float32.
+class Arithmetic(Scheme):
+    """payload `operation` number, in float32: a weight that a program stores in another scale.
 
     For example, MaxText stores the query projection divided by the square root of the head size.
+
+    Attributes:
+        operation: one of * / + -
+        number: it is rounded to float32.
+        zeros_from: rows from this on are 0 instead. None: no rows.
     """
 
-    factor: float
+    operation: str
+    number: float
+    zeros_from: int | None = None
 
     def needs(self, box: Box) -> dict[str, Box]:
         return {PAYLOAD: box}

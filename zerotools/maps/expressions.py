@@ -1,7 +1,8 @@
 """Expressions of layout maps: sizes and conditions, and tensors made from tensors of the Hub.
 
 In `interleave(A, B, C; groups)`, tensors come first, then a semicolon and sizes. `{i}` in a name is
-an index, `{i+size}` an index shifted by a size.
+an index. Words after it compute another number from it: `{i+size}`; in names of a layout also
+`{i-size}`, `{i//2}`, `{i%2}`.
 
     concat(A, B, ...; dim)        concatenated along a dimension
     part(A; dim, begin, end)      the indices [begin, end) of a dimension
@@ -14,6 +15,7 @@ an index, `{i+size}` an index shifted by a size.
     halves(A; heads)              rows of each head: from pairs to halves (rope)
     interleave(A, B, ...; groups) rows of all tensors, cut into groups: A0 B0 ... A1 B1 ...
     pad(A; multiple)              rows up to a multiple; added rows repeat the last row
+    zeros(A; rows)                that many rows; added rows are 0
 
 Sizes and conditions are numbers over config.json: `hidden // heads`, `head_dim or hidden // heads`.
 """
@@ -34,13 +36,14 @@ from zerotools.core.nearest_word import nearest_of
 
 SIZES: Mapping[str, int] = {
     "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
-    "halves": 1, "interleave": 1, "pad": 1, "split": 2,
+    "halves": 1, "interleave": 1, "pad": 1, "zeros": 1,
+    "split": 2,
 }  # fmt: skip
 """The number of sizes that each operation takes, by the operation's word."""
 _JOINING = ("concat", "interleave")
 _NAME = re.compile(r"[\w.{}+\-]+")
 _DEEPEST = 64
-_INDEX = re.compile(r"\{(\w+)(?:\+(\w+))?\}")
+_INDEX = re.compile(r"\{(\w+)([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ def indices_of(pattern: str) -> tuple[str, ...]:
 
 
 def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
-    """Return each shifted index in a tensor name, with the size that it is shifted by."""
-    return tuple((found[1], found[2]) for found in _INDEX.finditer(pattern) if found[2])
+    """Return (index, expression) for each number in a tensor name that is computed from an index,
+    such as (i, i+size).
+    """
+    return tuple((found[1], found[0][1:-1]) for found in _INDEX.finditer(pattern) if found[2])
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
@@ -260,6 +265,18 @@ def size_of(text: str, names: Mapping[str, Any]) -> int:
         raise BadRequest(
             f"{text} is {found!r:.80} by config.json, and must be a whole number of elements"
         )
+    return found
+
+
+def whole_number_of(text: str, names: Mapping[str, Any]) -> int:
+    """Return the value of an expression, as a whole number, which may be negative. Raises the
+    errors of `size_of`.
+    """
+    found = named_value(text, names)
+    if isinstance(found, _Unset):
+        raise _lacking(found, text)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise BadRequest(f"{text} is {found!r:.80} by config.json, and must be a whole number")
     return found
 
 

@@ -10,16 +10,16 @@
     may_lack = ["j"]                          indices of tensors that may be missing together
     [copies]     "NAME" = "NAME"              second copies of tensors that the Hub may have
     [layouts.X]  about, if, ignored, stacked, stacked_dim, same_as, keep; tensors, also,
-                 ties, divided
+                 ties, computed
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
 condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
 that a tensor may have on disk (with one more index: its parts along the first dimension). `ties`
 lists names with equal values if config.json ties the embeddings. `ignored` lists names (with `*`)
-that are not weights. `stacked` is the index along which the layout stacks its tensors if all layers
-are alike; it becomes dimension `stacked_dim` (default: 0). `divided` has the tensors that the
-program stores divided by the square root of a size. `same_as` is another layout that this layout
-equals.
+that are not weights. `stacked` lists the numbers in names along which the layout stacks its tensors
+if all layers are alike; each becomes dimension `stacked_dim` (default: 0). `computed` has the
+tensors that the program stores in another scale (`stored_values`). `same_as` is another layout that
+this layout equals.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from zerotools.maps.expressions import (
     sizes_in,
     tensors_in,
 )
+from zerotools.maps.stored_values import StoredValue, parse_stored_value
 
 PARTS, SHORT = "parts", "short"
 _SUFFIX = ".toml"
@@ -177,7 +178,7 @@ _KEYS = (
 _MOST_DIMENSIONS = 8
 LAYOUT_KEYS = (
     "about", "if", "ignored", "stacked", "stacked_dim", "same_as", "keep", "tensors", "also",
-    "ties", "divided",
+    "ties", "computed",
 )  # fmt: skip
 
 
@@ -209,14 +210,14 @@ class MapLayout:
     about: str = ""
     condition: str = "True"
     ignored: tuple[str, ...] = ()
-    stacked: str | None = None
+    stacked: tuple[str, ...] = ()
     stacked_dim: int = 0
     same_as: str | None = None
     keep: bool = False
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
-    divided: Mapping[str, str] = field(default_factory=dict)
+    computed: Mapping[str, StoredValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ class FamilyMap:
         return {*self.sizes, *self.indices, *names}
 
     def shifts(self) -> frozenset[tuple[str, str]]:
-        """Return (index, size) for each index that some name of the map shifts by a size."""
+        """Return (index, expression) for each number in a name that is computed from an index."""
         patterns = [*self.hub, *self.copies]
         for layout in self.layouts.values():
             patterns += (*layout.tensors, *layout.also)
@@ -351,15 +352,14 @@ class _MapReader:
             self._known(more, indices, "[indices]")
             if any(index in more for index, _ in shifts_of(key)):
                 self._fail(key, f"{key} counts the index of its parts from a size")
-        stacked = tree.get("stacked")
-        if stacked is not None:
-            self._known([str(stacked)], indices, "[indices]")
-        stacked_dim, divided = tree.get("stacked_dim", 0), self._texts(tree, "divided")
+        stacked = tree.get("stacked", [])
+        stacked = [stacked] if isinstance(stacked, str) else stacked
+        stacked = self._list({"stacked": stacked}, "stacked")
+        for text in stacked:
+            self._known(indices_of(f"{{{text}}}") or [text], indices, "[indices]")
+        stacked_dim = tree.get("stacked_dim", 0)
         if type(stacked_dim) is not int or not 0 <= stacked_dim <= _MOST_DIMENSIONS:
             self._fail(name, f"stacked_dim is {stacked_dim!r:.60}, and must be a small number")
-        self._known(divided, tensors, f"the tensors of layouts.{name}")
-        for key, size in divided.items():
-            self._expression(key, size)
         return MapLayout(
             name=name,
             about=str(tree.get("about", "")),
@@ -372,8 +372,21 @@ class _MapReader:
             tensors=tensors,
             also=also,
             ties=ties,
-            divided=divided,
+            computed=self._computed(name, tree, tensors),
         )
+
+    def _computed(
+        self, name: str, tree: Mapping[str, Any], tensors: Mapping[str, TensorRule]
+    ) -> dict[str, StoredValue]:
+        found = self._texts(tree, "computed")
+        self._known(found, tensors, f"the tensors of layouts.{name}")
+        rules = {}
+        for key, text in found.items():
+            try:
+                rules[key] = parse_stored_value(text)
+            except ValueError as error:
+                self._fail(key, f"{key}: {error}")
+        return rules
 
     def _tensor(self, key: str, text: str, hub: Mapping[str, FamilyTensor]) -> TensorRule:
         made, _, condition = text.partition(" if ")
@@ -391,8 +404,9 @@ class _MapReader:
             for index in indices_of(name):
                 if index not in indices:
                     self._fail(name, f"{name} has the index {{{index}}}, not in [indices]")
-            for _, size in shifts_of(name):
-                self._known([size], self._sizes, "[sizes]")
+            for index, text in shifts_of(name):
+                self._expression(name, text)
+                self._known(size_names_in(text) - {index}, self._sizes, "[sizes]")
 
     def _expression(self, key: str, text: str) -> None:
         try:

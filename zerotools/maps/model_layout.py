@@ -34,6 +34,7 @@ from zerotools.maps.expressions import (
 )
 from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
 from zerotools.maps.model_sizes import MOST_TENSORS, MULTIPLE, MapSizes
+from zerotools.maps.stored_values import BoundValue
 from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
@@ -50,9 +51,9 @@ class ModelLayout:
         optional: names in either of them that may be missing.
         places: each name in `tensors` -> its pattern in the map, and the values of its indices.
         padded: tensor with more rows than on the Hub -> its number of rows.
+        zeros: padded tensors with added rows of zeros.
         copies: a name under which a checkpoint may repeat a tensor -> the name of the original.
-        roots: each name in `tensors` that the program stores divided by a square root -> the number
-            under the root.
+        computed: each name in `tensors` that the program stores in another scale -> its rule.
     """
 
     family: FamilyMap
@@ -63,10 +64,10 @@ class ModelLayout:
     to_hub: Mapping[str, TensorView]
     optional: frozenset[str]
     places: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
-    roots: Mapping[str, int] = field(default_factory=dict)
+    zeros: frozenset[str] = frozenset()
+    computed: Mapping[str, BoundValue] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,7 +114,7 @@ def _plain(
     ignored = ("*.rotary_emb.inv_freq",)
     layout = MapLayout(HUB, about, ignored=ignored)
     return ModelLayout(
-        family, layout, hub, hub, views, views, optional, counts=sizes.counts,
+        family, layout, hub, hub, views, views, optional,
         copies=_copies(family, sizes),
     )  # fmt: skip
 
@@ -159,6 +160,7 @@ class _Maker:
     bound: dict[str, tuple[BoundExpression, tuple[str, ...]]] = field(default_factory=dict)
     places: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
     padded: dict[str, tuple[int, int]] = field(default_factory=dict)
+    zeros: set[str] = field(default_factory=set)
 
     def made(self) -> ModelLayout:
         for pattern, rule in self.layout.tensors.items():
@@ -183,23 +185,23 @@ class _Maker:
             to_hub=self._to_hub(),
             optional=self.optional | optional,
             places=self.places,
-            counts=self.sizes.counts,
             padded=self.padded,
             copies=_copies(self.family, self.sizes) if self.layout.keep else {},
-            roots=dict(self._roots()),
+            zeros=frozenset(self.zeros),
+            computed=dict(self._computed()),
         )
 
-    def _roots(self) -> Iterator[tuple[str, int]]:
+    def _computed(self) -> Iterator[tuple[str, BoundValue]]:
         for name, (pattern, indices) in self.places.items():
-            if pattern in self.layout.divided:
+            if pattern in self.layout.computed:
                 names = {**self.sizes.values, **indices}
-                root = size_of(self.layout.divided[pattern], names)
-                if root < 1:
+                rule = self.layout.computed[pattern].bound(names)
+                if rule is not None and rule.is_root and not rule.size:
                     raise BadRequest(
-                        f"{name} of the map {self.family.name} is divided by a root of {root}"
+                        f"{name} of the map {self.family.name} has another scale by a root of 0"
                     )
-                if root > 1:
-                    yield name, root
+                if rule is not None:
+                    yield name, rule
 
     def _view(self, name: str) -> View:
         try:
@@ -301,7 +303,7 @@ class _Binding:
             return self._tensor(expression.pattern, indices)
         if expression.word == "stack":
             return self._stack(expression, more)
-        if expression.word == "pad":
+        if expression.word in ("pad", "zeros"):
             return self._pad(expression, more)
         parts = self._parts(expression, more)
         sizes = tuple(self._size(size, indices) for size in expression.sizes)
@@ -354,15 +356,32 @@ class _Binding:
     def _pad(self, expression: Operation, more: Mapping[str, int]) -> BoundOperation:
         part = self._parts(expression, more)[0]
         rows = view_of(part).shape[0]
-        multiple = max(1, self._size(expression.sizes[0], {**self.indices, **more}))
+        size = self._size(expression.sizes[0], {**self.indices, **more})
         there = self.maker.rows.get(self.target)
-        if there is None:
-            there = padded_rows(rows, multiple)
+        if expression.word == "zeros":
+            there = _with_zeros(self.target, rows, there, size)
+            self.maker.zeros.add(self.target)
+        elif there is None:
+            there = padded_rows(rows, max(1, size))
         else:
-            _check_padding(self.target, rows, there, multiple, self.maker.sizes)
+            _check_padding(self.target, rows, there, max(1, size), self.maker.sizes)
         if there != rows:
             self.maker.padded[self.target] = (there, rows)
         return BoundOperation("pad", (part,), (there,))
+
+
+def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
+    """Return the number of rows of a tensor that has `rows` on the Hub and `there` in a checkpoint
+    (None: it is not written yet). The program gives it `wanted`, and may be set to add none.
+    """
+    if wanted < rows:
+        raise BadRequest(f"{name} has {rows} rows by config.json, and cannot have {wanted}")
+    if there not in (None, rows, wanted):
+        raise BadRequest(
+            f"{name} has {there} rows, but config.json has a vocabulary of {rows}, which the "
+            f"program makes {wanted}; correct vocab_size, or give the config.json of this model"
+        )
+    return wanted if there is None else there
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:

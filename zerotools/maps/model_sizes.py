@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.core.nearest_word import nearest_of
 from zerotools.io.huggingface.config_json import full_config
-from zerotools.maps.expressions import indices_of, named_value, size_of
+from zerotools.maps.expressions import indices_of, named_value, size_of, whole_number_of
 from zerotools.maps.map_file import FamilyMap
 
 MULTIPLE = "vocab_multiple"
@@ -34,7 +34,8 @@ class MapSizes:
 
     values: Mapping[str, Any]
     counts: Mapping[str, int]
-    shifts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    shifts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    _numbers: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
@@ -61,17 +62,25 @@ class MapSizes:
             name: size_of(name if name in given else size, names)
             for name, size in family.indices.items()
         }
-        shifts: dict[str, dict[str, int]] = {}
-        for index, size in family.shifts():
-            shifts.setdefault(index, {})[f"{index}+{size}"] = size_of(size, names)
+        shifts: dict[str, tuple[str, ...]] = {}
+        for index, text in sorted(family.shifts()):
+            shifts[index] = (*shifts.get(index, ()), text)
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return the values of an index that is `number`: the value itself, and its values shifted
-        by each size.
+        """Return the values of an index that is `number`: the value itself, and the numbers that
+        names compute from it, by their expressions.
+
+        Raises:
+            BadRequest: an expression is not a whole number.
         """
-        more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
-        return {index: number, **more}
+        known = self._numbers.get((index, number))
+        if known is None:
+            names = {**self.values, index: number}
+            known = {text: whole_number_of(text, names) for text in self.shifts.get(index, ())}
+            known[index] = number
+            self._numbers[index, number] = known
+        return known
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
         """Yield the index values of each tensor that a name pattern stands for.

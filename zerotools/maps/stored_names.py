@@ -71,6 +71,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
                     f"{found[name][0]} and {place[0]}"
                 )
             found[name] = place
+    counts = stacked_counts(layout)
     copies = tuple(name for name in layout.copies if name in held)
     used.update(copies)
     apart = _apart(layout, {*held} - ignored, found)
@@ -80,7 +81,9 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     for name, (stored, number) in found.items():
         shape, own = held[stored], layout.tensors[name]
         dim = stacked_dim(layout, own)
-        expected = own if number is None else (*own[:dim], _count(layout), *own[dim:])
+        along = stacked_number(layout, layout.places[name][0]) if name in layout.places else None
+        count = counts.get(along or "", 0)
+        expected = own if number is None else (*own[:dim], count, *own[dim:])
         if shape != expected:
             if all(stored != each for each, _, _ in wrong):
                 wrong.append((stored, shape, expected))
@@ -153,15 +156,12 @@ def written_views(layout: ModelLayout) -> dict[str, TensorView]:
     """Return the view of each tensor as a writer of this layout saves it. If the layout stacks
     layers and all layers are alike, one tensor has all layers.
     """
-    index = layout.layout.stacked
-    if index is None or not _is_uniform(layout, index):
+    found = _stacks(layout)
+    if found is None:
         return {
             name: TensorView(whole_view(0, shape), (name,))
             for name, shape in layout.tensors.items()
         }
-    found: dict[str, list[str]] = {}
-    for name, (pattern, indices) in layout.places.items():
-        found.setdefault(_stacked_name(pattern, index, indices), []).append(name)
     views = {}
     for new, names in found.items():
         shape = layout.tensors[names[0]]
@@ -182,9 +182,45 @@ def _is_ignored(layout: ModelLayout, name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in layout.layout.ignored)
 
 
-def _count(layout: ModelLayout) -> int:
-    index = layout.layout.stacked
-    return layout.counts[index] if index is not None else 0
+def stacked_number(layout: ModelLayout, pattern: str) -> str | None:
+    """Return the expression of the number in a name pattern along which the layout stacks its
+    tensors; None without one.
+    """
+    return next((text for text in layout.layout.stacked if f"{{{text}}}" in pattern), None)
+
+
+def stacked_counts(layout: ModelLayout) -> dict[str, int]:
+    """Return how many layers a stack has, by the expression of their number."""
+    counts: dict[str, int] = {}
+    for pattern, indices in layout.places.values():
+        along = stacked_number(layout, pattern)
+        if along is not None:
+            counts[along] = max(counts.get(along, 0), indices[along] + 1)
+    return counts
+
+
+def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
+    """Return the layers of each stack, by its name; None if the layout has no stacks, or the layers
+    of one differ in their tensors or shapes.
+    """
+    counts = stacked_counts(layout)
+    if not counts:
+        return None
+    found: dict[str, list[str]] = {}
+    for name, (pattern, indices) in layout.places.items():
+        along = stacked_number(layout, pattern)
+        new = name if along is None else _stacked_name(pattern, along, indices)
+        stack = found.setdefault(new, [])
+        if along is not None and indices[along] != len(stack):
+            return None
+        stack.append(name)
+    for names in found.values():
+        along = stacked_number(layout, layout.places[names[0]][0])
+        if len({layout.tensors[name] for name in names}) > 1:
+            return None
+        if along is not None and len(names) != counts[along]:
+            return None
+    return found
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
@@ -195,7 +231,6 @@ def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
         yield name, None
         return
     pattern, indices = layout.places[name]
-    index = layout.layout.stacked
     also = [
         other
         for other, meant in layout.layout.also.items()
@@ -203,21 +238,10 @@ def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
     ]
     for each in (pattern, *also):
         yield with_indices(each, indices), None
-        if index is not None and index in indices:
-            yield _stacked_name(each, index, indices), indices[index]
+        along = stacked_number(layout, each)
+        if along is not None:
+            yield _stacked_name(each, along, indices), indices[along]
 
 
-def _stacked_name(pattern: str, index: str, indices: Mapping[str, int]) -> str:
-    return with_indices(re.sub(rf"[._]\{{{index}\}}", "", pattern), indices)
-
-
-def _is_uniform(layout: ModelLayout, index: str) -> bool:
-    """Return whether all layers have the same tensors with the same shapes."""
-    kinds: dict[str, list[Shape]] = {}
-    for name, (pattern, indices) in layout.places.items():
-        if index in indices:
-            kinds.setdefault(_stacked_name(pattern, index, indices), []).append(
-                layout.tensors[name]
-            )
-    count = layout.counts[index]
-    return all(len(shapes) == count and len(set(shapes)) == 1 for shapes in kinds.values())
+def _stacked_name(pattern: str, along: str, indices: Mapping[str, int]) -> str:
+    return with_indices(re.sub(rf"[._]\{{{re.escape(along)}\}}", "", pattern), indices)

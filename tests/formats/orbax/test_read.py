@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401 - teaches numpy bfloat16
@@ -25,7 +24,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.layout_mapping import MapRequest
 
 tensorstore = pytest.importorskip("tensorstore")
 
@@ -130,14 +129,23 @@ def test_a_model_of_maxtext_becomes_one_of_the_hub(
     assert np.array_equal(made["lm_head.weight"], truth["decoder.logits_dense.kernel|param"].T)
 
 
-def test_moments_of_weights_that_are_multiplied_are_not_moved(tmp_path: Path) -> None:
+def test_moments_of_weights_that_are_multiplied_follow_them(tmp_path: Path) -> None:
+    """The gradient of w' = c w is g / c; here c is 2, the root of the size of a head."""
+    source = ORBAX / "ocdbt" / "checkpoint"
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-4}
     mapping = MapRequest(to="hf", source="maxtext")
-    source = replace(
-        formats.read(ORBAX / "ocdbt" / "checkpoint"), own_config=tmp_path / "config.json"
+    done = convert.prepare_convert(
+        source, tmp_path / "out", "dcp", options, config_dir=tmp_path, mapping=mapping
     )
-    with pytest.raises(Unsupported, match=r"q_proj\.weight \(exp_avg\) cannot be moved"):
-        mapped_checkpoint(source, mapping)
+    assert isinstance(done, Conversion)
+    perform_conversion(done, budget=ONE, overwrite=False, verify=True)
+    made, truth = formats.read(tmp_path / "out"), load_file(source.parent / "truth.safetensors")
+    for role, factor in (("param", 2), ("exp_avg", 0.5), ("exp_avg_sq", 0.25)):
+        for number in range(3):
+            query = truth[f"{QUERY.name}|{role}"][:, number].reshape(8, -1).T
+            name = f"model.layers.{number}.self_attn.q_proj.weight"
+            assert np.array_equal(elements(made, Key(name, role)), query * np.float32(factor))
 
 
 def test_the_newest_step_of_a_run_is_taken(run: Path) -> None:

@@ -35,6 +35,7 @@ from zerotools.core.quantisation_schemes import Scheme
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 
 Inputs = Mapping[str, Array]
+_OPERATIONS = {"*": np.multiply, "/": np.divide, "+": np.add, "-": np.subtract}
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
@@ -59,15 +60,22 @@ def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
     """
     if isinstance(scheme, quantisation_schemes.BlockScaled):
         return _block_scaled(scheme, box, inputs)
-    if isinstance(scheme, quantisation_schemes.Multiplied):
-        payload = _floats(inputs[quantisation_schemes.PAYLOAD], is_exponent=False)
-        return payload * np.float32(scheme.factor)
+    if isinstance(scheme, quantisation_schemes.Arithmetic):
+        return _arithmetic(scheme, box, inputs[quantisation_schemes.PAYLOAD])
     if isinstance(scheme, quantisation_schemes.PackedFours):
         return _packed_fours(scheme, box, inputs)
     if isinstance(scheme, quantisation_schemes.CodedFours):
         return _coded_fours(scheme, box, inputs)
     assert isinstance(scheme, quantisation_schemes.BlockQuantised), f"nothing computes {scheme}"
     return _quantised(scheme, box, inputs[quantisation_schemes.VALUES], result)
+
+
+def _arithmetic(scheme: quantisation_schemes.Arithmetic, box: Box, payload: Array) -> Array:
+    values = _floats(payload, is_exponent=False)
+    made: Array = _OPERATIONS[scheme.operation](values, np.float32(scheme.number))
+    if scheme.zeros_from is not None:
+        made[max(0, scheme.zeros_from - box.start[0]) :] = 0
+    return made
 
 
 def _block_scaled(scheme: quantisation_schemes.BlockScaled, box: Box, inputs: Inputs) -> Array:

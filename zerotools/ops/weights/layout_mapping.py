@@ -7,7 +7,6 @@ parameters that are joined.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.quantisation_schemes import PAYLOAD, Multiplied, ScaledCast
+from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic, ScaledCast
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
@@ -31,6 +30,7 @@ from zerotools.maps.map_file import HUB, FamilyMap, read_map
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped_maps import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
+from zerotools.maps.stored_values import ORDERS, BoundValue
 from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
@@ -165,7 +165,7 @@ def mapped_checkpoint(
     plain, rest = _apart(checkpoint, held, found, origins)
     for views in stages:
         plain = rearranged_checkpoint(plain, views)
-    tensors = {**_multiplied(plain, found.layout, target), **rest}
+    tensors = {**_in_scale(plain, found.layout, target), **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
     # Chunks that are cut and joined do not record their archive any more.
     archives = archives_of(checkpoint)
@@ -219,43 +219,55 @@ def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...
     return origins
 
 
-def _multiplied(
-    checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout
-) -> dict[Key, Tensor]:
+def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -> dict[Key, Tensor]:
     """Return the tensors of `checkpoint`, which have the layout `target` now. Weights that one of
-    the layouts stores divided by a square root are multiplied, with one rounding of the float32
-    product.
+    the layouts stores in another scale are computed, and their optimizer state with them.
 
     Raises:
-        Unsupported: optimizer state of such a weight; or both layouts differ from the Hub's.
+        Unsupported: optimizer state that is no average of gradients; both layouts differ from the
+            Hub's; or layers of one tensor have different scales.
     """
-    factors: dict[str, float] = {}
-    for name, root in found.roots.items():
-        factors |= dict.fromkeys(found.of_hub[name].names, math.sqrt(root))
-    if target.roots:
+    rules = {name: rule for old, rule in found.computed.items() for name in found.of_hub[old].names}
+    to_hub, path = bool(rules), checkpoint.origin.path
+    zeros: dict[str, int] = {}
+    if target.computed or target.zeros:
         for name, view in written_views(target).items():
-            if view.names[0] in target.roots:
-                factors[name] = 1 / math.sqrt(target.roots[view.names[0]])
-    path = checkpoint.origin.path
-    if factors and HUB not in (found.name, target.name):
+            here = {target.computed.get(each) for each in view.names}
+            if len(here) > 1:
+                raise Unsupported(f"{path}: the layers of {name} are stored in different scales")
+            if (rule := here.pop()) is not None:
+                rules[name], to_hub = rule, False
+            if name in target.zeros and name in target.padded:
+                zeros[name] = target.padded[name][1]
+    if (rules or zeros) and HUB not in (found.name, target.name):
         raise Unsupported(
-            f"{path}: zerotools multiplies weights by the roots of {found.name} or {target.name} "
-            f"only to or from {HUB}: map it to {HUB} first"
+            f"{path}: zerotools computes the weights of {found.name} or {target.name} only to or "
+            f"from {HUB}: map it to {HUB} first"
         )
     tensors = dict(checkpoint.tensors)
     for key, tensor in checkpoint.tensors.items():
-        factor = factors.get(key.name)
-        if factor is None:
-            continue
-        if key.role not in (*WEIGHTS, "param16"):
-            raise Unsupported(
-                f"{path}: {key} cannot be moved with its weight, which is multiplied by "
-                f"{factor:.6g}: map the weights alone, by zerotools consolidate or convert "
-                "--weights-only"
-            )
-        scheme = Multiplied(factor)
-        tensors[key] = ScaledCast(tensor.dtype, tensor.shape, (), scheme, {PAYLOAD: tensor})
+        made = _arithmetic(path, key, rules.get(key.name), to_hub=to_hub)
+        if key.name in zeros:
+            made = replace(made or Arithmetic("*", 1.0), zeros_from=zeros[key.name])
+        if made is not None:
+            tensors[key] = ScaledCast(tensor.dtype, tensor.shape, (), made, {PAYLOAD: tensor})
     return tensors
+
+
+def _arithmetic(
+    path: Path, key: Key, rule: BoundValue | None, *, to_hub: bool
+) -> Arithmetic | None:
+    if rule is None:
+        return None
+    if key.role in (*WEIGHTS, "param16"):
+        return rule.of_weight(to_hub=to_hub)
+    if key.role not in ORDERS:
+        raise Unsupported(
+            f"{path}: {key} cannot be moved with its weight, which is stored in another scale, "
+            "because zerotools does not know how it depends on the gradient: map the weights "
+            "alone, by zerotools consolidate or convert --weights-only"
+        )
+    return rule.of_state(ORDERS[key.role], to_hub=to_hub)
 
 
 def _apart(
@@ -339,7 +351,9 @@ def _padding_notes(found: FoundLayout, target: ModelLayout) -> Iterator[str]:
     for name, (there, rows) in target.padded.items():
         if there > rows:
             yield (
-                f"{name} is padded from {rows} to {there} rows, which repeat the last; "
+                f"{name} is padded from {rows} to {there} rows with zeros"
+                if name in target.zeros
+                else f"{name} is padded from {rows} to {there} rows, which repeat the last; "
                 "--map-arg vocab_multiple=1 writes none"
             )
 

@@ -1,0 +1,116 @@
+"""Weights that a program stores in another scale than the Hub: what it computes from an element A.
+
+    A / root(SIZE)          divided by the square root of a size
+    A * root(SIZE)          multiplied by it
+    A * bf16(root(SIZE))    multiplied by the root, rounded to bfloat16
+    A + SIZE                with a number added, such as a norm that multiplies by 1 + its weight
+
+Each is one float32 operation and one rounding, as in MaxText's
+`checkpoint_conversion/utils/param_mapping.py`: it divides by a root by a product with 1 / root, and
+undoes a product with a root by a division.
+
+The state of the optimizer follows exactly. For w' = c w, the gradient by w' is g / c. So moments
+of first order (`exp_avg`, `momentum_buffer`) are divided by c, and those of second order
+(`exp_avg_sq`) by c * c. A sum changes no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.quantisation_schemes import Arithmetic
+from zerotools.maps.expressions import parse_size_expression, size_of
+
+_RULE = re.compile(r"A\s*([*/+])\s*(.+)")
+_ROOT = re.compile(r"(bf16\()?root\((.+?)\)(?(1)\))")
+ORDERS: Mapping[str, int] = {
+    "exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2, "square_avg": 2,
+}  # fmt: skip
+"""The power of the gradient that each role of optimizer state is an average of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """What a program stores for an element A of the Hub: A `sign` the number `size`, or its root,
+    which is rounded to bfloat16 or not.
+    """
+
+    sign: str
+    size: str
+    is_root: bool
+    is_rounded: bool
+
+    def bound(self, names: Mapping[str, Any]) -> BoundValue | None:
+        """Return the rule with its size as a number; None if it changes no element.
+
+        Raises:
+            BadRequest: the size is not a whole number.
+        """
+        size = size_of(self.size, names)
+        if size == (0 if self.sign == "+" else 1):
+            return None
+        return BoundValue(self.sign, size, self.is_root, self.is_rounded)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundValue:
+    """A `StoredValue` of one model: its size is a number."""
+
+    sign: str
+    size: int
+    is_root: bool
+    is_rounded: bool
+
+    @property
+    def _number(self) -> float:
+        number = math.sqrt(self.size) if self.is_root else float(self.size)
+        return _bfloat16(number) if self.is_rounded else number
+
+    def of_weight(self, *, to_hub: bool) -> Arithmetic:
+        """Return the arithmetic that makes the stored weight from the Hub's, or the reverse."""
+        number = self._number
+        if self.sign == "+":
+            return Arithmetic("-" if to_hub else "+", number)
+        if self.sign == "/":
+            return Arithmetic("*", number if to_hub else 1 / number)
+        return Arithmetic("/" if to_hub else "*", number)
+
+    def of_state(self, order: int, *, to_hub: bool) -> Arithmetic | None:
+        """Return the arithmetic for optimizer state that averages the power `order` of the
+        gradient; None if the state does not change.
+        """
+        if self.sign == "+":
+            return None
+        is_exact = order == 2 and self.is_root and not self.is_rounded
+        number = float(self.size) if is_exact else self._number**order
+        return Arithmetic("*" if (self.sign == "*") == to_hub else "/", number)
+
+
+def parse_stored_value(text: str) -> StoredValue:
+    """Parse a rule such as `A / root(head)`.
+
+    Raises:
+        ValueError: the text is not such a rule.
+    """
+    found = _RULE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not A * root(SIZE), A / root(SIZE) or A + SIZE")
+    sign, number = found[1], found[2]
+    root = _ROOT.fullmatch(number)
+    size = number if root is None else root[2]
+    parse_size_expression(size)
+    if (root is None) != (sign == "+"):
+        raise ValueError(f"{text!r} must have root(...) behind * or /, and no root behind +")
+    return StoredValue(sign, size, root is not None, root is not None and root[1] is not None)
+
+
+def _bfloat16(number: float) -> float:
+    """Return the nearest bfloat16 to a positive number, as a float."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
