@@ -136,6 +136,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/test_refusals",
         "daemon/trainer/test_same_losses",
         "daemon/trainer/test_sequence_ranks",
+        "daemon/trainer/test_simulated_gpu",
         "daemon/trainer/test_stopped_jobs",
     ),
     # another project's library reads what we write, or writes what we read

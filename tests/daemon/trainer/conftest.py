@@ -23,7 +23,7 @@ def alone() -> Iterator[None]:
 
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
-    dist.destroy_process_group()
+    end_group()
 
 
 @pytest.fixture
@@ -43,4 +43,15 @@ def threadless() -> Iterator[None]:
     theirs, dist.reduce_scatter_tensor = dist.reduce_scatter_tensor, reduced
     yield
     dist.reduce_scatter_tensor = theirs
+    end_group()
+
+
+def end_group() -> None:
+    """End the group of all ranks. DTensor remembers results with meshes, which may be of its
+    groups."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import debug
+
     dist.destroy_process_group()
+    if hasattr(debug, "_clear_sharding_prop_cache"):  # before, results had the mesh of a call
+        debug._clear_sharding_prop_cache()

@@ -25,7 +25,7 @@ def collate(
     transformers.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
-    labels = _filled([example.targets for example in examples], IGNORED, device)
+    labels = labels_of(examples, device)
     if not model.config.is_encoder_decoder:
         arguments = {"input_ids": inputs}
         if any(example.segments for example in examples):
@@ -40,6 +40,11 @@ def collate(
         "attention_mask": mask.long(),
         "decoder_input_ids": said,
     }, labels
+
+
+def labels_of(examples: Sequence[Example], device: torch.device) -> torch.Tensor:
+    """Return the labels of `examples`, int64 `[batch, length]`; see `collate`."""
+    return _filled([example.targets for example in examples], IGNORED, device)
 
 
 def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:

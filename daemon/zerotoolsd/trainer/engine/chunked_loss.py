@@ -68,8 +68,11 @@ class ChunkedLoss:
     """Changes the `forward` of a causal `model` so that it accepts `targets`, `[batch, length]`.
 
     With targets, the output's `loss` is the sum of the cross-entropies, and its `logits` must not
-    be used. Some models do not allow the loss in parts. Then `say` is called with the reason, and
-    the loss is computed with all logits at once. If `say` is None, Unsupported is raised instead.
+    be used. `rows` are the numbers of the positions with a target, on the device of `targets`. If
+    they are not given, the host waits until the device has found them.
+
+    Some models do not allow the loss in parts. Then `say` is called with the reason, and the loss
+    is computed with all logits at once. If `say` is None, Unsupported is raised instead.
     """
 
     model: Any
@@ -87,15 +90,22 @@ class ChunkedLoss:
         """Replace the `forward` of the model by one that accepts `targets`."""
 
         @functools.wraps(self._forward)
-        def forward(*args: Any, targets: torch.Tensor | None = None, **arguments: Any) -> Any:
+        def forward(
+            *args: Any,
+            targets: torch.Tensor | None = None,
+            rows: torch.Tensor | None = None,
+            **arguments: Any,
+        ) -> Any:
             if targets is None:
                 return self._forward(*args, **arguments)
-            return self._with_loss(arguments, targets)
+            return self._with_loss(arguments, targets, rows)
 
         self.model.forward = forward
         self.model.chunked_loss = self
 
-    def _with_loss(self, arguments: dict[str, Any], targets: torch.Tensor) -> Any:
+    def _with_loss(
+        self, arguments: dict[str, Any], targets: torch.Tensor, rows: torch.Tensor | None
+    ) -> Any:
         if self._agrees is None:
             self._agrees = self._is_right(arguments)
         if not self._agrees or not self.size.is_cut(targets.numel()):
@@ -103,7 +113,8 @@ class ChunkedLoss:
             output["loss"] = summed_cross_entropy(output.logits, targets)
             return output
         output, hidden, tail = self._before_the_head(arguments)
-        rows = (targets.flatten() != IGNORED).nonzero().flatten()
+        if rows is None:
+            rows = (targets.flatten() != IGNORED).nonzero().flatten()
         parts = rows.split(self.size.rows_at_a_time(len(rows)))
         work = LossParts(tail, targets.flatten(), parts, self._base.weights_outside())
         # By its key: older ModelOutputs take an attribute for no value, and FSDP2 does not see it.

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.nn import functional
 
-from zerotoolsd.trainer.data.collate import collate
+from zerotoolsd.trainer.data.collate import collate, labels_of
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.packing import join_examples
@@ -63,10 +63,19 @@ def _output_and_loss(
     lengths = [example.lengths for example in examples]
     with segments_of(model, lengths), reading_own_part(model, *whole) as (arguments, labels):
         if takes_targets(model):
-            output = model(**arguments, use_cache=False, targets=labels)
+            rows = _learned_rows(model, examples).to(device, non_blocking=True)
+            output = model(**arguments, use_cache=False, targets=labels, rows=rows)
             return output, output.loss, labels
         output = model(**arguments, use_cache=False)
         return output, summed_cross_entropy(output.logits, labels), labels
+
+
+def _learned_rows(model: Any, examples: Sequence[Example]) -> torch.Tensor:
+    """Return the numbers of the learned positions in this rank's part of a batch, int64."""
+    # The host knows the labels, and need not wait for the device to count.
+    labels, stretch = labels_of(examples, torch.device("cpu")), sequence_part_of(model)
+    own = labels if stretch is None else stretch.of(labels, IGNORED)
+    return (own.flatten() != IGNORED).nonzero().flatten()
 
 
 def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
