@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotoolsd.trainer.rank.process_group import WorldGroup
@@ -32,13 +33,16 @@ With a thousand ranks, the sum of their squares is still exact in fp64.
 """
 
 
-def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None:
+def check_same_layers_on_ranks(
+    model: Any, world_size: int, engine: str, fsdp: type = FSDPModule
+) -> None:
     """Check that all `world_size` ranks compute the same layers of `model`, or can handle the
-    difference.
+    difference. `fsdp` is the class of FSDP2's modules.
 
     Raises:
         BadRequest: the model leaves out random blocks.
-        Unsupported: the engine does not support ranks that compute different experts.
+        Unsupported: the engine, or this torch, does not support ranks that compute different
+            experts.
     """
     if world_size == 1:
         return
@@ -50,7 +54,15 @@ def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None
             "other blocks, but ranks share the weights and gradients of blocks; set such keys "
             "to 0, or train on one rank"
         )
-    if engine == "deepspeed" and separate_experts(model):
+    if not separate_experts(model):
+        return
+    if engine == "torch" and not hasattr(fsdp, "set_reduce_scatter_unused_params"):
+        raise Unsupported(
+            f"the experts of a {model.config.model_type} model are separate modules, and torch "
+            f"{torch.__version__} cannot reduce the gradients of experts that only some ranks "
+            "use; upgrade torch to 2.13, or train on one rank"
+        )
+    if engine == "deepspeed":
         raise Unsupported(
             f"the experts of a {model.config.model_type} model are separate modules, and "
             "ranks with different experts would wait for one another in DeepSpeed; set engine "

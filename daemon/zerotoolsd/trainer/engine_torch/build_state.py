@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
@@ -78,7 +78,7 @@ def build_live_state(
     memory = make_memory(group.device, layout.state_tier, spec.offload)
     kept = kept_in_fp32(meta_model.model, spec.train)
     model = shard_model(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
-    _reduce_all_experts(model, group.rank.world_size)
+    _reduce_all_experts(model)
     group.wait_at_most(START_TIMEOUT)  # in the groups of its meshes, too
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
@@ -99,21 +99,14 @@ def build_live_state(
     return live
 
 
-def _reduce_all_experts(model: Any, world_size: int) -> None:
+def _reduce_all_experts(model: Any) -> None:
     """Make the ranks reduce the gradients of all separate experts.
 
     If no token of a rank uses an expert, the rank contributes zeros for this expert.
+    `check_same_layers_on_ranks` refuses several ranks with a torch that does not support this.
     """
-    if not separate_experts(model):
-        return
-    if hasattr(model, "set_reduce_scatter_unused_params"):
+    if separate_experts(model) and hasattr(model, "set_reduce_scatter_unused_params"):
         model.set_reduce_scatter_unused_params(True)
-    elif world_size > 1:
-        raise Unsupported(
-            f"torch {torch.__version__} cannot reduce the gradients of experts in separate "
-            "modules, and ranks use different experts: upgrade torch to 2.13, or train on one "
-            "rank"
-        )
 
 
 def _update_path(

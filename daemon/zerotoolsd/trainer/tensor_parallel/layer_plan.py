@@ -113,7 +113,9 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
 
 
 def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
-    plan: Mapping[str, str] = getattr(model, "_tp_plan", None) or {}
+    # In transformers 5.1 the plan of an object lacks that of its class, which is for the head.
+    plans = (getattr(owner, "_tp_plan", None) or {} for owner in (type(model), model))
+    plan: Mapping[str, str] = {key: style for each in plans for key, style in each.items()}
     names = [name for name, _ in model.named_modules()]
     parameters = [name for name, _ in model.named_parameters()]
     for pattern, style in plan.items():

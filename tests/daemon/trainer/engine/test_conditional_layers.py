@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.finetuning import adverts, make_tokenizer, write_lines
 from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.torch_releases import since_torch
 from zerotools.core.errors import BadRequest, Unsupported
 
 pytestmark = pytest.mark.torch
@@ -65,6 +67,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Runs]:
     }
 
 
+@since_torch("2.13", "experts in separate modules are refused for several ranks")
 def test_experts_that_other_ranks_use_are_trained_as_on_one_rank(by_ranks: dict[int, Runs]) -> None:
     for name in by_ranks[1].report:
         near = SUMMATION if "fp32" in name else ROUNDING
@@ -121,11 +124,24 @@ def test_deepspeed_does_not_wait_for_experts_of_other_ranks() -> None:
     from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
 
     model = drawn(**SWITCH)
-    check_same_layers_on_ranks(model, 2, "torch")
     with pytest.raises(
         Unsupported, match='would wait for one another in DeepSpeed; set engine = "to'
     ):
         check_same_layers_on_ranks(model, 2, "deepspeed")
+
+
+def test_a_torch_that_reduces_no_gradients_of_unused_experts_is_refused() -> None:
+    from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
+
+    class Newer:
+        set_reduce_scatter_unused_params = True
+
+    model = drawn(**SWITCH)
+    check_same_layers_on_ranks(model, 2, "torch", Newer)
+    check_same_layers_on_ranks(model, 1, "torch", object)
+    check_same_layers_on_ranks(drawn(**TINY_LLAMA), 2, "torch", object)
+    with pytest.raises(Unsupported, match=r"only some ranks use; upgrade torch to 2\.13, or"):
+        check_same_layers_on_ranks(model, 2, "torch", object)
 
 
 def test_gradients_of_unlike_parameters_end_the_run() -> None:

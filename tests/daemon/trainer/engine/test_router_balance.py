@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,24 @@ def built(name: str, **changes: Any) -> Any:
     from benchmarks.architectures.configs import tiny_config
 
     config = tiny_config(name)
-    for key, value in {"output_router_logits": True, **changes}.items():
+    # Jamba's kernels are for GPUs, and older releases of transformers do not look for one.
+    changes = {"output_router_logits": True, "use_mamba_kernels": False, **changes}
+    for key, value in changes.items():
         setattr(config, key, value)
     torch.manual_seed(3)
     return AutoModelForCausalLM.from_config(config).float()
+
+
+@contextmanager
+def skipped_where_refused() -> Iterator[None]:
+    """Skip a test if jobs like its job are refused at submit with the installed transformers. CI
+    has one with which no test may be skipped."""
+    from importlib.metadata import version
+
+    try:
+        yield
+    except Unsupported as refused:
+        pytest.skip(f"transformers {version('transformers')}: {refused}")
 
 
 @pytest.mark.parametrize(
@@ -57,10 +73,12 @@ def test_value_and_gradient_are_those_of_transformers(name: str) -> None:
     import torch
 
     from zerotoolsd.trainer.data.example_pools import Example
-    from zerotoolsd.trainer.engine.router_balance import add_router_loss
+    from zerotoolsd.trainer.engine.router_balance import add_router_loss, check_router_loss
     from zerotoolsd.trainer.engine.training_loss import training_loss
 
     model = built(name, router_aux_loss_coef=0.5, aux_loss_coef=0.5)
+    with skipped_where_refused():
+        check_router_loss(spec_of(), model)
     rows = [torch.randint(3, 200, (length,)).tolist() for length in (12, 7)]
     examples = [Example(row[:-1], row[1:]) for row in rows]
     ids = torch.tensor([row + [0] * (12 - len(row)) for row in rows])
@@ -205,6 +223,7 @@ def test_it_moves_by_the_tokens_that_each_expert_got(name: str) -> None:
     from zerotoolsd.trainer.data.example_pools import Example
     from zerotoolsd.trainer.engine.router_balance import (
         BIAS,
+        check_router_bias,
         move_router_bias,
         router_bias_in,
         routers,
@@ -212,6 +231,8 @@ def test_it_moves_by_the_tokens_that_each_expert_got(name: str) -> None:
     from zerotoolsd.trainer.engine.training_loss import training_loss
 
     model = built_for_bias(name)
+    with skipped_where_refused():
+        check_router_bias(spec_with(router_bias_rate=RATE), model)
     rows = [torch.randint(3, 200, (length,)).tolist() for length in (9, 5)]
     [router] = routers(model)
     counts = torch.zeros(4)
@@ -242,10 +263,10 @@ def test_a_model_without_one_is_refused_and_one_that_stays_is_named() -> None:
     with pytest.raises(Unsupported, match=r"router_bias_rate = 0\.25: the model has no router"):
         check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("mixtral"))
     assert "stays as it is" in str(check_router_bias(spec_with(), built_for_bias("deepseek_v3")))
-    assert (
-        check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("deepseek_v3")) is None
-    )
     assert check_router_bias(spec_with(), built_for_bias("llama")) is None
+    with skipped_where_refused():
+        moves = check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("deepseek_v3"))
+    assert moves is None
 
 
 def test_a_router_that_does_not_return_the_chosen_experts_is_refused() -> None:
@@ -271,6 +292,10 @@ def biases(runs: Runs, name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs]:
     """By number of ranks."""
+    from zerotoolsd.trainer.engine.router_balance import check_router_bias
+
+    with skipped_where_refused():
+        check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("deepseek_v3"))
     jobs = {
         1: {"plain": biased(0)},
         2: {

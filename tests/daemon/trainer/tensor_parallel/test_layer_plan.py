@@ -126,9 +126,9 @@ def test_plans_that_say_something_else_are_refused(plan: Any, said: str) -> None
 
 def test_a_plan_that_forgets_a_weight_beside_cut_ones_is_refused() -> None:
     model = drawn(model_type="qwen3", head_dim=8)
-    model._tp_plan = {k: v for k, v in model._tp_plan.items() if not k.endswith("k_norm")}
+    model._tp_plan = {k: v for k, v in model._tp_plan.items() if not k.endswith("_norm")}
     found = refusal(model, 2)
-    assert "does not list model.layers.0.self_attn.k_norm.weight next to them" in found
+    assert "does not list model.layers.0.self_attn.q_norm.weight next to them" in found
 
 
 def test_names_of_older_plans_mean_the_same() -> None:
