@@ -83,7 +83,7 @@ class HubPiece:
     """A part of a Hub tensor: its block `box` is filled from the block `source` of the model's
     tensor `name`.
 
-    `dims` has, for each dimension of `box`, the dimension of the model's tensor that it follows; -1
+    `dims` has, for each dimension of `box`, the corresponding dimension of the model's tensor; -1
     if `box` has only one index in this dimension.
     """
 
@@ -96,8 +96,8 @@ class HubPiece:
 def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
     """Yield the pieces of Hub tensors that are filled from `block` of the model's tensor `name`.
 
-    There are as few pieces as boxes allow: rows that are not adjacent in the Hub's tensor are
-    separate pieces.
+    A piece is one box. Rows that are not adjacent in the Hub's tensor are separate pieces;
+    otherwise there are as few pieces as possible.
     """
     if block.box.is_empty:
         return

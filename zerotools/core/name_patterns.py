@@ -85,7 +85,7 @@ class _Step:
 
 
 class _Automaton:
-    """All patterns that contain more than plain text, matched at once."""
+    """An automaton that matches all patterns at once, except patterns of plain text."""
 
     def __init__(self, path: object) -> None:
         self._path = path
@@ -310,9 +310,11 @@ class Symbol:
 class PatternPart:
     """A node of the tree of a pattern.
 
-    It has one of three contents: a `symbol`; or a part `repeated` at least `least` and at most
-    `most` times (None: no limit); or `parts`, which follow each other or, with `is_choice`, are
-    alternatives.
+    It has exactly one of these contents:
+
+    - `symbol`
+    - `repeated`, a part that occurs at least `least` and at most `most` times (None: no limit)
+    - `parts`, which follow each other or, with `is_choice`, are alternatives
     """
 
     symbol: Symbol | None = None

@@ -72,8 +72,9 @@ class FilePlan:
 class Dropped:
     """A part of the source that the output does not contain.
 
-    `what` is the role of a tensor (`exp_avg`) or a part of the training state (`lr_scheduler`).
-    `why` is the rest of a sentence that gives the reason.
+    Attributes:
+        what: the role of a tensor (`exp_avg`), or a part of the training state (`lr_scheduler`).
+        why: the reason, as the end of a sentence.
     """
 
     what: str

@@ -206,9 +206,9 @@ class Format(ABC):
         holes.
 
         Raises:
-            BadRequest: `path` does not exist, or does not hold what `options` select.
+            BadRequest: `path` does not exist, or has no part that `options` select.
             BadFile: it is damaged or unfinished.
-            Unsupported: it is of a kind that is not read.
+            Unsupported: this variant of the format cannot be read.
         """
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
@@ -298,7 +298,7 @@ class Format(ABC):
 
         Raises:
             BadRequest: the number of ranks is not possible, or options contradict each other.
-            Unsupported: a kind of this format that is not written.
+            Unsupported: this variant of the format cannot be written.
         """
         raise Unsupported(f"{self.name} is not resharded")
 
@@ -409,7 +409,7 @@ class Format(ABC):
 
         Raises:
             BadFile: it is damaged.
-            Unsupported: it is of a kind that is not read.
+            Unsupported: this variant of the format cannot be read.
         """
         raise Unsupported(f"{path} is not read as the state of an optimizer")
 

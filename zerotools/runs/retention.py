@@ -89,8 +89,8 @@ def _read(path: Path) -> list[NeededCheckpoint]:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """A rule for which checkpoints are kept: the `last` newest ones (None: all), and each one from
-    a step that is a multiple of `every`.
+    """The rule that decides which checkpoints are kept: the `last` newest ones (None: all), and
+    every checkpoint whose step is a multiple of `every`.
     """
 
     last: int | None = None

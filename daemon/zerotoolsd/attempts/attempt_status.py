@@ -63,11 +63,12 @@ class NeverStarted:
 
 @dataclass(frozen=True)
 class Gone:
-    """Status: the supervisor of the attempt has disappeared. `cause` says why, as far as it is
-    known.
+    """Status: the supervisor of the attempt has disappeared.
 
-    `record` is the record of the end: the supervisor wrote it before, or it is inferred from
-    the ledger of the ranks.
+    Attributes:
+        cause: the reason, as far as it is known.
+        record: the record of the attempt's end: written by the supervisor before it disappeared, or
+            inferred from the ledger of the ranks.
     """
 
     cause: str

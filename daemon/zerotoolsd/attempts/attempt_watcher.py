@@ -465,8 +465,10 @@ class StopRequestFiles:
         return [(attempt, reason) for attempt, reason, _ in self._unwritten.values()]
 
     def drop_unwritten(self, attempt: AttemptRow) -> None:
-        """Forget a stop request that could not be written. The attempt has ended, or it is
-        asked again when it is found.
+        """Forget a stop request that could not be written.
+
+        Call this if the attempt has ended, or will be asked to stop again when the daemon finds it
+        later.
         """
         self._unwritten.pop(attempt.token, None)
 

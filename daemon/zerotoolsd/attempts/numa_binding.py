@@ -44,11 +44,12 @@ processors of another node.
 
 @dataclass(frozen=True)
 class RankBindings:
-    """The processor and memory bindings of the processes that the supervisor starts; empty if
-    they are not bound.
+    """The processor and memory bindings of the processes that the supervisor starts; empty if they
+    are not bound.
 
-    `threads` is the number of threads of each rank (None: the same as without a binding).
-    `said` describes the bindings in one sentence.
+    Attributes:
+        threads: the number of threads of each rank; None: the same as without a binding.
+        said: a sentence that describes the bindings.
     """
 
     ranks: tuple[RankBinding, ...] = ()

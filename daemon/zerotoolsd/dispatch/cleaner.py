@@ -363,11 +363,11 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 
 class NamedPaths:
-    """Finds jobs that name a path in their job files, during one clean.
+    """Finds jobs that name a path in their job files, during one removal of files.
 
-    A job that is queued meanwhile has a higher number than all earlier jobs, and an ended
-    job stays ended. `owner` is the uid of the user who requested the clean (None: all
-    users). `together` are the jobs that are removed.
+    A job that is queued meanwhile has a higher number than all earlier jobs, and an ended job stays
+    ended. `owner` is the uid of the user who requested the removal (None: all users). `together`
+    are the jobs that are removed.
     """
 
     def __init__(

@@ -243,10 +243,11 @@ class _Place:
         return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
-        """Return the cheapest part of `jobs` that is enough, together with `leave`, for the
-        current job to start.
+        """Return the cheapest jobs among `jobs` that must end, in addition to `leave`, so that the
+        current job can start.
 
-        `jobs` are sorted by cost. Return an empty list if all of them are not enough.
+        `jobs` are sorted by cost. Return an empty list if the current job could not start even if
+        all of them ended.
         """
         if not jobs or not self.is_free([*leave, *jobs]):
             return []

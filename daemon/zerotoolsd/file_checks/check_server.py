@@ -162,8 +162,8 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
-    """Call `look` with the arguments. Return `{"value": ...}`, or `{"error": class of the
-    exception, "message": ...}`.
+    """Call `look` with the arguments. Return `{"value": RESULT}`, or `{"error": CLASS, "message":
+    TEXT}` for an exception.
     """
     try:
         return {"value": look(*arguments)}

@@ -47,8 +47,8 @@ user). Raises the errors of `look`, TimeoutError, and SlowCheck.
 
 
 class SlowCheck(TimeoutError):
-    """A check missed its deadline, although the mounts of its paths respond: it has too much
-    to do.
+    """A check missed its deadline, although the mounts of its paths respond: the check itself takes
+    too long.
     """
 
 

@@ -17,8 +17,12 @@ AT_ANY_TIME = 0.0
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """A state in which no job starts: the time `since` when, and the reason that was given, if
-    any.
+    """A state in which no job starts.
+
+    Attributes:
+        since: the time when it began, in seconds since the epoch.
+        uid, user: the user who began it.
+        why: the reason that the user gave, if any.
     """
 
     since: float
@@ -74,7 +78,7 @@ class JobEdit:
     Attributes:
         set: dotted keys of its job file with new values.
         unset: keys that get their defaults.
-        after: the jobs that it starts after; None: unchanged.
+        after: the jobs that must end before it starts; None: unchanged.
         begin: its earliest start time; None: unchanged, AT_ANY_TIME: no start time.
     """
 

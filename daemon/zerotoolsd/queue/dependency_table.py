@@ -87,8 +87,8 @@ class DependencyTable:
         self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """Let the job `job_id` start after these jobs have ended in any way, even if they
-        failed.
+        """Change the condition of the job `job_id` on these jobs: it may start after they have
+        ended in any way, even if they failed.
         """
         for on_id in on_ids:
             self._sql(

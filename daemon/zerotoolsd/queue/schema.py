@@ -233,13 +233,13 @@ _OF_MACHINE = frozenset(
 def open_database(
     state_dir: Path, migrations: Sequence[str] = MIGRATIONS, *, rebuild: bool = False
 ) -> sqlite3.Connection:
-    """Open the database of `state_dir` at the newest schema.
+    """Open the database of `state_dir`, and update it to the newest schema.
 
-    It is created if there never was one, or, with `rebuild`, if it is gone.
+    It is created if `state_dir` never had one, or, with `rebuild`, if it is lost.
 
     Raises:
-        BadFile: it is damaged, or gone although its jobs' directories exist.
-        sqlite3.OperationalError: disk space, memory or the disk failed; it is left unchanged.
+        BadFile: it is damaged, or it is lost although the directories of its jobs exist.
+        sqlite3.OperationalError: disk space, memory or the disk failed; the database is unchanged.
         Unsupported: a newer version wrote it. Its files are left unchanged.
     """
     path = state_dir / DATABASE

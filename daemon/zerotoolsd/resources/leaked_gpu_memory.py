@@ -247,8 +247,10 @@ class LeakedMemory:
     """The memory that an ended attempt left on a GPU, in bytes. None: the driver does not report
     it.
 
-    `held` is the memory of the attempt's processes with the `pids`, which NVML lists. `loose` is
-    memory that no process holds.
+    Attributes:
+        held: the memory of the attempt's remaining processes, as NVML reports it.
+        pids: these processes.
+        loose: memory that no process holds.
     """
 
     verdict: LeakVerdict

@@ -115,8 +115,8 @@ def _prefer(nodes: Sequence[int]) -> int:
 
 
 def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
-    """Return the part of `binding` that the child process could set. If a part is missing,
-    `why` contains the reason.
+    """Return the part of `binding` that the child process could set. If a part is missing, `why` of
+    the result is the reason.
 
     `said` are the bytes that `keep_to` returned in the child process.
     """

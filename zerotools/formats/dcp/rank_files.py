@@ -189,7 +189,9 @@ class SaveItem:
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """The part of a value that one rank saves. `box` is None for a value that is not a tensor."""
+    """The part of a tensor that one rank saves, and its position `box`. For a value that is not a
+    tensor, `box` is None.
+    """
 
     value: SaveItem
     box: Box | None

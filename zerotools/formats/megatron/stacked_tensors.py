@@ -210,10 +210,10 @@ def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
     """Reorder the rows of lora_B of gated layers, so that they are in the order of the weight's
-    rows: the gate, then the other half.
+    rows: first the rows of the gate, then those of the other half.
 
     `ranks` is the number of tensor-parallel ranks that saved it; None: the number of its chunks
-    along the rows. Return the tensors, and the keys that were reordered.
+    along the rows. Return the tensors, and the keys of the reordered ones.
     """
     found: dict[Key, Tensor] = {}
     moved: list[Key] = []

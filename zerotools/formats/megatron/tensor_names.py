@@ -109,8 +109,10 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 class Stack(NamedTuple):
-    """The key of a stored tensor with several layers or experts. `parts` are the texts of the key
-    between the numbers, which are left out: one for each leading axis.
+    """The key of a stored tensor with several layers or experts.
+
+    `parts` are the texts of the key before, between and after the numbers, which are left out.
+    There is one number for each leading axis.
     """
 
     parts: tuple[str, ...]

@@ -229,11 +229,14 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class LostShards:
-    """The files of a model that are lost, or may be.
+    """The files of a model that are lost, or may be lost.
 
-    `problems` are for files that are certainly missing, and for tensors that cannot be known
-    without them; `unknown` are the keys of tensors with unknown shapes. `doubtful` has sentences on
-    files that may never have existed, by the existing file that suggests them.
+    Attributes:
+        problems: for files that are certainly missing, and for tensors that cannot be known without
+            them.
+        unknown: the keys of tensors with unknown shapes.
+        doubtful: for an existing file, a sentence on files that it suggests and that may never have
+            existed.
     """
 
     problems: tuple[Problem, ...]

@@ -95,7 +95,7 @@ def _why(role: str) -> str:
 
 @dataclass
 class _Drops:
-    """The parts that the file does not hold; each is listed only once."""
+    """The parts of the training state that the file cannot contain. Each is listed only once."""
 
     found: list[Dropped] = field(default_factory=list)
 
@@ -202,8 +202,9 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """Return the step of each parameter keyed by name, also of those without one: the common step
-    of all parameters in the param group. FSDP1 stores one step for all parameters that it joined.
+    """Return the step of each parameter, keyed by name. A parameter without a recorded step gets
+    the common step of all parameters in its param group: FSDP1 stores one step for all parameters
+    that it joined.
     """
     steps: dict[str, float] = {}
     for group in training.groups:

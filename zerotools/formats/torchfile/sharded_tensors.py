@@ -155,8 +155,10 @@ def _cuts(
 
 
 class _Placement(NamedTuple):
-    """How one mesh dimension splits the tensor: the tensor dimension, and the number of parts that
-    the tensor was already split into.
+    """How one mesh dimension splits the tensor.
+
+    It has the tensor dimension that is split, and the number of parts into which earlier splits
+    divided it.
     """
 
     dimension: int
@@ -164,10 +166,10 @@ class _Placement(NamedTuple):
 
 
 def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return how many of the splits come before one with `split_factor`.
+    """Return how many of the splits come before the split with `split_factor`: after them the
+    tensor has `split_factor` parts.
 
-    `sizes` has the number of parts of each split. After the returned number of splits, the tensor
-    has `split_factor` parts.
+    `sizes` has the number of parts of each split.
     """
     before = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if before is None:

@@ -260,7 +260,9 @@ class _Reader:
         raise self._bad(f"has {values!r:.60} instead of counts of {key}")
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
-        """Return the attributes of an object that has the class name `name`, in any module."""
+        """Return the attributes of an unpickled object. Its class must have the name `name`; the
+        module may be any.
+        """
         if isinstance(value, Opaque) and value.name == name:
             state = value.state
             # dataclass(slots=True) and frozen classes pickle (None, attributes).

@@ -68,8 +68,8 @@ def is_tolerated() -> bool:
 
 
 def stand_in() -> Path | None:
-    """Return another checkpoint of the same run, from which lost lists of names and shapes can be
-    taken; None if the user named no such checkpoint.
+    """Return another checkpoint of the same run, from which lists of names and shapes are taken if
+    those of this checkpoint are lost. Return None if the user named no such checkpoint.
     """
     damage = _TOLERATED.get()
     return None if damage is None else damage.stand_in

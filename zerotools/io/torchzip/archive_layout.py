@@ -61,9 +61,9 @@ def lay_out(
     """Return the layout of an archive with one pickle and its storages. Storage number i has
     `storages[i]` bytes.
 
-    `crcs` has the CRC-32 of the storages with known bytes, keyed by number. The others are
-    computed later. `folder` is the directory of all records. Layouts of the same `pickle` share its
-    bytes.
+    `crcs` has the CRC-32 of each storage with known bytes, keyed by number. The CRC-32 of other
+    storages is computed when the archive is written. `folder` is the directory of all records.
+    Layouts of the same `pickle` share its bytes.
     """
     writer = _Writer(folder)
     writer.record("data.pkl", pickle)

@@ -30,10 +30,10 @@ def dumps(tree: Any) -> bytes:
 
 
 def dumps_renumbered(tree: Any) -> tuple[bytes, tuple[Storage, ...]]:
-    """Return the pickle as `dumps` does, with the storages numbered from 0 in their order, and
-    these storages in the same order.
+    """Return the pickle as `dumps` does, but with the storages renumbered from 0, as torch.save
+    numbers them. Also return the storages in this order.
 
-    torch.save numbers them in this way. Two storages with the same key are one storage.
+    Two storages with the same key are one storage.
     """
     writer = _Writer(numbers={})
     return writer.write(tree), tuple(writer.storages)

@@ -131,7 +131,7 @@ class _OverBudget(Exception):
 
 
 class _Text:
-    """The text of a JSON file, read part by part. Only one part and the current value are in
+    """The text of a JSON file, which is read in blocks. Only one block and the current value are in
     memory.
     """
 

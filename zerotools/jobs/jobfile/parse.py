@@ -394,10 +394,9 @@ def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ())
 
 @cache
 def _path_keys(kind: Any) -> tuple[tuple[str, Mapping[str, Any] | None], ...]:
-    """Return the keys of the table `kind` that hold paths.
+    """Return the keys of the table `kind` that hold paths, each with its declaration.
 
-    An item is (key, declaration of the key). For a table inside of `kind` that has such keys, it is
-    (name of the table, None).
+    For a table inside `kind` that has such keys, the item is (name of the table, None).
     """
     hints, found = hints_of(kind), list[tuple[str, Mapping[str, Any] | None]]()
     for item in keys_of(kind):

@@ -68,10 +68,10 @@ class FirstJob:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTraining:
-    """The training that a user requests: a model, data, a precision, one of METHODS, and a
-    sequence length in tokens (None: a usual length).
+    """The training that a user requests: a model, data, a precision, one of METHODS, and a sequence
+    length in tokens (None: a usual length).
 
-    Files of the job are in `directory`. `free_disk` is the free space of its disk in bytes (None:
+    Files of the job are in `directory`. `free_disk` is the free disk space there, in bytes (None:
     unknown).
     """
 

@@ -79,10 +79,11 @@ def merged_model(
     beside: Mapping[str, Path] | None = None,
     is_merged: bool = True,
 ) -> MergedModel:
-    """Return the model of `checkpoint` for an export at `destination`.
+    """Return the model of `checkpoint` for an export at `destination`, with its adapters merged if
+    `is_merged`.
 
     `config_dir` has config.json and the tokenizer, instead of those near the checkpoint. `beside`
-    is another model to take them from. Without `is_merged` adapters are not merged.
+    is another model to take them from.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -102,10 +103,11 @@ def merged_model(
 
 
 def refuse_with_adapter(options: Collection[str]) -> None:
-    """Refuse `options` of a whole model with --adapter-only.
+    """Raise an error if --adapter-only is combined with options for whole models, which are in
+    `options`.
 
     Raises:
-        BadRequest: there are any.
+        BadRequest: there are such options.
     """
     if options:
         raise BadRequest(

@@ -28,8 +28,8 @@ class RequestedHyperparameters:
     """The hyperparameters that the user or a DeepSpeed configuration gives.
 
     Attributes:
-        options: all values for param groups, keyed by name.
         flags: the values that were given on the command line.
+        options: all values for param groups, keyed by name.
         order: the trained parameters in the order of the optimizer.
     """
 

@@ -308,8 +308,9 @@ def apply_deltas(
 
 
 def _entries_in_place(model: Conversion, path: Path) -> Entries:
-    """Return what is in the directory `path`, which contains `model` and nothing that only a
-    checkpoint has. Raises BadRequest.
+    """Return what is in the directory `path`, which contains `model`.
+
+    Raises BadRequest if it is not a model directory, so that a change in place would lose state.
     """
     if path.is_symlink() or not path.is_dir():
         raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")

@@ -112,7 +112,7 @@ class Architecture:
     """The sizes of the layers of a model of a known family.
 
     `hidden` is the width of hidden states. `experts` is 0 if every token passes through the whole
-    MLP; otherwise a token passes through `experts_per_token` of them, and each expert is
+    MLP. Otherwise a token passes through `experts_per_token` of the experts, and each expert is
     `intermediate` wide.
     """
 

@@ -199,11 +199,14 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Freedom:
-    """The changes that the search may make.
+    """The changes that the search may make:
 
-    They are ZeRO stages and offloads; the optimizer; adapters in place of all weights, also on a
-    base model in 4 bits; and the number of GPUs. The function `allows` can refuse a setting for
-    other reasons than memory.
+    - ZeRO stages and offloads
+    - the optimizer
+    - adapters in place of all weights, also on a base model in 4 bits
+    - the number of GPUs
+
+    The function `allows` can refuse a setting for other reasons than memory.
     """
 
     stages: Sequence[int] = STAGES

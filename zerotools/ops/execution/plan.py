@@ -36,8 +36,10 @@ class ScaledSource:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Fill one target chunk. `pieces` are parts of source chunks that are disjoint and cover its
-    box; or `scaled` computes it.
+    """A copy that fills one chunk of the target.
+
+    The values come from `pieces`, parts of source chunks that do not overlap and together cover the
+    target chunk; or `scaled` computes them.
     """
 
     key: Key
@@ -54,8 +56,9 @@ class Copy:
 
 
 class RangeCopy(NamedTuple):
-    """A copy that fills one range of a flattened target tensor; `pieces` are consecutive and
-    cover it."""
+    """A copy that fills one range of a flattened target tensor. `pieces` are consecutive, and
+    together cover the range.
+    """
 
     key: Key
     target: Range
@@ -230,12 +233,12 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
 
 
 def prove_target(key: Key, target_tensor: Tensor, target: Checkpoint) -> list[Range] | None:
-    """Check the layout of a writer before a byte of it is written. Return its chunks if all are
+    """Check the layout of a writer before any byte of it is written. Return its chunks if all are
     ranges.
 
     Raises:
         AssertionError: a writer laid a tensor out with holes, overlaps or gaps: a defect of
-        zerotools.
+            zerotools.
     """
     ranges = covering_ranges(target_tensor, target.files)
     if ranges is None:

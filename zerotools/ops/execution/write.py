@@ -45,8 +45,9 @@ class _Written:
 
 class Writer:
     """Writes the files in `missing`, which has the number of tensor bytes that each file needs.
-    Files in `cut` are written by several runs, each its own range: their checksums are noted in the
-    journal and not written.
+
+    Several runs write one range each of the files in `cut`. For these files, checksums are recorded
+    in the journal and not written.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ def checksum_bytes(
     """Yield (offset, 4 bytes) of each checksum to write.
 
     Raises:
-        AssertionError: a range is not exactly covered by the parts: our mistake.
+        AssertionError: the parts do not exactly cover a range: a defect of zerotools.
     """
     ordered = sorted(parts, key=lambda part: part.offset)
     offsets = [part.offset for part in ordered]

@@ -252,8 +252,8 @@ def names_alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
-    """Return the numbers of `others`, as `names_alike` returned them, at the only position at which
-    `name` differs from all of them; None if it differs at several positions.
+    """Return the numbers in which the names `others` differ from `name`, if they differ from it at
+    one position only; else None. `names_alike` returned `others`.
     """
     rows = [numbers_in_name(each).numbers for each in others]
     own = numbers_in_name(name).numbers

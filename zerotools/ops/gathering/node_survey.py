@@ -323,7 +323,8 @@ COMMAND = "gather"
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """The journal entry of a file that was fetched completely or in part, as it was at its source.
+    """The journal entry of a file that was fetched completely or in part. It describes the file at
+    its source.
 
     `sha256` is the digest of the received bytes; None: the file is not complete.
     """

@@ -147,8 +147,8 @@ class Mirror:
         `given` is `start` as the user wrote it. `own` is the newest step on the disk, -1 for none.
 
         Raises:
-            BadRequest: no checkpoint is there, or the job would resume from a newer one of the run.
-            As `prefix_owner.check_claim`, and `start_of`.
+            BadRequest: `start` has no checkpoint, or the job would resume from a newer one of the
+                run. Also the errors of `prefix_owner.check_claim` and `start_of`.
         """
         prefix_owner.check_claim(self.place, self.output_dir, self.job, given)
         before = prefix_owner.read_claim(self.place)

@@ -52,8 +52,8 @@ def point_at(place: StorePath, hint: str, name: str) -> None:
 
 
 def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
-    """Remove the copies below `place` that the rule does not keep, and the rest of older
-    interrupted transfers. Return the removed ones.
+    """Remove the copies below `place` that the rule does not keep, and the files that interrupted
+    transfers left. Return the removed copies.
 
     Copies that `kept` or hints name are not removed.
     """

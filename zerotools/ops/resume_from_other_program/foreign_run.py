@@ -147,9 +147,8 @@ def _is_stateless(training: TrainingState) -> bool:
 
 
 def _numbers(run: ForeignRun) -> dict[Key, int | float]:
-    """Read the plain numbers of the optimizer state, such as `step`, once.
-
-    So a lost one is refused before tensors are loaded.
+    """Read the plain numbers of the optimizer state, such as `step`, once. So an error in a number
+    is found before tensors are loaded.
     """
     return {key: scalar.value for key, scalar in run.training.scalars.items()}
 

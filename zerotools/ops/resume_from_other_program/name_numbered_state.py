@@ -262,8 +262,8 @@ class ProvedNames:
 
 
 def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> ProvedNames | None:
-    """Return `checkpoint`, with its optimizer's parameters by number, with their names, if masters
-    or shapes prove them all; else None.
+    """Return `checkpoint` with names for the parameters of its optimizer, which have only numbers.
+    Return None unless masters or shapes prove all names.
 
     Raises:
         BadFile: a file ends before a master or a weight.

@@ -61,8 +61,8 @@ def statistics_of(
 ) -> CheckpointStatistics:
     """Read all tensors once, and return their statistics.
 
-    `on_bytes` is called with the number of bytes that were read since its last call; all together
-    are those of the tensors. A tensor that cannot be read is in `unread`.
+    `on_bytes` is called with the number of bytes that were read since its last call. The total is
+    the size of the tensors. A tensor that cannot be read is in `unread`.
 
     Raises:
         BadFile: a file changed while it was read.

@@ -179,7 +179,9 @@ class _Upload:
         return report
 
     def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Return the names of files; those that identify a checkpoint come last."""
+        """Return the names of the files in the order of their upload. Files that identify a
+        checkpoint come last.
+        """
         signs = format_of(self._conversion.target.checkpoint, self._conversion.table).signs
         last = [name for name in names if PurePosixPath(name).name in (*signs, *_LAST)]
         return [name for name in names if name not in last], last

@@ -173,7 +173,9 @@ def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> 
 
 
 def _doubt(found: Verification, name: str) -> str:
-    """Return the reason why a file without a fault is not known to be whole; else an empty text."""
+    """Return the reason why it is unknown whether a file without a fault is undamaged; else an
+    empty text.
+    """
     if found.is_fast:
         return "its data was not read (--fast)"
     if not found.portion.has_file(name):

@@ -241,9 +241,11 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Return, for the layers with a given last name, whether they keep their weights
-        transposed. A bias shows it, because its length is the number of outputs; a square weight
-        does not.
+        """Return, for each last part of layer names, whether such layers store their weights
+        transposed.
+
+        This is known only from a layer with a bias and a weight that is not square, because the
+        length of the bias is the number of outputs.
         """
         if self._of_leaves is None:
             self._of_leaves = {}
@@ -258,8 +260,8 @@ class _Model:
         return self._of_leaves
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
-        """Return the change of one parameter of a module. PEFT does not name it, so it is found by
-        its shape.
+        """Return the change of one parameter of a module. PEFT does not store the parameter's name,
+        so it is found by its shape.
         """
         leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]

@@ -58,8 +58,8 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """Return the weight map with the name or in the file `name`; None: the map for the model of
-    `config`.
+    """Return the weight map with the name `name`, or in the file `name`. If it is None, return the
+    map for the model of `config`.
 
     Raises:
         BadRequest: the map does not exist, or neither a map nor a model is given.

@@ -280,8 +280,8 @@ def _apart(
     other state (such as numbers) under its new names.
 
     Raises:
-        BadRequest: state of a weight that the checkpoint does not have.
-        Unsupported: state of another shape, of weights that are not only renamed.
+        BadRequest: the checkpoint does not have the weight of some state.
+        Unsupported: state of another shape belongs to a weight that is not only renamed.
     """
     plain: dict[Key, Tensor] = {}
     rest: dict[Key, Tensor] = {}

@@ -147,7 +147,7 @@ class _Source:
 
 
 def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
-    """Return the part of `chunk` that `piece` describes, at its position in the Hub's tensor."""
+    """Return the part of `chunk` that `piece` contains, at its position in the Hub's tensor."""
     steps = chunk.strides or row_major_strides(chunk.box.shape)
     inside = piece.source.relative_to(chunk.box).start
     offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))

@@ -156,7 +156,8 @@ def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[st
 def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> Checkpoint:
     """Choose the tensors and tied names to keep.
 
-    If a tied name is kept and the name that holds the bytes is not, the tied name holds them.
+    If the name that stores the bytes is not kept, but a name tied to it is, the bytes are stored
+    under the tied name.
     """
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if is_selected(key.name)}
     holders: dict[str, str] = {key.name: key.name for key in tensors if key.role == "param"}

@@ -43,9 +43,10 @@ _LAUNCHERS = (b"torch.distributed.run", b"torchrun", b"accelerate", b"deepspeed"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Watch `PID START BOOT KILL_AFTER`. Return the exit status.
+    """Watch the process that the arguments `PID START BOOT KILL_AFTER` describe. Return the exit
+    status.
 
-    KILL_AFTER is in seconds after the time limit.
+    The process is killed KILL_AFTER seconds after the time limit.
     """
     pid, start, boot, kill_after = arguments
     watch = ProcessWatch(int(pid), int(start), float(kill_after))

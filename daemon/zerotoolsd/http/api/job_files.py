@@ -51,10 +51,11 @@ async def read_job_file(request: web.Request) -> web.Response:
 
 
 def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
-    """Return the job in `text`, which is called `name`; with DeepSpeed's config, if one is given.
+    """Return the job in `text`, which is called `name`, combined with a DeepSpeed config if one is
+    given.
 
-    If `text` itself is DeepSpeed's config, the job lacks the keys in `missing`, `job` is None, and
-    `text` is a job file to complete. Raises BadRequest and Unsupported.
+    If `text` itself is a DeepSpeed config, it is not a complete job. Then `job` is None, `missing`
+    has the missing keys, and `text` is a job file to complete. Raises BadRequest and Unsupported.
     """
     tree = read_tree(text, source=name)
     if deepspeed is None and not tree.keys() & OF_DEEPSPEED:

@@ -192,7 +192,9 @@ async def draw_checkpoint(request: web.Request) -> web.Response:
 
 
 async def show_picture(request: web.Request) -> web.Response:
-    """GET /picture/{token}: one document, apart from the page and its session."""
+    """GET /picture/{token}: a single document, which needs neither the rest of the page nor its
+    session.
+    """
     document = request.app[PICTURES].find(request.match_info["token"])
     if document is None:
         raise NotFound("this picture is no longer kept: draw it again from the page")

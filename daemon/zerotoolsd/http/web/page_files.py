@@ -91,8 +91,10 @@ def modules_of(entry: str, root: Path = ROOT) -> list[str]:
 
 
 def joined(entry: str, first: Collection[str] = (), root: Path = ROOT) -> str:
-    """Return the script of `entry`: the modules that it needs, except those in `first`, which the
-    script of `main` has. Each begins with a comment with its name, which errors are found by.
+    """Return the script of `entry`: all modules that it needs, except those in `first`, which the
+    script of `main` has.
+
+    Each module begins with a comment with its name, so that the source of an error can be found.
     """
     own = [name for name in modules_of(entry, root) if name not in first]
     parts = []

@@ -93,7 +93,7 @@ class EndedRank(Protocol):
 class Initiator:
     """The rank that failed first.
 
-    `told` is the message of another rank that names this rank; None if there is no such message.
+    `told` is the message in which another rank named it; None if there is no such message.
     """
 
     rank: EndedRank

@@ -356,9 +356,11 @@ def inferred_record(
 ) -> dict[str, Any]:
     """Return the record of an attempt after its supervisor was killed.
 
-    `told` are the ranks that ended while the supervisor lived. If another rank ended by
-    SIGKILL, that is an effect of the supervisor's death. `killed` describes that death in
-    one sentence. `stop` is the reason of a requested stop; None if no stop was requested.
+    Args:
+        told: the ranks that ended while the supervisor lived. If another rank ended by SIGKILL,
+            that is an effect of the supervisor's death.
+        killed: a sentence on the supervisor's death.
+        stop: the reason of a requested stop; None if no stop was requested.
     """
     ranks = [
         KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))

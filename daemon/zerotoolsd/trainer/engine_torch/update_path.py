@@ -298,7 +298,7 @@ class RowPartition:
         self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
 
     def take_gradients(self) -> None:
-        """Give this rank's rows their part of the gradients of the whole weights."""
+        """Set the gradients of this rank's rows from the gradients of the whole weights."""
         for name, weight in self._weights.items():
             self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)
 

@@ -81,7 +81,7 @@ _now: ContextVar[WholeSequences | None] = ContextVar("sequences that ranks share
 
 @contextmanager
 def reading_part(whole: WholeSequences) -> Iterator[None]:
-    """Inside the context, a model reads this rank's part of the sequences `whole`."""
+    """Return a context in which a model reads only this rank's part of the sequences `whole`."""
     token = _now.set(whole)
     try:
         yield

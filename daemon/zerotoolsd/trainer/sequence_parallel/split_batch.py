@@ -42,7 +42,8 @@ class SequencePart:
     def leads(self) -> bool:
         """True if this is the first part of the sequences.
 
-        Values that all ranks of a share know are counted only on this rank.
+        Values that are the same on all ranks with parts of these sequences are counted only on this
+        rank.
         """
         return self.exchange.index == 0
 
@@ -55,8 +56,8 @@ class SequencePart:
     def read(
         self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, WholeSequences]:
-        """Return (a causal model's arguments for this rank's part, the labels of the part, the
-        whole sequences).
+        """Prepare a batch for this rank. Return the causal model's arguments for this rank's part,
+        the labels of the part, and the whole sequences.
         """
         ids, places = arguments[_IDS], arguments.get(_POSITIONS)
         packed = None if places is None else self._filled(places, 0)

@@ -36,10 +36,10 @@ class CurveSummary:
     """A curve at one moment.
 
     Attributes:
-        first, last, least: current values; None if there is no point.
+        first, last, least: the first, the last and the least value; None if there is no point.
         last_step, least_step: the steps of the last and of the least value.
-        shape: may be slightly older than the other fields. The same object is kept until the shape
-            changes, so its drawing can be cached.
+        shape: the points to draw. It may be slightly older than the other fields: the same object
+            is kept until the drawing would change, so that the drawing can be cached.
     """
 
     shape: CurveShape = NO_SHAPE

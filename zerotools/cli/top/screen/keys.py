@@ -29,8 +29,9 @@ class UserAction:
 
 @dataclass(frozen=True)
 class KeyContext:
-    """The contents of the screen on which the effect of a key may depend: the listed jobs, the rows
-    of their table, the lines of the log, and the rows of its page.
+    """What the screen shows, as far as the effect of a key may depend on it.
+
+    It has the listed jobs, the rows of their table, the lines of the log, and the rows of its page.
     """
 
     listed: Sequence[Job] = ()

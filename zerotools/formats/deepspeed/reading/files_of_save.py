@@ -137,7 +137,7 @@ def _saves(
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
-    """Yield every save that the files may make up: a model file with the optimizer files that may
+    """Yield every possible save in the tag directory: a model file, and optimizer files that may
     belong to it.
 
     A model file without optimizer files is included if its run did not use ZeRO, or if the tag has

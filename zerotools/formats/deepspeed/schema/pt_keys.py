@@ -154,8 +154,8 @@ def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
 
 
 def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
-    """Return the mapping of one group for `param_slice_mappings`: from parameter names to objects
-    of the class `kind` that hold the start and the number of elements.
+    """Return the entry of one group in `param_slice_mappings`. It maps parameter names to objects
+    of the class `kind`, which have the start and the number of elements.
     """
     return Ordered(
         {

@@ -259,8 +259,8 @@ def _options_apart(words: Sequence[Word]) -> list[Word]:
 
 
 def split_option(kind: str, text: str) -> tuple[str, str, str | None]:
-    """Return the option of the launcher `kind` in the word `text`: as it is written, by its long
-    name, and the value in the same word, or None.
+    """Return the option of the launcher `kind` in the word `text`. It is returned as it is written
+    and with its long name, followed by the value in the same word, or None.
     """
     title, equals, value = text.partition("=")
     bare = title.lstrip("-").replace("-", "_")

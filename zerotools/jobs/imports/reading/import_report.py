@@ -269,7 +269,7 @@ def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
 
 
 def by_kind(mends: Iterable[tuple[int, str]], wording: Wording = ENGLISH) -> str:
-    """Return the corrections as text: each kind of correction with its line numbers.
+    """Return the corrections as text, with the line numbers of each kind of correction.
 
     `mends` has pairs of line number and kind.
     """

@@ -124,10 +124,12 @@ Ids = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest numbers of tokens: of source and target together (`whole`), of the source, of
-    the target.
+    """The largest numbers of tokens; None: no limit.
 
-    None means no limit.
+    Attributes:
+        whole: of source and target together.
+        source: of the source.
+        target: of the target.
     """
 
     whole: int | None = None

@@ -92,8 +92,8 @@ class Answers:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:
-        """Return the (begin, end) in `whole` of the answer of turn `number`, with the text that
-        ends it.
+        """Return the (begin, end) in `whole` of the answer of turn `number`, including the closing
+        text that the template puts after it.
 
         Returns None if the answer cannot be found.
         """
