@@ -14,6 +14,7 @@ from zerotools.cli.job_views.queue_table import (
     machine_lines,
     queue_lines,
 )
+from zerotools.cli.output.colours import ALWAYS, colour_choice
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
@@ -69,6 +70,9 @@ def test_why_a_job_failed_has_a_line_of_its_own() -> None:
     lines = queue_lines([*five_jobs(), job_of(7, "anna", "bad", state="failed", reason=why)], 96)
     assert lines[-2].split()[:3] == ["7", "anna", "0"]
     assert lines[-1] == f"    {why}"
+    with colour_choice(ALWAYS):
+        (*_, painted) = queue_lines([job_of(7, "anna", "x", state="failed", reason=why)], 96)
+    assert painted == f"    \x1b[31m{why}\x1b[0m"
 
 
 def test_without_a_terminal_everything_is_there() -> None:

@@ -31,6 +31,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
+from zerotools.jobs.states import FAILED
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
 USER, PRIORITY, WHY = "user", "prio", "why"
@@ -86,7 +87,8 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
         if columns is None:
             lines.append(_GAP.join([*cells, reason]).rstrip())
         else:
-            meaning = "bad" if is_stalled(job) else "quiet"
+            failed = is_stalled(job) or job["state"] == FAILED
+            meaning = "bad" if failed else "quiet"
             waits = _has_no_figures(job) and not is_over(job)
             lines += _row(names, cells, widths, reason, columns, waits=waits, meaning=meaning)
     return lines

@@ -136,12 +136,12 @@ def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> Non
 def test_rows_that_jobs_do_not_need_show_the_machine_and_the_names_of_columns() -> None:
     four = a_look(*FIVE, gpus=eight_gpus()[:4], chosen=chosen(FIVE[0], ["a line"]))
     lines = texts(draw(80, 24, four))
-    assert lines[0].startswith("zerotools top  gpu1   4 × Fake H100")
+    assert lines[0].startswith("gpu1   4 × Fake H100   jobs: 2 running, 1 waiting, 2 ended   ")
     assert lines[1].split() == ["#", "memory", "GiB", "busy", "temp", "power", "clock", "who"]
     assert [line[:2] for line in lines[2:6]] == [f" {n}" for n in range(4)]
     assert [line.split()[0] for line in lines[10:14]] == ["4", "5", "6", "7"]
     seven = a_look(*FIVE, gpus=eight_gpus()[:7], chosen=chosen(FIVE[0], ["a line"]))
-    assert texts(draw(80, 24, seven))[0].startswith("zerotools top")
+    assert texts(draw(80, 24, seven))[0].startswith("gpu1   7 × Fake H100   jobs: ")
     assert texts(draw(80, 24, seven))[1].startswith(" 0")
 
 

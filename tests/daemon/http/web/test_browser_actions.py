@@ -161,6 +161,23 @@ def test_a_drawn_checkpoint_is_apart_from_the_page(visit: Visit, service: FakeSe
     tab.close()
 
 
+def test_a_job_is_submitted_by_keys(visit: Visit, service: FakeService) -> None:
+    keyboard = visit.page.keyboard
+    visit.wait_for_text("table.jobs", "tiny")
+    keyboard.press("4")
+    visit.wait_for_text("main h1", "Submit a job")
+    keyboard.press("Tab")
+    keyboard.insert_text(REST.format(model="/m") + "[train]\nsteps = 3\nbatch_size = 2\n")
+    for _ in range(3):  # the files, what may be set besides, Check
+        keyboard.press("Tab")
+    keyboard.press("Enter")
+    visit.wait_for_text("form.submit [role=status]", "It would be accepted")
+    visit.page.wait_for_function("() => document.activeElement.textContent === 'Queue the job'")
+    keyboard.press("Enter")
+    visit.page.wait_for_function("() => location.hash === '#/jobs/2'")
+    assert service.views[2].state == "queued"
+
+
 def test_what_was_checked_is_what_is_queued(visit: Visit, service: FakeService) -> None:
     page = visit.page
     visit.show("#/submit")

@@ -27,14 +27,19 @@ SERIOUS = """async () => (await axe.run(document, { resultTypes: ["violations"] 
   .map(({ id, nodes }) => [id, ...nodes.map((each) => each.target.join(" ")).slice(0, 3)])"""
 
 
-def test_axe_finds_nothing_serious(browser: Any, page: Served, service: FakeService) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(
+    browser: Any, page: Served, service: FakeService, scheme: str
+) -> None:
     """axe-core's rules (deque.com/axe), by which WCAG 2.2 A and AA are checked."""
     package = pytest.importorskip("axe_playwright_python", reason="./scripts/browser installs it")
     script_of_axe = (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
     service.add(uid=ANNA, state="running", attempts=(an_attempt(),))
     service.add(uid=ANNA)
+    service.add(uid=ANNA, state="failed", reason="rank 0 died", ended=time.time())
     service.write(1, "progress.jsonl", json.dumps({**STEP, "event": "step"}).encode() + b"\n")
-    with visiting(browser, page, viewport={"width": 1280, "height": 800}) as visit:
+    options = {"viewport": {"width": 1280, "height": 800}, "color_scheme": scheme}
+    with visiting(browser, page, **options) as visit:
         visit.page.evaluate(script_of_axe)
         for view in (*VIEWS, "#/jobs/1/curves/2"):
             visit.show(view)

@@ -132,6 +132,9 @@ def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
 
 
 def _title(look: ScreenData, columns: int, now: float) -> Line:
+    """Return the line with the machine, its GPUs and the numbers of jobs. The name of the program
+    is left out if there is no space for it.
+    """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     states = [str(job["state"]) for job in look.jobs]
     counts = (
@@ -141,13 +144,15 @@ def _title(look: ScreenData, columns: int, now: float) -> Line:
     )
     more = "+" if look.is_cut else ""
     said = ", ".join(f"{count}{more} {word}" for count, word in counts if count)
-    left: Line = [("zerotools top  ", "quiet"), (plain(look.machine), "strong")]
+    left: Line = [(plain(look.machine), "strong")]
     names = {plain(gpu.name) for gpu in look.snapshot.gpus if gpu.name}
     if count := len(look.snapshot.gpus):
         left.append((f"   {count} × {names.pop()}" if len(names) == 1 else f"   {count} GPUs", ""))
     if said:
         left.append((f"   jobs: {said}", ""))
-    return ends(left, [(clock, "quiet")], columns)
+    name: Line = [("zerotools top  ", "quiet")]
+    fits = width([*name, *left]) + GAP + width([(clock, "")]) <= columns
+    return ends([*name, *left] if fits else left, [(clock, "quiet")], columns)
 
 
 Body = tuple[list[Line], ViewState, dict[int, int], int]

@@ -69,6 +69,7 @@ class Page {
       this.#view.turn?.(rest);
       return;
     }
+    const isFirst = this.#place === "";
     this.#view?.close();
     this.#place = place;
     this.#view = id === null ? new View(this, rest) : new View(this, id, rest);
@@ -76,7 +77,7 @@ class Page {
     for (const link of document.querySelectorAll("nav [data-page]")) {
       setCurrent(link, link.dataset.page === (id === null ? page : "jobs"), "page");
     }
-    if (document.activeElement !== document.body) byId("main").focus({ preventScroll: true });
+    if (!isFirst || document.activeElement !== document.body) byId("main").focus({ preventScroll: true });
     scrollTo(0, 0);
   }
 
