@@ -1,10 +1,14 @@
 """Take the pictures of the page, of `top` and of a checkpoint that docs/how-to shows.
 
     python -m scripts.make_page_pictures [DIRECTORY]
+    python -m scripts.make_page_pictures DIRECTORY --all
+
+With `--all`, take every view instead, to look at: the page and the reports of checkpoints at 390
+and 1440 pixels, dark and light, and the commands in terminals of 80x24 and 120x40.
 
 A real daemon, on a machine with four GPUs that NVML's double pretends: jobs that only report and
 hold GPU memory, and one that trains, is cancelled and resumed. The history of the day before is
-made up. It takes about two minutes.
+made up. It takes about two minutes, and with `--all` eight.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from PIL import Image
 
 from benchmarks.daemon import JOB, daemon
 from benchmarks.measuring import zerotools
@@ -33,6 +40,19 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.monitoring.history_file import AttemptPeak, HistoryFile, bucket_of
 
+EVERY_WIDTH, EVERY_SCHEME, EVERY_SCREEN = (390, 1440), ("light", "dark"), ((80, 24), (120, 40))
+PARTS = ("curves", "log", "checkpoints", "predictions", "examples", "attempts")
+COMMANDS = (
+    "queue --all",
+    "monitor --once",
+    "shares",
+    "show {job}",
+    "show {job} --plot",
+    "explain 4",
+)
+COLOURS = 128
+"""The most colours of a picture; more of them would only make it larger."""
+PHONE = (390, 844)
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1180, 820, 45.0
 HOUR, DAY, STEP = 3600, 86400, 60
@@ -71,7 +91,11 @@ def main() -> None:
     """Write the pictures."""
     if (why := why_no_browser()) is not None:
         sys.exit(why)
-    images = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    takes_all = "--all" in sys.argv
+    named = [each for each in sys.argv[1:] if each != "--all"]
+    if takes_all and not named:
+        sys.exit("--all needs a DIRECTORY; name one")
+    images = Path(named[0]) if named else IMAGES
     images.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as directory:
         work = Path(directory)
@@ -84,10 +108,17 @@ def main() -> None:
         ):
             trained = _submit_all(client, work, held)
             time.sleep(WATCHED_SECONDS)
-            _take(browser, client, trained, images)
-            _take_top(work, images)
-            _take_checkpoint(browser, work, images)
+            if takes_all:
+                _take_every_view(browser, client, trained, images)
+                _take_terminals(work, trained, images)
+                _take_reports(browser, work, images)
+            else:
+                _take(browser, client, trained, images)
+                _take_top(work, images)
+                _take_checkpoint(browser, work, images)
             _end(client)
+    for picture in images.glob("*.png"):
+        Image.open(picture).convert("RGB").quantize(COLOURS).save(picture, optimize=True)
 
 
 def _write_history(state: Path) -> None:
@@ -231,6 +262,77 @@ def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> Non
             page.get_by_label("24 h").check()
         page.wait_for_timeout(3000)
         page.screenshot(path=images / f"page-{name}.png", full_page=False)
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.evaluate("location.hash = '#/jobs'")
+    page.wait_for_timeout(3000)
+    page.screenshot(path=images / "page-phone.png", full_page=False)
+
+
+def _take_every_view(browser: Any, client: DaemonClient, trained: int, images: Path) -> None:
+    views = {name: f"#/{name}" for name in ("jobs", "machine", "machine/host", "events", "submit")}
+    views |= {f"job-{part}": f"#/jobs/{trained}/{part}" for part in PARTS}
+    views["compare"] = f"#/jobs/{trained}/curves/1"
+    for width, scheme in product(EVERY_WIDTH, EVERY_SCHEME):
+        page = _page_of(browser, width, scheme)
+        page.goto(client.web_link()["url"])
+        page.wait_for_selector("#link.live")
+        for name, place in views.items():
+            page.evaluate("(place) => { location.hash = place; }", place)
+            page.wait_for_timeout(2000)
+            taken = images / f"page-{name.replace('/', '-')}-{width}-{scheme}.png"
+            page.screenshot(path=taken, full_page=True)
+        page.context.close()
+
+
+def _page_of(browser: Any, width: int, scheme: str) -> Any:
+    size = {"width": width, "height": PHONE[1] if width == PHONE[0] else 900}
+    options = {"viewport": size, "color_scheme": scheme, "reduced_motion": "reduce"}
+    return browser.new_context(**options).new_page()
+
+
+def _take_terminals(work: Path, trained: int, images: Path) -> None:
+    environment = {"ZEROTOOLS_SOCKET": str(work / "state" / "api.sock")}
+    for screen in EVERY_SCREEN:
+        size = f"{screen[0]}x{screen[1]}"
+        for name, pressed in (
+            ("top", []),
+            ("top-job", [(9.0, b"\r")]),
+            ("top-help", [(9.0, b"?")]),
+        ):
+            keys = [*pressed, (TOP_SECONDS, b"q"), *([(TOP_SECONDS + 1, b"q")] * len(pressed))]
+            output = record(["zerotools", "top"], environment, screen, keys=keys)
+            shown = {"top": "qwen2.5-7b-sft", "top-job": "times ", "top-help": "marks"}[name]
+            drawn = screen_svg(name, output, screen, _has(shown))
+            write(images / f"{name}-{size}.svg", drawn)
+        for command in COMMANDS:
+            words = command.format(job=trained).split()
+            output = record(["zerotools", *words], environment, screen)
+            drawn = screen_svg(command, output, screen, _has("job"))
+            write(images / f"{'-'.join(words)}-{size}.svg", drawn)
+
+
+def _has(part: str) -> Callable[[str], bool]:
+    return lambda text: part in text
+
+
+def _take_reports(browser: Any, work: Path, images: Path) -> None:
+    """The pages of `inspect`, `verify` and `diff` on a run and on its exported model."""
+    with checkpoint(work, "--model", "271M", "--ranks", "4") as made:
+        runs = [["consolidate", made.name, "exported"]]
+        runs += [[name, made.name, "--html", f"{name}.html"] for name in ("inspect", "verify")]
+        runs.append(["diff", made.name, "exported", "--html", "diff.html"])
+        for words in runs:
+            subprocess.run(
+                zerotools(*words), capture_output=True, cwd=work, check=words[0] != "diff"
+            )
+    for width, scheme in product(EVERY_WIDTH, EVERY_SCHEME):
+        page = _page_of(browser, width, scheme)
+        for name in ("inspect", "verify", "diff"):
+            page.goto((work / f"{name}.html").as_uri())
+            page.wait_for_timeout(1000)
+            page.screenshot(path=images / f"report-{name}-{width}-{scheme}.png")
+        page.context.close()
 
 
 def _take_top(work: Path, images: Path) -> None:

@@ -73,6 +73,10 @@ def test_every_view_fits_and_says_what_it_is(
             assert visit.page.evaluate(WIDE) <= 0, view
             assert visit.page.evaluate(script("nameless")) == [], view
             assert visit.page.evaluate(script("contrast")) == [], view
+        visit.show("#/jobs")
+        for between in (700, 970, 990, 1140):
+            visit.page.set_viewport_size({"width": between, "height": 800})
+            assert visit.page.evaluate(WIDE) <= 0, between
 
 
 def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
