@@ -38,7 +38,9 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     except OSError as error:
         if is_transient(error):
             raise
-        raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
+        raise BadRequest(
+            f"the state directory {state_dir} cannot be used: {error.strerror}"
+        ) from None
     try:
         # The lock file may be deleted, and made again by the next daemon, so the directory itself
         # is locked, too. The file names the holder, also for older versions.
@@ -55,7 +57,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
                 "daemon can start until then: check mount and dmesg"
             )
         raise DaemonRefused(
-            f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; {do}",
+            f"another zerotoolsd, pid {holder or 'unknown'}, uses the state directory "
+            f"{state_dir}; {do}",
             status=409,
             code="held",
         ) from None

@@ -203,7 +203,9 @@ def _check_record(record: Mapping[str, Any]) -> None:
     if checkpoint is not None:
         step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
         if type(step) is not int or not 0 <= step < 2**63:
-            raise ValueError(f"{EXIT}: its checkpoint has no step")
+            raise ValueError(
+                f"{EXIT}: the step of its checkpoint is missing, or not a whole number"
+            )
     if not is_shallow(record):
         raise ValueError(f"{EXIT} is nested deeper than any supervisor writes")
     if not isinstance(stuck, list):
@@ -219,7 +221,7 @@ def _identity(process: object, source: str) -> tuple[int, int]:
     found = process if isinstance(process, dict) else {}
     pid, ticks = found.get("pid"), found.get("start_ticks")
     if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
-        raise ValueError(f"{source} names a process without a pid and start_ticks")
+        raise ValueError(f"{source}: a process in it has no valid pid or no valid start_ticks")
     return pid, ticks
 
 

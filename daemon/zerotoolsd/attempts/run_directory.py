@@ -498,7 +498,10 @@ def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
         return None
     found = read_json(_note_path(run_dir))
     if found is None:
-        raise ValueError(f"{_note_path(run_dir).name} is missing next to the directory of a user")
+        raise ValueError(
+            f"{_note_path(run_dir).name} is missing next to the run directory, which belongs to "
+            "another user"
+        )
     return found
 
 

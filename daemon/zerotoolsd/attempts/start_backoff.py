@@ -139,7 +139,10 @@ class RestartThrottle:
             return None
         jobs = ", ".join(str(each.job_id) for each, _ in self._begun.values())
         which = f"job {jobs} loads" if len(self._begun) == 1 else f"jobs {jobs} load"
-        return f"waits for its turn to load: {which} now, and retry.at_once = {self._most}"
+        return (
+            f"waits, because only retry.at_once = {self._most} restarted jobs may load at a "
+            f"time: {which} now"
+        )
 
     def began(self, attempt: AttemptRow) -> None:
         """Record that the attempt was started."""

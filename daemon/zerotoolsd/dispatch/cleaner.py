@@ -221,10 +221,10 @@ class Cleaner:
         used = await named.by_unfinished(files.places)
         if used is not None:
             other, mention = used
-            where = f"in {mention.key} = {mention.text}"
+            where = f"{mention.key} = {mention.text}"
             raise NotRemovable(
-                f"job {other.id}, which is {states.in_words(other.state)}, names it "
-                f"{where if named.owner in (None, other.uid) else 'and is of another user'}"
+                f"job {other.id}, which is {states.in_words(other.state)}, needs these files "
+                f"({where if named.owner in (None, other.uid) else 'it is of another user'})"
             )
         if not (request.outputs and files.outputs):
             return
@@ -279,7 +279,7 @@ class Cleaner:
             raise NotRemovable(f"{error.filename}: {error.strerror}{again}") from None
         except (sqlite3.OperationalError, Changed) as error:
             raise NotRemovable(
-                f"its files are gone, its record is not yet: {error}{again}"
+                f"its files are removed, but its record could not be removed: {error}{again}"
             ) from None
         finally:
             if not removable_files.is_noted(self._state_dir, job.id):

@@ -145,7 +145,9 @@ def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
         return []
     parts = place.relative_to(jobs_dir).parts if place.is_relative_to(jobs_dir) else ()
     if len(parts) < 2 or ".." in parts or not parts[0].isdecimal() or _ATTEMPT.fullmatch(parts[1]):
-        raise NotRemovable(f"it wrote to {output}, among the daemon's files; remove that yourself")
+        raise NotRemovable(
+            f"it wrote to {output}, which is among the daemon's files; remove that yourself"
+        )
     return [place] if os.path.lexists(place) else []
 
 

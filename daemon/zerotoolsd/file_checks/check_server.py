@@ -191,7 +191,7 @@ def length_of(head: bytes) -> int:
     """Return the number of bytes after `head`. Raises ConnectionError if no message is so long."""
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST:
-        raise ConnectionError(f"a message of {length} bytes")
+        raise ConnectionError(f"a message has {length} bytes, but at most {LARGEST} are allowed")
     return int(length)
 
 

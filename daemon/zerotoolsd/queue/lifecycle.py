@@ -418,7 +418,7 @@ def _closing_reason(job: JobStatus, end: Ended, name: str, state: str) -> str | 
 def _follow(state: str, event: str) -> str:
     following = TRANSITIONS.get((state, event))
     if following is None:
-        raise NotAllowed(f"a {state} job cannot take the event {event}")
+        raise NotAllowed(f"the event {event} is not possible for a {state} job")
     return following
 
 

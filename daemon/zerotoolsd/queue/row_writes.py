@@ -139,8 +139,8 @@ def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
     """
     if known != len(jobs):
         raise Conflict(
-            f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, and these "
-            f"are {len(jobs)}; use a new key"
+            f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, but this "
+            f"request has {len(jobs)}; use a new key"
         )
 
 

@@ -250,8 +250,9 @@ def open_database(
     version = _version_in_header(path)
     if version > len(migrations):
         raise Unsupported(
-            f"{path} has schema {version} and this zerotoolsd knows {len(migrations)}: a "
-            "newer version wrote it; start that version (the file is unchanged)"
+            f"{path} has schema {version}, but this zerotoolsd reads only up to "
+            f"{len(migrations)}: a newer version wrote it; start that version (the file is "
+            "unchanged)"
         )
     try:
         return _open(path, migrations)
@@ -278,7 +279,7 @@ def _is_of_machine(error: sqlite3.Error) -> bool:
 def _refuse_lost_database(state_dir: Path, path: Path) -> None:
     jobs = state_dir / "jobs"
     if jobs.is_dir() and any(jobs.iterdir()):
-        raise BadFile(_unreadable(path, f"it is missing, and {jobs} holds jobs"))
+        raise BadFile(_unreadable(path, f"it is missing, but {jobs} has directories of jobs"))
 
 
 def _unreadable(path: Path, why: str) -> str:

@@ -154,7 +154,7 @@ class JobRequests:
         users = self._dispatcher.users
         if uid not in (users.own, 0) and users.alone is not None:
             raise Forbidden(
-                f"this daemon runs the jobs of uid {users.own}, and you are uid {uid} "
+                f"this daemon runs only jobs of uid {users.own}, but you are uid {uid} "
                 f"({users.alone}); start a separate zerotoolsd"
             )
         try:

@@ -568,7 +568,7 @@ class JobSubmission:
             why = f"{where}: {error.strerror or error}, for {who}"
             if is_transient(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
-            raise BadRequest(f"{why}; name another, or open it to that user") from None
+            raise BadRequest(f"{why}; name another path, or let that user read it") from None
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:

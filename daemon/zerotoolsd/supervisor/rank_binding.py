@@ -65,7 +65,9 @@ class RankBinding:
             is_list = isinstance(nodes, list) and all(type(node) is int for node in nodes)
             if isinstance(cpus, str) and is_list and isinstance(why, str | None):
                 return cls(cpus, tuple(nodes or ()), why)
-        raise ValueError(f"{str(tree)[:100]} is not a binding of a rank")
+        raise ValueError(
+            f"{str(tree)[:100]} does not describe the processors and memory nodes of a rank"
+        )
 
 
 def keep_to(binding: RankBinding) -> bytes:

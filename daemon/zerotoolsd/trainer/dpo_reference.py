@@ -230,8 +230,9 @@ def _read(path: Path, count: int) -> References:
     found = np.fromfile(path, "<f4")
     if found.size != 2 * count or not np.isfinite(found).all():
         raise BadFile(
-            f"{path}: has {found.size} numbers, and {count} pairs have {2 * count}, all finite: "
-            "the file is damaged; remove it and start the run again"
+            f"{path}: must have {2 * count} finite numbers for {count} pairs, but has "
+            f"{found.size} numbers, or some are not finite: the file is damaged; remove it and "
+            "start the run again"
         )
     return found.reshape(count, 2).astype(np.float32)
 

@@ -212,8 +212,9 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
         if not is_one or blocks[0].box != Box.whole(blocks[0].shape):
             raise Unsupported(
                 f"{said}: {pretrained.directory} has the weight of "
-                f"{base_name(f'{name}.weight')} in another shape, so that its adapter could not be "
-                'merged; leave it out of lora.target_modules, or set "train"'
+                f"{base_name(f'{name}.weight')} in another shape than the model, so its adapter "
+                "could not be merged; leave it out of lora.target_modules, or set "
+                'lora.frozen_precision = "train"'
             )
 
 

@@ -57,7 +57,7 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     if why is not None:
         raise Unsupported(
             f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes "
-            f"other values with a part of its heads and columns ({why}); remove "
+            f"other values if its heads and columns are split among ranks ({why}); remove "
             "zero.tensor_ranks"
         )
     return list(cuts.notes)

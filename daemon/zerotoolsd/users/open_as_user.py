@@ -74,7 +74,7 @@ def _set(uid: int, gid: int) -> None:
     _libc.setfsuid(uid)
     # They return the previous value, even if they fail; -1 is an invalid id and changes nothing.
     if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (_signed(uid), _signed(gid)):
-        raise PermissionError(errno.EPERM, f"the file rights of uid {uid}, gid {gid}")
+        raise PermissionError(errno.EPERM, f"the file rights of uid {uid}, gid {gid} cannot be set")
 
 
 def _signed(number: int) -> int:

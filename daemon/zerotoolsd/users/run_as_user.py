@@ -78,7 +78,10 @@ def become_user(uid: int, gid: int, groups: Collection[int]) -> None:
     machine.
     """
     if uid <= 0 or gid < 0:
-        raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
+        raise NotDropped(
+            f"uid {uid}, gid {gid}: jobs of other users are run only as a uid above 0 and a gid "
+            "of 0 or more"
+        )
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
         try:
             os.setgroups(sorted({gid, *groups}))
@@ -103,18 +106,23 @@ def check_dropped_rights(uid: int, gid: int, groups: Collection[int]) -> None:
     ):
         raise NotDropped(f"no_new_privs cannot be set: {os.strerror(ctypes.get_errno())}")
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
-        raise NotDropped(f"it is {os.getresuid()} of {os.getresgid()}, not uid {uid}, gid {gid}")
+        raise NotDropped(
+            f"the process runs as uids {os.getresuid()} and gids {os.getresgid()}, not as uid "
+            f"{uid}, gid {gid}"
+        )
     if not set(os.getgroups()) <= {gid, *groups}:
-        raise NotDropped(f"it has groups {os.getgroups()} that uid {uid} has not")
+        raise NotDropped(
+            f"the process has groups {os.getgroups()}, but uid {uid} is not in all of them"
+        )
     for ids in ((-1, 0, -1), (0, 0, 0)):
         try:
             os.setresuid(*ids)
         except OSError:
             continue
-        raise NotDropped(f"it could become root again from uid {uid}")
+        raise NotDropped(f"the process could become root again from uid {uid}")
     kept = [name for name, value in _capabilities().items() if value]
     if kept:
-        raise NotDropped(f"it keeps capabilities of the daemon ({', '.join(kept)})")
+        raise NotDropped(f"the process keeps capabilities of the daemon ({', '.join(kept)})")
 
 
 def _capabilities() -> dict[str, int]:

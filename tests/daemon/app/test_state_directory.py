@@ -47,7 +47,7 @@ def test_a_program_that_a_killed_daemon_was_starting_is_waited_for(
     (tmp_path / LOCK).write_text(f"{pid}\n")
     with monkeypatch.context() as patch:
         patch.setattr(state_directory, "_STARTING_SECONDS", 0.0)
-        with pytest.raises(DaemonRefused, match=f"pid {pid}, holds"):
+        with pytest.raises(DaemonRefused, match=f"pid {pid}, uses"):
             lock_state_dir(tmp_path)
     left = list(held)
     monkeypatch.setattr(state_directory.time, "sleep", lambda _: os.close(left.pop()))

@@ -283,7 +283,10 @@ def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
         return begun
 
     assert [begin(job) for job in (1, 2, 3)] == [[1], [2], []]
-    said = "waits for its turn to load: jobs 1, 2 load now, and retry.at_once = 2"
+    said = (
+        "waits, because only retry.at_once = 2 restarted jobs may load at a time: "
+        "jobs 1, 2 load now"
+    )
     assert loading.why_not_now(attempt(3)) == said
     assert loading.why_not_now(attempt(9, number=1)) is None  # it comes as it was submitted
     assert loading.why_not_now(attempt(2)) is None  # it began, and is begun once more
@@ -310,7 +313,7 @@ def test_jobs_that_are_started_again_wait_for_their_turn_with_the_reason(tmp_pat
             async def waits() -> int | None:
                 for job_id in ids:
                     job = await it.service.job(job_id)
-                    if "waits for its turn to load" in str(job.reason):
+                    if "restarted jobs may load at a time" in str(job.reason):
                         assert job.state == "launching"
                         return job_id
                 return None

@@ -123,7 +123,9 @@ def test_nothing_goes_that_a_waiting_job_names(tmp_path: Path, how: str) -> None
         waits = store_waiting(it, spec)
         answer = await clean(it, job, outputs=True)
         assert ids(answer) == []
-        assert answer.kept[0].why.startswith(f"job {waits}, which is waiting retry, names it in ")
+        assert answer.kept[0].why.startswith(
+            f"job {waits}, which is waiting retry, needs these files ("
+        )
         assert (step / "data").exists()
         await it.service.cancel(waits, uid=ME)
         assert ids(await clean(it, job, outputs=True)) == [job]

@@ -193,7 +193,7 @@ def test_p8_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, opened: Ope
     schema.open_database(tmp_path, newer).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     known = len(schema.MIGRATIONS)
-    refusal = f"has schema {known + 1} and this zerotoolsd knows {known}"
+    refusal = f"has schema {known + 1}, but this zerotoolsd reads only up to {known}"
     with pytest.raises(Unsupported, match=refusal):
         opened(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -189,7 +189,7 @@ def test_what_another_job_was_made_of_is_not_edited(tmp_path: Path) -> None:
         plain, _ = await it.service.submit(make_job("exit=0"), uid=ME, idempotency_key=None)
         assert plain.evaluated_by is None
         more = JobEdit(set={"eval.tasks": ["a"], "data.tokenizer": str(tmp_path / "tokenizer")})
-        assert "cancel it, and submit it anew" in await refusal(
+        assert "cancel it, and submit it again" in await refusal(
             it.service.edit(plain.id, more, uid=ME), Conflict
         )
 

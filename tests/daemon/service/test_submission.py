@@ -52,7 +52,7 @@ def test_all_of_an_array_are_queued_or_none(tmp_path: Path) -> None:
         again = await it.service.submit_array(jobs, uid=ME, idempotency_key="k", terms=terms)
         assert [job.id for job in again] == [1, 2, 3]
         fewer = it.service.submit_array(jobs[:2], uid=ME, idempotency_key="k")
-        assert "was used for 3 jobs, and these are 2" in await refusal(fewer, Conflict)
+        assert "was used for 3 jobs, but this request has 2" in await refusal(fewer, Conflict)
         taken = members(tmp_path / "other", 2)
         taken.append((replace(taken[0][0], output_dir=str(tmp_path / "runs" / "1")), "taken"))
         said = await refusal(it.service.submit_array(taken, uid=ME, idempotency_key=None), Conflict)
@@ -189,7 +189,7 @@ def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
             many, uid=ME, idempotency_key=None, terms=QueueTerms(after=after)
         )
         said = await refusal(attempt, BadRequest)
-        assert "17 jobs that start after 256 others are 4,352 dependencies" in said
+        assert "17 jobs that start after 256 others have 4,352 dependencies" in said
         found = await it.service.submit_array(
             members(tmp_path / "runs", 2),
             uid=ME,

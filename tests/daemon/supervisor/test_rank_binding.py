@@ -175,7 +175,7 @@ def test_what_is_kept_is_what_was_not_refused(said: bytes, kept: RankBinding) ->
     "tree", [3, "0-3", {}, {"cpus": "0", "nodes": 1, "why": None}, {"cpus": 1, "nodes": []}]
 )
 def test_what_is_no_binding_is_refused_by_its_own_error(tree: object) -> None:
-    with pytest.raises(ValueError, match="is not a binding of a rank"):
+    with pytest.raises(ValueError, match="does not describe the processors"):
         RankBinding.from_json(tree)
 
 

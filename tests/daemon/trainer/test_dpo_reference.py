@@ -322,7 +322,7 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
     reference_run(out, Scorer()).find(data, None)
     [path] = (out / "reference").glob("*.f32")
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(BadFile, match="has 5 numbers, and 3 pairs have 6"):
+    with pytest.raises(BadFile, match="must have 6 finite numbers for 3 pairs, but has 5"):
         reference_run(out, Scorer()).find(data, None)
 
 

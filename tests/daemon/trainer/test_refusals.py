@@ -44,7 +44,7 @@ SENTENCES = {
     "config has",
     "vocabulary": "token ids and the model's vocab_size is 30: raise vocab_size",
     "ids": "the data needs 500 token ids and the model's vocab_size is",
-    "negative": "negative.bin: token 1 is -7, not a token id",
+    "negative": "negative.bin: token 1 is -7, but token ids are 0 or more",
     "short": "data.tokens has 3 tokens and one sequence takes data.sequence_length + 1 = 33",
     "tokenizer": "damaged cannot be loaded",
     "fraction": "eval.fraction = 0.9 of 4 sequences leaves no sequence for training",

@@ -66,8 +66,11 @@ def test_what_the_user_may_not_open_is_not_opened() -> None:
 @pytest.mark.parametrize(
     ("who", "sentence"),
     [
-        ({"uid": 0, "gid": 0, "groups": []}, "uid 0, gid 0: a job of another user is not run so"),
-        ({"uid": -1, "gid": 5, "groups": []}, "uid -1, gid 5: a job of another user"),
+        (
+            {"uid": 0, "gid": 0, "groups": []},
+            "uid 0, gid 0: jobs of other users are run only as a uid above 0",
+        ),
+        ({"uid": -1, "gid": 5, "groups": []}, "uid -1, gid 5: jobs of other users"),
     ],
 )
 def test_root_is_no_such_user(who: dict[str, Any], sentence: str) -> None:
@@ -123,7 +126,7 @@ def test_a_process_with_a_way_back_is_refused() -> None:
         "except module['NotDropped'] as error: print(error)\n"
     )
     done = started((sys.executable, "-I", "-S", "-c", code, str(run_as_user.__file__)), {})
-    assert f"not uid {UID}" in done.stdout, done.stderr
+    assert f"not as uid {UID}" in done.stdout, done.stderr
 
 
 def test_the_program_is_the_standard_library() -> None:

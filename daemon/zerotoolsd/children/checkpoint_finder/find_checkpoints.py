@@ -177,9 +177,9 @@ class CheckpointSearch:
 
 def _none_is_whole(why: str) -> str:
     return (
-        f"no checkpoint of this job is complete, and it does not begin anew by itself: {why}; "
-        "put back a complete one and resume the job, or submit its job file again to begin "
-        "anew"
+        "no checkpoint of this job is complete, and it does not start from the beginning by "
+        f"itself: {why}; put back a complete one and resume the job, or submit its job file "
+        "again to start from the beginning"
     )
 
 

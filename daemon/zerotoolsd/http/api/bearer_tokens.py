@@ -62,8 +62,8 @@ def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) 
     if directory := environment.get("CREDENTIALS_DIRECTORY"):
         return Path(directory) / CREDENTIAL
     raise BadRequest(
-        "api.listen: needs tokens: name a file in api.tokens, or give the service the credential "
-        f"{CREDENTIAL}"
+        "api.listen: needs tokens: name a file in api.tokens, or give the systemd service the "
+        f"credential {CREDENTIAL}"
     )
 
 

@@ -43,7 +43,7 @@ async def read_job_file(request: web.Request) -> web.Response:
     name = request_validation.body_text(body, "name", LONGEST_NAME) or "job file"
     if (words := body.get("convert")) is not None:
         if text is not None:
-            raise BadRequest("convert: is a job of its own; leave text out")
+            raise BadRequest("convert and text cannot be combined; leave one out")
         return json_response({"job": conversion_job(words), "text": "", "missing": [], "notes": []})
     if text is None:
         raise BadRequest("the key 'text' is missing")
@@ -86,7 +86,7 @@ def conversion_job(words: object) -> dict[str, Any]:
     the daemon's interpreter. Raises BadRequest.
     """
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-        raise BadRequest("convert: must be null or a list of words, such as those of verify PATH")
+        raise BadRequest('convert: must be null or a list of texts, such as ["verify", "PATH"]')
     check_conversion(words, 1)
     refuse_relative_paths(words)
     way = option_sets(words, 1)[-1]

@@ -174,8 +174,8 @@ def _refuse_large(job: object, members: int) -> None:
     size = len(json_text(job))
     if size * members > MOST_ARRAY_BYTES:
         raise BadRequest(
-            f"these are {members} jobs of {size:,} bytes, and an array has at most "
-            f"{MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write long values "
+            f"the array is too large: {members} jobs of {size:,} bytes, but an array has at "
+            f"most {MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write long values "
             "into a file and pass its path"
         )
 

@@ -63,7 +63,9 @@ def _clear(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     except OSError as error:
-        raise BadRequest(f"{path} cannot be taken over: {error.strerror or error}") from error
+        raise BadRequest(
+            f"the existing socket {path} cannot be checked: {error.strerror or error}"
+        ) from error
     raise _taken(path)
 
 
@@ -101,9 +103,9 @@ def open_tcp(config: ApiConfig) -> TcpListener | None:
     tls = _tls(config)
     if tls is None and not address.is_loopback:
         raise BadRequest(
-            f"api.listen = {config.listen}: others could read the tokens in transit; set "
-            "api.tls_certificate and api.tls_key, or listen at 127.0.0.1 and let a proxy do "
-            "TLS"
+            f"api.listen = {config.listen}: without TLS, others could read the tokens on the "
+            "network; set api.tls_certificate and api.tls_key, or listen at 127.0.0.1 and let "
+            "a proxy do TLS"
         )
     tokens = read_tokens(tokens_path(config.tokens))
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET

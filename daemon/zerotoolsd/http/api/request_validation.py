@@ -137,8 +137,8 @@ def _refuse_many(raw: bytes) -> None:
     """
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
-            f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
-            "several requests, or write long values into a file and pass its path"
+            f"the request has about {count:,} values, but may have at most {MOST_VALUES:,}; "
+            "send several requests, or write long values into a file and pass its path"
         )
 
 
@@ -165,7 +165,7 @@ async def _refuse_long(tree: Any) -> None:
             left += value
         elif isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise BadRequest(
-                f"a text of the request has {len(value):,} characters, and may have "
+                f"a text of the request has {len(value):,} characters, but may have at most "
                 f"{LONGEST_TEXT:,}; write it to a file and pass its path"
             )
 

@@ -247,7 +247,7 @@ class WebSessions:
             port, realm = tree["port"], str(tree["realm"])
             sessions = [_session(each) for each in tree["sessions"]]
             if not (port is None or type(port) is int) or not realm.isalnum():
-                raise ValueError("port or realm is wrong")
+                raise ValueError("the port or the realm in it is not valid")
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("sessions of the page are lost (%s): %s", self._path, error)
             return

@@ -51,7 +51,10 @@ class DestinationSender:
         """
         destination = self._places.get(notice.target)
         if destination is None:
-            raise NotDelivered(f"the configuration has no place {notice.target} any more")
+            raise NotDelivered(
+                f"the destination {notice.target} is not in the configuration "
+                "([[notify.places]]) any more"
+            )
         if destination.name == WEBHOOK_NAME and self._config.webhook is not None:
             return await self._web.send(replace(notice, target=self._config.webhook))
         if destination.kind == EMAIL:
@@ -126,12 +129,17 @@ async def try_destinations(
     """
     known = config.all_destinations
     if not known:
-        raise BadRequest("no place is configured; add [[notify.places]] to zerotoolsd.toml")
+        raise BadRequest(
+            "no destination of notifications is configured; add [[notify.places]] to "
+            "zerotoolsd.toml"
+        )
     if unknown := sorted(set(kinds) - {*DESTINATION_NOTICES}):
         raise BadRequest(f"kind {unknown[0]} is not one of {', '.join(DESTINATION_NOTICES)}")
     if unknown := sorted(set(names) - {destination.name for destination in known}):
         there = ", ".join(destination.name for destination in known)
-        raise BadRequest(f"place {unknown[0]} is not in the configuration, which has {there}")
+        raise BadRequest(
+            f"the destination {unknown[0]} is not in the configuration, which has {there}"
+        )
     sender = DestinationSender(replace(config, places=known), web)
     chosen = [destination for destination in known if not names or destination.name in names]
     found = await asyncio.gather(

@@ -235,7 +235,8 @@ def check_answer(
     words = f"status {status}: {said}" if said else f"status {status}"
     if 300 <= status < 400:
         raise NotDelivered(
-            f"status {status}: a redirect, which is not followed; set the address to which it leads"
+            f"status {status}: a redirect, which zerotoolsd does not follow; set the address to "
+            "which it leads"
         )
     if not 200 <= status < 300:
         raise NotDelivered(words, _retry_after(headers, tree))
@@ -244,7 +245,7 @@ def check_answer(
     code = next((tree[name] for name in ("errcode", "code", "StatusCode") if name in tree), None)
     if code != 0 or isinstance(code, bool):
         wait = _TOO_FAST.get(code) if isinstance(code, int) else None
-        raise NotDelivered(words if tree else f"{words}; its answer is not that of {service}", wait)
+        raise NotDelivered(words if tree else f"{words}; this is not an answer of {service}", wait)
     return words
 
 

@@ -294,7 +294,7 @@ def check_address(host: str, address: str, config: NotifyConfig) -> None:
     if any(found in ip_network(network) for network in config.networks):
         return
     raise ForbiddenAddress(
-        f"{host} leads to {found}, which is not a public address and not in notify.networks"
+        f"{host} has the address {found}, which is neither public nor in notify.networks"
     )
 
 

@@ -100,9 +100,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
     if (thread_of := _status(pid, b"Tgid:")) not in (None, pid):
         raise BadRequest(f"{pid} is a thread of process {thread_of}; name that process")
     if int(_fields(pid)[6]) & _KERNEL_THREAD:
-        raise BadRequest(
-            f"process {pid} ({process.name}) is a thread of the kernel, and no program"
-        )
+        raise BadRequest(f"process {pid} ({process.name}) is a thread of the kernel, not a program")
     if process.is_over:
         raise BadRequest(f"process {pid} ({process.name}) has ended already")
     if not is_of_uid(pid, os.getuid()):
@@ -118,7 +116,9 @@ def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -
     """Raise BadRequest if the process is part of zerotools, or an ancestor of the daemon."""
     if daemon_pid in (process.pid, *(each.pid for each in descendants(process.pid, table))):
         what = "is the daemon itself" if daemon_pid == process.pid else "has started the daemon"
-        raise BadRequest(f"process {process.pid} ({process.name}) {what}; name the training")
+        raise BadRequest(
+            f"process {process.pid} ({process.name}) {what}; name the process that trains"
+        )
     each: Process | None = process
     seen: set[int] = set()
     while each is not None and each.pid not in seen:

@@ -42,9 +42,9 @@ def refuse_many(terms: Sequence[QueueTerms]) -> None:
     count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
     if count > MOST_ARRAY_DEPENDENCIES:
         raise BadRequest(
-            f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
-            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; make one job "
-            "that starts after the others, and let the array start after that job"
+            f"after: {len(terms):,} jobs that start after {most} others have {count:,} "
+            f"dependencies in all, but an array has at most {MOST_ARRAY_DEPENDENCIES:,}; make "
+            "one job that starts after the others, and let the array start after that job"
         )
 
 
@@ -79,15 +79,17 @@ class DependencyCheck:
         could never start.
         """
         if len(after) > MOST_DEPENDENCIES:
-            raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
+            raise BadRequest(
+                f"after: names {len(after)} jobs, but at most {MOST_DEPENDENCIES} are allowed"
+            )
         for each in after:
             job = self._find(each.job_id, uid)
             hopeless = job.state in states.TERMINAL and job.state != states.SUCCEEDED
             if each.condition == OK and hopeless:
                 raise Conflict(
-                    f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer succeed; "
-                    f"to start whatever its end, name {job.id}:any, or retry it and name the "
-                    "new job"
+                    f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer "
+                    f"succeed; to start however it ended, name {job.id}:any, or retry it and "
+                    "name the new job"
                 )
 
     def _find(self, job_id: int, uid: int) -> JobRow:

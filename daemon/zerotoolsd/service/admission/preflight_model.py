@@ -30,7 +30,8 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model.safetensors", INDEX)
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 _FETCH = (
-    "; models are not downloaded: fetch it first, such as by hf download NAME --local-dir DIRECTORY"
+    "; models are not downloaded: download it first, such as by hf download NAME --local-dir "
+    "DIRECTORY"
 )
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
@@ -160,6 +161,8 @@ def _header(path: Path) -> Header:
     try:
         return read_header(path)
     except FileNotFoundError:
-        raise BadFile(f"{path} is missing, and {INDEX} names it; fetch it") from None
+        raise BadFile(
+            f"{path} is missing, but {INDEX} lists it; copy or download it again"
+        ) from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None

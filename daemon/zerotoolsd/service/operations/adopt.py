@@ -84,8 +84,9 @@ class Adopting:
         if watched >= MOST_WATCHED:
             raise Conflict(
                 f"{count_text(watched, 'process', 'processes')} of yours "
-                f"{'is' if watched == 1 else 'are'} watched already, and each takes a few "
-                "more; cancel some of these jobs (their processes continue)"
+                f"{'is' if watched == 1 else 'are'} watched already, and no more are allowed: "
+                "to watch each, the daemon needs a few processes; cancel some of these jobs "
+                "(their processes continue)"
             )
 
     async def _gpus(self, pids: set[int]) -> tuple[str, ...]:

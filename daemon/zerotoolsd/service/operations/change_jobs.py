@@ -124,7 +124,7 @@ class ArrayChanges:
     def _array_of(self, job_id: int) -> int:
         job = self._find(job_id)
         if job.array is None:
-            raise Conflict(f"job {job_id} is not one of an array")
+            raise Conflict(f"job {job_id} is not part of an array")
         return job.array.id
 
     async def change(

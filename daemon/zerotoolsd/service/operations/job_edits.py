@@ -107,7 +107,7 @@ class JobEdits:
         both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
         raise Conflict(
             f"job {job.id} cannot be edited: with eval.tasks, these tasks, their keys and "
-            f"output_dir are fixed at submit; cancel {both}, and submit it anew"
+            f"output_dir cannot change after submit; cancel {both}, and submit it again"
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
@@ -115,10 +115,10 @@ class JobEdits:
         `edit`.
         """
         if job.state == states.QUEUED and (edit.after or edit.begin):
-            waits = "after others" if edit.after else "at a time"
+            waits = "its dependencies" if edit.after else "its start time"
             raise Conflict(
-                f"job {job.id} is queued, and may start at any time; before it is to start "
-                f"{waits}, hold it: zerotools hold {job.id}"
+                f"job {job.id} is queued, and may start at any time; hold it before you set "
+                f"{waits}: zerotools hold {job.id}"
             )
         if edit.begin != AT_ANY_TIME:
             refuse_past(edit.begin, time.time())

@@ -197,8 +197,8 @@ class JobReruns:
         if found["path"] is None:
             raise Conflict(
                 f"job {job.id} cannot be resumed, because it has no complete checkpoint: "
-                f"{found['why']}; put back a complete one, or begin anew: zerotools retry "
-                f"--from-start {job.id}"
+                f"{found['why']}; put back a complete one, or start from the beginning: "
+                f"zerotools retry --from-start {job.id}"
             )
         return replace(spec, resume_from=str(found["path"]))
 

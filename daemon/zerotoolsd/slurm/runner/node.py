@@ -144,8 +144,8 @@ def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
     if len(given) < spec.world_size:
         wanted = count_text(spec.world_size, "GPU")
         raise BadRequest(
-            f"node {socket.gethostname()}: Slurm gave it {count_text(len(given), 'GPU')}, and "
-            f"the job needs {wanted} of each node; set gpus, or choose nodes with this number "
+            f"node {socket.gethostname()} has {count_text(len(given), 'GPU')} from Slurm, but "
+            f"the job needs {wanted} on each node; set gpus, or choose nodes with this number "
             "(slurm.constraint, slurm.gpu_type)"
         )
     return tuple(given[: spec.world_size])

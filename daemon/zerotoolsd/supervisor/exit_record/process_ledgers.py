@@ -66,7 +66,9 @@ class RankLedger:
         with os.fdopen(open_regular(path), "rb") as file:
             data = file.read(size + 1)
         if len(data) != size:
-            raise ValueError(f"{path.name} is not the ledger of {ranks} ranks")
+            raise ValueError(
+                f"{path.name} does not have the {size} bytes of a ledger of {ranks} ranks"
+            )
         found = cls(ranks)
         found._memory = bytearray(data)
         return found

@@ -264,6 +264,8 @@ def largest_id(arrays: Sequence[TokenArray]) -> int:
             least = int(values.min())
             if least < 0:
                 place = first + int(values.argmin())
-                raise BadFile(f"{array.path}: token {place} is {least}, not a token id")
+                raise BadFile(
+                    f"{array.path}: token {place} is {least}, but token ids are 0 or more"
+                )
             largest = max(largest, int(values.max()))
     return largest

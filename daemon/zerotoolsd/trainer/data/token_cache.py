@@ -261,7 +261,7 @@ def _checked(path: Path) -> dict[str, Any]:
         except OSError as error:
             raise ValueError(f"{name}: {error.strerror}") from None
         if found != measured:
-            raise ValueError(f"{name} has other bytes than were written")
+            raise ValueError(f"{name} has changed since it was written")
     return facts
 
 

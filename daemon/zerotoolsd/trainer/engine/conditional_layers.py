@@ -50,9 +50,9 @@ def check_same_layers_on_ranks(
     if keys:
         told = " and ".join(f"{key} = {getattr(model.config, key, '')}".strip() for key in keys)
         raise BadRequest(
-            f"the model's config has {told}: each of the {world_size} ranks would leave out "
-            "other blocks, but ranks share the weights and gradients of blocks; set such keys "
-            "to 0, or train on one rank"
+            f"the model's config has {told}: each of the {world_size} ranks would skip "
+            "different blocks, but ranks share the weights and gradients of blocks; set such "
+            "keys to 0, or train on one rank"
         )
     if not separate_experts(model):
         return

@@ -149,7 +149,7 @@ def _weights_of_directory(
     except BadRequest as error:
         why = str(error).removeprefix("model.path: ")
         if isinstance(error, ShapeMismatch):
-            why += ": it is a checkpoint of another model; name one of the job's model"
+            why += ": it is a checkpoint of another model; name a checkpoint of the job's model"
         else:
             check_weights(run, wanted)  # more informative for a checkpoint: names on both sides
         raise BadRequest(f"resume_from = {run.path}: {why}") from None

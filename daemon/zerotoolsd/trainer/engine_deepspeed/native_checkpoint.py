@@ -106,11 +106,11 @@ class DeepSpeedCheckpoints:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadCheckpoint(f"{directory}: DeepSpeed cannot load it: {first}") from error
         if found is None:
-            raise BadCheckpoint(f"{directory} has no {LATEST} that names a checkpoint")
+            raise BadCheckpoint(f"{directory} has no file {LATEST} with the name of a checkpoint")
         if self._engine.global_steps != step:
             raise BadCheckpoint(
-                f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, but its "
-                f"record has step {step}"
+                f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, but the "
+                f"record of the checkpoint has step {step}"
             )
 
 

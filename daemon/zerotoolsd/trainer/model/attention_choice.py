@@ -96,8 +96,8 @@ def set_attention(spec: JobSpec, model: Any) -> None:
         raise Unsupported(f'model.attention = "{wanted}": {reason}') from None
     if model.config.get_text_config()._attn_implementation != wanted:
         raise Unsupported(
-            f'model.attention = "{wanted}": transformers cannot set it for {type(model).__name__}; '
-            f'take "{AUTO}"'
+            f'model.attention = "{wanted}": transformers cannot set it for '
+            f'{type(model).__name__}; set it to "{AUTO}"'
         )
 
 

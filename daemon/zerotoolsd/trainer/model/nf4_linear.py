@@ -161,8 +161,9 @@ def check_kernels(device: torch.device) -> None:
     except Exception as error:  # any error of its binary if it does not fit this machine
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadRequest(
-            f'lora.frozen_precision = "{NF4}": bitsandbytes does not work on {device.type} here: '
-            f'{reason}; install another release of it, or set "train"'
+            f'lora.frozen_precision = "{NF4}": bitsandbytes does not work on {device.type} '
+            f"here: {reason}; install another release of it, or set lora.frozen_precision = "
+            '"train"'
         ) from None
 
 
@@ -197,13 +198,13 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
     if find_spec("bitsandbytes") is None:
         raise BadRequest(
             f"{SAID}: needs bitsandbytes, which {sys.executable} does not have; run "
-            f'{install_command(REQUIREMENTS["bitsandbytes"])}, or set "train"'
+            f'{install_command(REQUIREMENTS["bitsandbytes"])}, or set it to "train"'
         )
     found = list(_packable(model, kept))
     if not found:
         raise BadRequest(
-            f"{SAID}: bitsandbytes packs linear layers, and {type(model).__name__} has none that "
-            'are frozen; set "train"'
+            f"{SAID}: bitsandbytes packs only frozen linear layers, and {type(model).__name__} "
+            'has none; set it to "train"'
         )
     for name, linear in found:
         parent, _, own = name.rpartition(".")

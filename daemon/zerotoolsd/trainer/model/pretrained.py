@@ -99,7 +99,7 @@ def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> 
             f"model.path: {directory} does not fit the model of its config.json: it lacks "
             f"{_listed(needed)}"
             + (f", and has {_listed(unused)}, which the model does not have" if unused else "")
-            + "; take the directory as it was published, or correct model_type and "
+            + "; use the directory as it was published, or correct model_type and "
             "architectures in config.json"
         )
     return Pretrained(

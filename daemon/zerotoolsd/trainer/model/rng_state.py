@@ -50,7 +50,9 @@ def restore_rng(path: Path) -> None:
         if tree["cuda"] is not None and torch.cuda.is_available():
             torch.cuda.set_rng_state(_decode(tree["cuda"]))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise BadFile(f"{path} is not a random number state: {error}") from error
+        raise BadFile(
+            f"{path} does not have the states of the random number generators: {error}"
+        ) from error
 
 
 def _encode(state: torch.Tensor) -> str:

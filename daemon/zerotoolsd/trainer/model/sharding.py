@@ -252,8 +252,8 @@ def placement_types(package: Any = None) -> Any:
         _ = _fsdp_common.ShardPlacementResult
     except (ImportError, AttributeError):
         raise Unsupported(
-            f"zero.tensor_ranks: torch {torch.__version__} shards all weights of a block among "
-            "the same ranks; upgrade torch to 2.13, or remove zero.tensor_ranks"
+            f"zero.tensor_ranks: torch {torch.__version__} cannot shard the weights of one "
+            "block among different ranks; upgrade torch to 2.13, or remove zero.tensor_ranks"
         ) from None
     return _fsdp_common
 

@@ -82,7 +82,9 @@ def _cat(tensors: Sequence[TracedTensor], dim: int = 0) -> TracedTensor:
     shape = list(tensors[0].shape)
     for tensor in tensors:
         if [*tensor.shape[:dim], *tensor.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
-            raise ValueError(f"shapes {shape} and {list(tensor.shape)} do not join")
+            raise ValueError(
+                f"tensors of shapes {shape} and {list(tensor.shape)} cannot be concatenated"
+            )
     shape[dim] = size
     return TracedTensor(shape, blocks)
 
@@ -126,7 +128,7 @@ def _slice(
     step: int = 1,
 ) -> TracedTensor:
     if step != 1:
-        raise NotAMove(f"a slice with step {step}")
+        raise NotAMove(f"a slice with step {step} is not supported")
     dim = _dim(dim, tensor.dim())
     first, last, _ = slice(start, end).indices(tensor.shape[dim])
     begin = [0] * tensor.dim()

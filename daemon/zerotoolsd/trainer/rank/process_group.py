@@ -277,8 +277,8 @@ def check_all_reduce(
     if wrong:
         raise BadRequest(
             f"{wrong} of {TRIED} numbers are summed wrongly over {ranks} ranks: direct copies "
-            'between these GPUs fail; set env.NCCL_P2P_DISABLE = "1", or mend the machine: '
-            "zerotools help use-consumer-cards"
+            'between these GPUs fail; set env.NCCL_P2P_DISABLE = "1", or repair the machine '
+            "(see zerotools help use-consumer-cards)"
         )
 
 

@@ -283,7 +283,7 @@ class _Meeting:
         until = time.monotonic() + ANSWER_SECONDS
         while not store.check(["begin"]):
             if time.monotonic() > until:
-                raise RuntimeError("node 0 did not begin")
+                raise RuntimeError(f"node 0 did not start within {ANSWER_SECONDS} s")
             self._pause(POLL_SECONDS)
         begin = json.loads(store.get("begin"))
         if begin["problem"] is not None:

@@ -105,8 +105,8 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
         notes.append(f"note: {name} is not split among the {ranks} tensor ranks, because {why}")
     if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
         raise Unsupported(
-            f"{said}: transformers has no plan (tp_plan) for sharing the layers of {kind} "
-            "between ranks; remove zero.tensor_ranks"
+            f"{said}: transformers has no plan (tp_plan) to split the layers of {kind} among "
+            "ranks; remove zero.tensor_ranks"
         )
     layers = dict(_with_adapters(model, styles))
     return LayerCuts(ranks, layers, dict(_dimensions(model, layers)), tuple(notes))
@@ -125,15 +125,15 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
             continue
         if style not in _STYLES or not layers:
             raise Unsupported(
-                f"{said}: transformers' plan for {type(model).__name__} shares {found[0]} by "
-                f"{style!r}, which zerotools cannot do; remove zero.tensor_ranks"
+                f"{said}: transformers' plan for {type(model).__name__} splits {found[0]} by "
+                f"{style!r}, which zerotools does not support; remove zero.tensor_ranks"
             )
         for name in layers:
             layer = _linear(model, name)
             if _STYLES[style] != SUMMED and type(layer) is not nn.Linear:
                 raise Unsupported(
-                    f"{said}: {name} is a {type(layer).__name__}, and only layers of the type "
-                    "Linear can be shared; remove zero.tensor_ranks"
+                    f"{said}: {name} is a {type(layer).__name__}, but only layers of the class "
+                    "Linear can be split; remove zero.tensor_ranks"
                 )
             yield name, _STYLES[style]
 
@@ -149,8 +149,8 @@ def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
         for name, _ in model.get_submodule(parent).named_parameters(parent):
             if not any(name.startswith(f"{planned}.") for planned in styles):
                 raise Unsupported(
-                    f"{said}: transformers' plan for {type(model).__name__} cuts layers, but "
-                    f"does not list {name} next to them; upgrade transformers, or remove "
+                    f"{said}: transformers' plan for {type(model).__name__} splits layers of "
+                    f"{parent}, but does not list {name}; upgrade transformers, or remove "
                     "zero.tensor_ranks"
                 )
 

@@ -290,7 +290,7 @@ class FakeService:
 
     def _members(self, view: JobView) -> list[JobView]:
         if view.array is None:
-            raise Conflict(f"job {view.id} is not one of an array")
+            raise Conflict(f"job {view.id} is not part of an array")
         number = view.array["id"]
         return [one for one in self.views.values() if one.array and one.array["id"] == number]
 

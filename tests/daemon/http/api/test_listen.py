@@ -114,9 +114,9 @@ def test_tokens_cannot_be_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("listen", "why"),
     [
-        ("0.0.0.0:80", "others could read the tokens in transit"),
-        ("[::]:80", "others could read the tokens in transit"),
-        ("192.0.2.7:80", "others could read the tokens in transit"),
+        ("0.0.0.0:80", "others could read the tokens on the network"),
+        ("[::]:80", "others could read the tokens on the network"),
+        ("192.0.2.7:80", "others could read the tokens on the network"),
         ("example.org:80", "must be an address and a port"),
         ("127.0.0.1", "must be an address and a port"),
         ("127.0.0.1:65536", "must be an address and a port"),

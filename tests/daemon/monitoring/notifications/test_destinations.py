@@ -142,8 +142,8 @@ def test_a_place_without_a_service_of_its_own_gets_json() -> None:
         ("slack", web.Response(status=403, text=f"{KEY} is no token"), r"403: \*\*\* is no token"),
         ("slack", web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "302"),
         ("feishu", web.json_response({"code": 19024, "msg": "Key Words Not Found"}), "Key Words"),
-        ("feishu", web.Response(text="<html>" + "x" * 100_000), "its answer is not that of feishu"),
-        ("dingtalk", web.Response(body=b"\xff\xfe"), "its answer is not that of dingtalk"),
+        ("feishu", web.Response(text="<html>" + "x" * 100_000), "this is not an answer of feishu"),
+        ("dingtalk", web.Response(body=b"\xff\xfe"), "this is not an answer of dingtalk"),
         ("discord", web.Response(status=429, text='{"retry_after": 3.5}'), "status 429"),
     ],
 )
@@ -200,7 +200,7 @@ def test_the_address_of_all_jobs_is_tested_as_it_is_used() -> None:
     web = WebhookSender(config, look_up=private)
     (answer,) = asyncio.run(try_destinations(config, web, JobNotices(config), (), ()))
     assert not answer["delivered"]
-    assert "leads to 10.0.0.1, which is not a public address" in answer["answer"]
+    assert "has the address 10.0.0.1, which is neither public" in answer["answer"]
 
 
 def test_a_service_that_never_ends_its_answer() -> None:
@@ -220,7 +220,7 @@ def test_a_service_that_never_ends_its_answer() -> None:
 
 
 def test_a_place_that_was_removed() -> None:
-    with pytest.raises(NotDelivered, match="no place lab any more"):
+    with pytest.raises(NotDelivered, match="the destination lab is not in the configuration"):
         asyncio.run(sender_to().send(a_notice(target="lab")))
 
 
@@ -300,11 +300,13 @@ def test_a_test_tells_what_each_place_answered(tmp_path: Path) -> None:
             timeout_seconds=5,
         )
         web_sender, notices = WebhookSender(config), JobNotices(config, "box1")
-        with pytest.raises(BadRequest, match=r"place gone is not in .* has lab, mail, webhook"):
+        with pytest.raises(
+            BadRequest, match=r"destination gone is not in .* has lab, mail, webhook"
+        ):
             await try_destinations(config, web_sender, notices, ["gone"], [])
         with pytest.raises(BadRequest, match="kind done is not one of started, "):
             await try_destinations(config, web_sender, notices, [], ["done"])
-        with pytest.raises(BadRequest, match="no place is configured; add"):
+        with pytest.raises(BadRequest, match="no destination of notifications is configured; add"):
             await try_destinations(NotifyConfig(), web_sender, notices, [], [])
         one = await try_destinations(config, web_sender, notices, ["mail"], ["held", "started"])
         assert [each["notice"] for each in one] == ["held", "started"]

@@ -109,7 +109,8 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 
     assert (
         deliver(handler)
-        == f"status {status}: a redirect, which is not followed; set the address to which it leads"
+        == f"status {status}: a redirect, which zerotoolsd does not follow; set the address to "
+        "which it leads"
     )
     assert asked == ["/hook"]
 
@@ -141,7 +142,7 @@ def test_so_has_a_name_service_that_hangs() -> None:
 def test_an_address_of_the_machine_is_not_reached_unless_it_is_allowed() -> None:
     said = deliver(fine, networks=())
     assert said is not None
-    assert "hooks.test leads to 127.0.0.1, which is not a public address" in said
+    assert "hooks.test has the address 127.0.0.1, which is neither public" in said
 
 
 def test_what_is_connected_to_is_what_was_checked() -> None:
@@ -165,7 +166,7 @@ def test_one_bad_address_among_good_ones_is_refused() -> None:
     async def mixed(host: str, port: int) -> list[str]:
         return ["8.8.8.8", "169.254.169.254"]
 
-    assert "leads to 169.254.169.254" in str(deliver(fine, look_up=mixed))
+    assert "has the address 169.254.169.254" in str(deliver(fine, look_up=mixed))
 
 
 def test_an_address_as_a_number_is_checked_too() -> None:
@@ -265,7 +266,7 @@ def test_addresses_that_may_be_reached(address: str) -> None:
     ],
 )
 def test_addresses_that_may_not(address: str) -> None:
-    with pytest.raises(ForbiddenAddress, match="which is not a public address"):
+    with pytest.raises(ForbiddenAddress, match="which is neither public"):
         check_address("host", address, CONFIG)
 
 

@@ -31,7 +31,7 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
     make: Make, tmp_path: Path, data: dict[str, Any]
 ) -> None:
     model = {"path": str(tmp_path / "m")}
-    assert "models are not downloaded: fetch it first" in refusal(data, model=model)
+    assert "models are not downloaded: download it first" in refusal(data, model=model)
     make("m/config.json", LLAMA)
     sentence = f'contains no weights: to start from random ones, set model.config = "{tmp_path}'
     assert sentence in refusal(data, model=model)
@@ -74,7 +74,7 @@ def test_integers_are_weights_where_the_config_says_quantised(
         ({"model.safetensors": weights(dtype="I8", size=1)}, "norm.weight is int8: quantised"),
         ({"model.safetensors": weights(dtype="F8_E4M3", size=1)}, "is float8_e4m3fn: quantised"),
         ({"model.safetensors": weights("positions", "I32")}, None),
-        ({"a.safetensors": weights()}, "b.safetensors is missing, and model.safetensors.index"),
+        ({"a.safetensors": weights()}, "b.safetensors is missing, but model.safetensors.index"),
         (
             {"a.safetensors": weights(), "b.safetensors": weights("other")},
             "b.safetensors lacks head.weight, which model.safetensors.index.json lists for it",

@@ -315,7 +315,7 @@ def test_a_job_of_no_array_and_a_priority_above_the_class(tmp_path: Path) -> Non
         single = await submit(it, "exit=0", ranks=1)
         wish = ArrayWish(do="hold")
         said = await refusal(it.service.change_array(single.id, wish, uid=ME), Conflict)
-        assert said == f"job {single.id} is not one of an array"
+        assert said == f"job {single.id} is not part of an array"
         jobs = await array(it, ["exit=0"] * 2, hold=True)
         other = ME + 1
         it.engine.priority_classes._classes = {"*": (-10, 0)}

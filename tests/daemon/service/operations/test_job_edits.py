@@ -132,7 +132,7 @@ def test_a_job_waits_for_another_time_or_for_none(tmp_path: Path) -> None:
         assert said.startswith(f"job {job.id} is running")
         large = await submit(it, "exit=0", **FIVE)
         said = await refusal(it.service.edit(large.id, JobEdit(begin=soon), uid=ME), Conflict)
-        assert "before it is to start at a time, hold it: zerotools hold" in said
+        assert "hold it before you set its start time: zerotools hold" in said
         it.release(job.id)
 
     tell(tmp_path / "state", story)

@@ -116,7 +116,9 @@ def test_the_tools_see_bytes_and_scales(by_ranks: dict[int, Runs]) -> None:
 def test_bytes_are_never_taken_for_moments_of_another_framework(by_ranks: dict[int, Runs]) -> None:
     source = by_ranks[3].checkpoint("whole-3", 2)
     output = by_ranks[3].directory / "elsewhere"
-    with pytest.raises(Unsupported, match=r"exp_avg_8bit, .*DeepSpeed loads only equal kinds"):
+    with pytest.raises(
+        Unsupported, match=r"exp_avg_8bit, .*DeepSpeed loads only groups with equal state"
+    ):
         convert.prepare_convert(source, output, "universal", {})
 
 

@@ -157,7 +157,7 @@ def test_a_model_without_linear_layers_is_refused(with_bitsandbytes: None) -> No
     from transformers import GPT2Config
 
     spec = LoraSpec(rank=2, frozen_precision="nf4", target_modules=("c_attn",))
-    with pytest.raises(BadRequest, match='GPT2LMHeadModel has none that are frozen; set "train"'):
+    with pytest.raises(BadRequest, match='GPT2LMHeadModel has none; set it to "train"'):
         draw_model(GPT2Config(**TINY_GPT2), spec)
 
 

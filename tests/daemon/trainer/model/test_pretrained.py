@@ -183,13 +183,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
         TINY_LLAMA,
         without_layer,
         "does not fit the model of its config.json: it lacks model.layers.1.input_layernorm.weight"
-        ", model.layers.1.mlp.down_proj.weight, .* and 5 more; take",
+        ", model.layers.1.mlp.down_proj.weight, .* and 5 more; use",
     ),
     "other names": (
         TINY_LLAMA,
         other_names,
         "it lacks model.layers.0.input_layernorm.weight, .* and 14 more, and has "
-        "blocks.0.input_layernorm.weight, .* and 14 more, which the model does not have; take",
+        "blocks.0.input_layernorm.weight, .* and 14 more, which the model does not have; use",
     ),
     "shape": (
         TINY_LLAMA,
@@ -213,8 +213,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
         MIXTRAL,
         without_expert,
         r"model: model.layers.0.mlp.experts.gate_up_proj cannot be computed from the stored "
-        r"tensors: shapes "
-        r"\[3, 64, 32\] and \[2, 64, 32\] do not join",
+        r"tensors: tensors of shapes "
+        r"\[3, 64, 32\] and \[2, 64, 32\] cannot be concatenated",
     ),
     "two tensors of a tied one": (
         TIED,

@@ -98,5 +98,5 @@ def test_what_is_no_move_is_refused() -> None:
     for change in (lambda a: -a, lambda a: a + 1, lambda a: a[::2], torch.exp):
         with pytest.raises(NotAMove):
             change(symbolic_tensor("x", (4,)))
-    with pytest.raises(ValueError, match="do not join"):
+    with pytest.raises(ValueError, match="cannot be concatenated"):
         torch.stack([symbolic_tensor("x", (4,)), symbolic_tensor("y", (5,))])

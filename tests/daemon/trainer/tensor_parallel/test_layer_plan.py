@@ -93,11 +93,11 @@ def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
             "2 ranks do not evenly divide the 65 outputs of model.layers.0.mlp.gate_proj; set it "
             "to 5 or 13, or leave it out",
         ),
-        (TINY_GPT2, 2, "no plan (tp_plan) for sharing the layers of GPT2LMHeadM"),
+        (TINY_GPT2, 2, "no plan (tp_plan) to split the layers of GPT2LMHeadM"),
         (
             {"model_type": "mixtral"},
             2,
-            "shares model.layers.0.mlp.experts.gate_up_proj by 'packed_colwise', which zerotools",
+            "splits model.layers.0.mlp.experts.gate_up_proj by 'packed_colwise', which zerotools",
         ),
     ],
 )
@@ -112,7 +112,7 @@ def test_what_ranks_cannot_share_is_refused(changes: dict[str, Any], ranks: int,
     [
         ({"model.layers.*.mlp.up_proj": "sequence_parallel"}, "by 'sequence_parallel', which"),
         ({"model.layers.*.mlp.up_proj.weight": "colwise"}, "up_proj.weight by 'colwise'"),
-        ({"model.layers.*.input_layernorm": "colwise"}, "is a LlamaRMSNorm, and only layers"),
+        ({"model.layers.*.input_layernorm": "colwise"}, "is a LlamaRMSNorm, but only layers"),
         ({"lm_head": "colwise_rep"}, "has no plan (tp_plan)"),
         ({}, "has no plan (tp_plan)"),
         (None, "has no plan (tp_plan)"),
@@ -128,7 +128,7 @@ def test_a_plan_that_forgets_a_weight_beside_cut_ones_is_refused() -> None:
     model = drawn(model_type="qwen3", head_dim=8)
     model._tp_plan = {k: v for k, v in model._tp_plan.items() if not k.endswith("_norm")}
     found = refusal(model, 2)
-    assert "does not list model.layers.0.self_attn.q_norm.weight next to them" in found
+    assert "does not list model.layers.0.self_attn.q_norm.weight;" in found
 
 
 def test_names_of_older_plans_mean_the_same() -> None:

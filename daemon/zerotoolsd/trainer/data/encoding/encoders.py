@@ -204,9 +204,9 @@ class WithoutTemplate(Encoder):
         if isinstance(record, TextExample):
             return record
         raise BadRequest(
-            f"{record.place}: is a conversation, and the tokenizer in "
-            f"{self._tokenizer.name_or_path} has no chat template to render it, or "
-            'data.chat_template = "off": put its chat_template.jinja there'
+            f"{record.place}: is a conversation, but no chat template is used: the tokenizer in "
+            f'{self._tokenizer.name_or_path} has none, or data.chat_template = "off"; put its '
+            "chat_template.jinja there, or remove this key"
         )
 
 
