@@ -411,7 +411,7 @@ class Format(ABC):
             BadFile: it is damaged.
             Unsupported: this variant of the format cannot be read.
         """
-        raise Unsupported(f"{path} is not read as the state of an optimizer")
+        raise Unsupported(f"zerotools cannot read {path} as the state of an optimizer")
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         """Return the record of the zerotools job that saved `source`, or None if no job did.

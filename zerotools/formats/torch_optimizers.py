@@ -26,16 +26,16 @@ _FACTORS = {"row", "col"}
 
 Shape = tuple[int, ...]
 NAMED_BY_SHAPE = (
-    "the optimizer numbers its parameters; their names are known from their shapes, because each "
-    "shape fits only one weight"
+    "the optimizer state has numbers instead of names; the names are known from the shapes, "
+    "because each shape fits only one weight"
 )
 ORDER_UNKNOWN = (
-    "the optimizer numbers its parameters, and no file has their names; pass them with zerotools "
-    "convert --order"
+    "the optimizer state has numbers instead of names, and no file has the names; pass them "
+    "with zerotools convert --order"
 )
 NUMBERED_STATE = (
-    "without ZeRO, DeepSpeed numbers the parameters of its optimizer: sizes count only the "
-    "weights, but zerotools convert also takes the state"
+    "without ZeRO, DeepSpeed stores numbers instead of names in its optimizer state: sizes "
+    "count only the weights, but zerotools convert also takes the state"
 )
 
 

@@ -84,7 +84,7 @@ def test_options_that_are_no_plain_values_are_refused(tmp_path: Path) -> None:
     for _ in range(8):
         deep = [deep, deep]
     run = _saved(tmp_path, {"args": Namespace()}, {"lr": deep})
-    with pytest.raises(BadFile, match=r"the option lr of a\.weight is not a plain value"):
+    with pytest.raises(BadFile, match=r"the option lr of a\.weight is not a number, a text"):
         training_of(formats.read(run))
 
 

@@ -141,9 +141,9 @@ def test_the_halves_of_a_gated_layer_are_joined() -> None:
 @pytest.mark.parametrize(
     ("stored", "shape", "said"),
     [
-        ((2, 1, 8), (3, 8), ": take another copy"),
-        ((2, 8), (4, 4), ": take another copy"),
-        ((0, 1, 8), (0, 8), ": take another copy"),
+        ((2, 1, 8), (3, 8), "; copy or download it again"),
+        ((2, 8), (4, 4), "; copy or download it again"),
+        ((0, 1, 8), (0, 8), "; copy or download it again"),
         ((2**40, 4), (2**40, 4), "more layers than any model has"),
     ],
 )

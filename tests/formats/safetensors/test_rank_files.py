@@ -198,7 +198,7 @@ def test_the_last_file_of_one_part(saved: Path, tmp_path: Path, part: str, name:
     assert Key(name, "param") not in found.tensors
     first, second = found.problems
     assert first.message.endswith(f"{lost} is missing; other files of the model have 3 shards: "
-                                  "take another copy of the model")  # fmt: skip
+                                  "copy or download the model again")  # fmt: skip
     assert (second.file, second.tensor, second.blocks) == (lost, name, True)
     with pytest.raises(BadFile, match=f"{lost} is missing"):
         zerotools.consolidate(saved, tmp_path / "out")

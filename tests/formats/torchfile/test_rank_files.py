@@ -230,14 +230,18 @@ def _disagreeing(file: Saved, rank: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (_one(strided(0, 3)), Unsupported, "placement _StridedShard after 3 parts.*save with DCP"),
+        (
+            _one(strided(0, 3)),
+            Unsupported,
+            "placement _StridedShard with split factor 3.*save with DCP",
+        ),
         (_one(shard(0, "_StridedShard")), BadFile, "has the split factor None"),
         (
             _one(Opaque("p", "Partial")),
             Unsupported,
             ("placement Partial: its ranks hold partial sums"),
         ),
-        (_one(shard(2)), BadFile, "is cut along dimension 2"),
+        (_one(shard(2)), BadFile, "is split along dimension 2"),
         (_one(shard(0)), BadFile, r"local tensor of shape \(7, 4\), but its mesh \(2,\) gives"),
         (_one(replicate(), _coordinate_on_dim=(5,)), BadFile, "has coordinate 5"),
         (_one(replicate(), _coordinate_on_dim=None), BadFile, "outside of its mesh"),

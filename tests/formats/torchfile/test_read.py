@@ -274,5 +274,5 @@ def test_one_ranks_pieces_in_the_place_of_a_whole_model(tmp_path: Path) -> None:
     """As older releases of accelerate save an adapter in FSDP2 with FULL_STATE_DICT."""
     ranks = TORCH / "fsdp2-verl-w3" / "checkpoint"
     shutil.copy(ranks / "model_world_size_3_rank_0.pt", tmp_path / "pytorch_model_fsdp.bin")
-    with pytest.raises(BadFile, match=r"pytorch_model_fsdp.bin holds only the pieces of one rank"):
+    with pytest.raises(BadFile, match=r"pytorch_model_fsdp.bin holds only one rank's part"):
         formats.read(tmp_path)

@@ -68,7 +68,7 @@ def _whole(flat: str, path: Path | None) -> Path:
     """
     if path is not None and len(path) > DEEPEST:
         raise BadFile(
-            f"{flat:.80}... has {len(path)} levels, but zerotools reads at most {DEEPEST}"
+            f"the key {flat:.80}... has {len(path)} levels, but zerotools reads at most {DEEPEST}"
         )
     return path if path and text_of(path) == flat else (flat,)
 

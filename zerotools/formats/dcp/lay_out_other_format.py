@@ -73,8 +73,8 @@ def lay_out_dcp(
     groups = groups_of(training, state)
     if state and groups.missing:
         raise BadRequest(
-            f"{source.origin.path} has optimizer state, but not what an optimizer needs to resume: "
-            f"give {', '.join(groups.missing)}"
+            f"{source.origin.path} has optimizer state, but not all options that an optimizer "
+            f"needs to resume: give {', '.join(groups.missing)}"
         )
     ties = {alias: name for alias, name in source.aliases.items() if name in weights}
     model: DcpEntries = {chosen.weight(name): copied for name, copied in weights.items()}

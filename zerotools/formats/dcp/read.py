@@ -117,7 +117,7 @@ def _record(path: Path) -> JobRecord | None:
             return None
         raise BadFile(
             f"{path / RECORD} is missing, but {MANIFEST} lists it: only this file records tied "
-            "weights and adapters; take another copy"
+            "weights and adapters; copy or download it again"
         )
     except BadFile as error:
         raise_or_record(path / RECORD, error)

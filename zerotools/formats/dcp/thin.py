@@ -62,9 +62,9 @@ def _check_names(
     for key, flat in native_of(source).flat_keys.items():
         if flat not in dropped and names[flat] != key:
             raise Unsupported(
-                f"{source.origin.path}: its keys are a flat list, and without the optimizer "
-                f"{flat} would be read as {names[flat]} and not as {key}; zerotools convert --to "
-                "safetensors writes the weights next to it"
+                f"{source.origin.path} cannot be thinned: its keys are a flat list, and without "
+                f"the optimizer's keys, {flat} would be read as {names[flat]} instead of {key}; "
+                "write the weights to another directory with zerotools convert --to safetensors"
             )
 
 

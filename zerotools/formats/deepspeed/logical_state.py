@@ -213,8 +213,8 @@ def _groups(
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
             raise BadFile(
-                f"{optim.file.path}: groups {numbers} are one param group, but are shared by "
-                "different ranks"
+                f"{optim.file.path}: the flat groups {numbers} belong to one param group, but "
+                "are divided among different ranks"
             )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
@@ -263,7 +263,8 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
     found = [pt_keys.numbers_of(group) for group in saved]
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
-            f"{optim.file.path} has {count} flat groups, and its param_groups list {found}"
+            f"{optim.file.path} has {count} flat groups, but its param_groups list {found}: "
+            "each flat group must be in one param group"
         )
     return found
 
@@ -300,7 +301,7 @@ def join_parts(parts: Sequence[StatePart]) -> StatePart:
     for part in parts[1:]:
         if (part.dtypes, part.scalars) != (first.dtypes, first.scalars):
             raise Unsupported(
-                f"{first.where} and {part.where} would be merged, but their optimizer state "
-                "differs in kind or in its step"
+                f"{first.where} and {part.where} would be merged, but the dtypes or the numbers "
+                "(such as step) of their optimizer state differ"
             )
     return first

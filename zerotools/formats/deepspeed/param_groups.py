@@ -77,8 +77,8 @@ def group_of(
         weight = tensors.get(Key(name, "param"))
         if weight is None:
             raise BadRequest(
-                f"{foreign.source.origin.path}: param group {number} has {name}, which is not a "
-                "weight of it"
+                f"{foreign.source.origin.path}: param group {number} lists {name}, but the "
+                "checkpoint has no such weight"
             )
         shapes[name] = weight.shape
     dtypes, state = _state(foreign, number, group, known_storages)
@@ -113,8 +113,9 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
     found = {tensors[key].dtype for key in keys if key in tensors}
     if len(found) > 1:
         raise Unsupported(
-            f"{foreign.source.origin.path}: {role} of one param group has the types "
-            f"{', '.join(sorted(map(str, found)))}, but DeepSpeed keeps one type"
+            f"{foreign.source.origin.path}: {role} of one param group has the dtypes "
+            f"{', '.join(sorted(map(str, found)))}, but DeepSpeed stores only one dtype for a "
+            "group"
         )
     return found.pop() if found else None
 
@@ -131,9 +132,9 @@ def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     for name, roles in have.items():
         if roles and set(roles) != set(found):
             raise Unsupported(
-                f"{foreign.source.origin.path}: {name} has the state {', '.join(roles)}, but "
-                f"others of its param group have {', '.join(found)}; DeepSpeed keeps the same "
-                "kinds for all of a group"
+                f"{foreign.source.origin.path}: {name} has the optimizer state "
+                f"{', '.join(roles)}, but others of its param group have {', '.join(found)}; "
+                "DeepSpeed stores the same state for all parameters of a group"
             )
     return found
 
@@ -174,8 +175,8 @@ def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]
         if found.setdefault(role, scalar).value != scalar.value:
             raise Unsupported(
                 f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, but others of "
-                f"its param group have {found[role].value}; DeepSpeed keeps one number for "
-                "all of a group"
+                f"its param group have {found[role].value}; DeepSpeed stores only one number "
+                "for a group"
             )
     return found
 
@@ -297,8 +298,8 @@ def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str
     options = options_from(config)
     if options is None:
         raise BadRequest(
-            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the like, "
-            "and its configuration does not name them: pass --ds-config with an Adam, AdamW or SGD "
-            '"optimizer" and its "params"'
+            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the "
+            "like, and its configuration does not have them: pass --ds-config with an Adam, "
+            'AdamW or SGD "optimizer" and its "params"'
         )
     return options

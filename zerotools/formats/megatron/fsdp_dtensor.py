@@ -184,7 +184,9 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
     for name, said in options.items():
         strange = next((option for option, value in said.items() if not _is_plain(value)), None)
         if strange is not None:
-            raise BadFile(f"the option {strange[:80]} of {name[:80]} is not a plain value")
+            raise BadFile(
+                f"the option {strange[:80]} of {name[:80]} is not a number, a text or a short list"
+            )
         groups.setdefault(repr(sorted(said.items())), (said, []))[1].append(name)
     return tuple(ParamGroup(tuple(names), said) for said, names in groups.values())
 

@@ -102,8 +102,8 @@ def _local_shape(
     local = tuple(s // n for s, n in zip(shape, counts, strict=False)) if fits else ()
     if not fits or prod(local) != length:
         raise BadFile(
-            f"{path}: {key} is stored as {stored}, which do not fit flat pieces of a tensor of "
-            f"shape {shape}: take another copy"
+            f"{path}: {key} is stored in the shape {stored}, which does not fit flat parts of a "
+            f"tensor of shape {shape}: the file is damaged; copy or download it again"
         )
     return local
 

@@ -106,7 +106,9 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
     if not isinstance(gated, bool):
         raise _unknown(name, "depends on args.swiglu, which the files do not have")
     if gated and shape[0] % 2:
-        raise _unknown(name, f"is not known: it is gated, but a rank has {shape[0]} rows of it")
+        raise _unknown(
+            name, f"is not known: it is gated, but a rank has {shape[0]} rows of it, an odd number"
+        )
     return Cut(0, 2 if gated else 1)
 
 
@@ -146,4 +148,4 @@ def _check_groups(name: str, ranks: int, args: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str, why: str) -> Unsupported:
-    return Unsupported(f"how tensor-parallel ranks share {name} {why}")
+    return Unsupported(f"how {name} is split among tensor-parallel ranks {why}")

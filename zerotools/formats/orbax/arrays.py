@@ -344,7 +344,8 @@ def named_errors(directory: Path, name: str, what: str) -> Iterator[None]:
         reason = _NOISE.sub("", str(error)).strip().rstrip(".")
         array = f": the array {name}" if name else ": its database"
         raise BadFile(
-            f"{directory}{array} cannot be {what} ({reason}); take another copy"
+            f"{directory}{array} cannot be {what} ({reason}): the file is damaged; copy or "
+            "download it again"
         ) from None
 
 
@@ -356,12 +357,15 @@ def _array_of(store: Any, directory: Path, name: str) -> StoredArray:
     chunk = tuple(store.chunk_layout.write_chunk.shape or ())
     found = StoredArray(dtype, tuple(store.shape), chunk)
     if len(chunk) != len(found.shape) or 0 in chunk:
-        raise Unsupported(f"{directory}: the array {name} of shape {found.shape} has no chunks")
+        raise Unsupported(
+            f"{directory}: the array {name} of shape {found.shape} has chunks of shape {chunk}, "
+            "which zerotools does not read"
+        )
     count = math.prod(found.grid)
     if count > _MOST_CHUNKS:
         raise BadFile(
             f"{directory}: the array {name} of shape {found.shape} has {count} chunks, and "
-            f"zerotools reads at most {_MOST_CHUNKS}; take another copy"
+            f"zerotools reads at most {_MOST_CHUNKS}; copy or download it again"
         )
     if found.slot_bytes > _MOST_CHUNK_BYTES:
         raise Unsupported(

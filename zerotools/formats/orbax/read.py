@@ -142,7 +142,7 @@ def _problems(path: Path, arrays: Mapping[TreeValue, _FoundArray]) -> Iterator[P
         if array.lost:
             yield Problem(
                 f"{path}: the array {value.name} lacks {count_text(len(array.lost), 'chunk')} "
-                f"({array.lost[0]}, ...), and Orbax wrote all of them; take another copy",
+                f"({array.lost[0]}, ...), but Orbax wrote all of them; copy or download it again",
                 next(iter(array.files), value.name),
                 is_loss=True,
             )

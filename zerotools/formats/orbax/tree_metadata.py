@@ -63,9 +63,9 @@ def read_tree(directory: Path) -> SavedTree:
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFile(
-            f"{path} is not a tree as Orbax describes it ({type(error).__name__}: {error}): it is "
-            "damaged, or another version of Orbax wrote it. Take another copy, or save the "
-            "checkpoint again with orbax-checkpoint 0.11 or newer"
+            f"{path} is not a tree as Orbax describes it ({type(error).__name__}: {error}): it "
+            "is damaged, or another version of Orbax wrote it; copy or download it again, or "
+            "save the checkpoint again with orbax-checkpoint 0.11 or newer"
         ) from None
     return SavedTree(
         arrays=tuple(value for value in values if value.kind in _ARRAYS),
@@ -87,7 +87,7 @@ def _value(entry: Any) -> TreeValue:
         raise TypeError("a key or a type is not text")
     value = TreeValue(keys, kind)
     if leads_out(value.name):
-        raise ValueError(f"the name {value.name!r} is no path below its directory")
+        raise ValueError(f"the name {value.name!r} is not a path below its directory")
     return value
 
 

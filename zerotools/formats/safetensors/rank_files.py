@@ -288,7 +288,7 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
                 "of this part of the model is split over all ranks"
             )
             continue
-        said = f"other files of the model have {ranks} shards: take another copy of the model"
+        said = f"other files of the model have {ranks} shards: copy or download the model again"
         problems += [  # tensors that one rank has whole may have been in it, too
             Problem(f"{root / name} is missing; {said}", name, blocks=True) for name in missing
         ]

@@ -157,12 +157,14 @@ def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[t
             if number is not None and int(number[1]) == max(shard_numbers(names)):
                 raise BadFile(
                     f"{error}; this last shard has the ends of the tensors, so their shapes are "
-                    "not known: take another copy"
+                    "not known: copy or download it again"
                 ) from None
             if not (has_index or number):
                 record_lost_unnamed(root / name)
     if not found:
-        raise BadFile(f"{root}: {', '.join(names)} cannot be read; take another copy")
+        raise BadFile(
+            f"{root}: {', '.join(names)} cannot be read; copy or download the files again"
+        )
     yield from found.items()
 
 

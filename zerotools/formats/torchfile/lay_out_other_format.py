@@ -112,7 +112,10 @@ def _model(source: Checkpoint, file: OneFile) -> Ordered:
     weights: dict[str, Key] = {}
     for key in source.tensors:
         if key.role in WEIGHTS and weights.setdefault(key.name, key) != key:
-            raise BadRequest(f"{key.name} is a parameter and a buffer, and a model has one name")
+            raise BadRequest(
+                f"{key.name} is the name of a parameter and of a buffer, but a state dict has "
+                "each name only once"
+            )
     if not weights:
         raise BadRequest(f"{source.origin.path} has no weights to write")
     model = Ordered({name: file.tensor(key, source.tensors[key]) for name, key in weights.items()})

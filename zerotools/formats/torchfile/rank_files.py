@@ -69,7 +69,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     listed = [model]
     model, parts = _open_all(path, model)
     if not parts:
-        raise BadFile(f"{path}: none of the ranks' files can be read; take another copy")
+        raise BadFile(f"{path}: none of the ranks' files can be read; copy or download them again")
     size = _world_size(model, parts)
     parts = _within(model, parts, size)
     _refuse_unaddressed(path, parts)

@@ -101,7 +101,7 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
     """
     opened = open_file(path.parent, path.name)
     if not opened.contents.is_whole:
-        raise Unsupported(f"{path} holds the parts of one rank")
+        raise Unsupported(f"{path} has only one rank's part of the optimizer state")
     if not opened.contents.groups:
         raise Unsupported(f"{path} does not hold one optimizer of torch")
     return read_single(path, opened, weights)
@@ -125,15 +125,15 @@ def _read_file(path: Path) -> Checkpoint:
         own = [group for group in groups if path.name in group.files.values()]
     if not own and SINGLE.fullmatch(path.name):
         raise BadFile(
-            f"{path} holds only the pieces of one rank instead of a whole model: with "
-            "FULL_STATE_DICT older releases of accelerate save only rank 0's part of an adapter "
-            "in FSDP2. Take adapter_model.safetensors next to it, or a checkpoint saved with "
+            f"{path} holds only one rank's part instead of a whole model: with FULL_STATE_DICT "
+            "older releases of accelerate save only rank 0's part of an adapter in FSDP2. Take "
+            "adapter_model.safetensors next to it, or a checkpoint saved with "
             "SHARDED_STATE_DICT"
         )
     if not own:
         raise Unsupported(
-            f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "
-            "files hold the others; name them *_rank_0.pt, *_rank_1.pt, ..."
+            f"{path} holds one rank's parts of sharded tensors, and its name does not show "
+            "which files hold the others; rename the files to *_rank_0.pt, *_rank_1.pt, ..."
         )
     return read_ranks(path.parent, own[0], groups)
 
@@ -156,7 +156,9 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     """
     parts = {name: part for name in files if (part := _readable(path, name, weight_map))}
     if not parts:
-        raise BadFile(f"{path}: {', '.join(files)} cannot be read; take another copy")
+        raise BadFile(
+            f"{path}: {', '.join(files)} cannot be read; copy or download the files again"
+        )
     tensors: dict[Key, Tensor] = {}
     tied: dict[str, str] = {}
     for name, part in parts.items():
@@ -203,8 +205,8 @@ def _read(path: Path, name: str) -> Checkpoint:
     opened = open_file(path, name)
     if not opened.contents.is_whole:
         raise Unsupported(
-            f"{path / name} holds one rank's pieces, but its name is that of a shard of a whole "
-            "model"
+            f"{path / name} holds one rank's parts of tensors, but its name is that of a shard "
+            "of a whole model"
         )
     return read_single(path / name, opened)
 

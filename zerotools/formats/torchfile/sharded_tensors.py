@@ -132,14 +132,14 @@ def _cuts(
     placements = _sequence(spec.get("placements"))
     if not len(placements) == len(sizes) == len(place):
         raise BadFile(
-            f"a DTensor has {len(placements)} placements, {len(place)} coordinates and a mesh of "
-            f"{len(sizes)} dimensions"
+            f"a DTensor has {len(placements)} placements, {len(place)} coordinates and a mesh "
+            f"of {len(sizes)} dimensions, but these numbers must be equal"
         )
     cuts: dict[int, list[int]] = {}
     for number in reversed(range(len(sizes))):
         if place[number] >= sizes[number]:
             raise BadFile(
-                f"a DTensor's rank has coordinate {place[number]}, but its mesh has size "
+                f"a DTensor's rank has coordinate {place[number]} in a mesh dimension of size "
                 f"{sizes[number]}"
             )
         cut = _cut_of(placements[number], dimensions)
@@ -174,9 +174,9 @@ def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
     before = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if before is None:
         raise Unsupported(
-            f"a DTensor with placement _StridedShard after {split_factor} parts, but its mesh "
-            f"cuts into {' x '.join(map(str, sizes)) or 1}: a rank has more than one block; save "
-            "with DCP"
+            f"a DTensor has the placement _StridedShard with split factor {split_factor}, but "
+            f"its mesh splits it into {' x '.join(map(str, sizes)) or 1}: a rank has more than "
+            "one rectangular part, which zerotools does not read; save with DCP"
         )
     return before
 
@@ -186,12 +186,15 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
     tensor.
     """
     if not isinstance(placement, Opaque):
-        raise BadFile(f"a DTensor's placement is a {kind_text(placement)}")
+        raise BadFile(
+            f"a DTensor has the placement {kind_text(placement)}, which is neither Shard nor "
+            "Replicate"
+        )
     if placement.name == "Replicate":
         return None
     if placement.name not in ("Shard", _STRIDED):
         why = _NO_BLOCK.get(placement.name, "zerotools does not know it")
-        raise Unsupported(f"a DTensor with placement {placement.name}: {why}")
+        raise Unsupported(f"a DTensor has the placement {placement.name}: {why}")
     state = placement.state if isinstance(placement.state, dict) else {}
     dim = state.get("dim", next(iter(placement.args), None))
     factor: Any = 1
@@ -199,9 +202,12 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
         factor = state.get("split_factor", placement.kwargs.get("split_factor"))
         factor = placement.args[1] if factor is None and len(placement.args) > 1 else factor
     if type(dim) is not int or not -dimensions <= dim < dimensions:
-        raise BadFile(f"a DTensor of {dimensions} dimensions is cut along dimension {dim!r:.20}")
+        raise BadFile(f"a DTensor of {dimensions} dimensions is split along dimension {dim!r:.20}")
     if type(factor) is not int:
-        raise BadFile(f"a DTensor's _StridedShard has the split factor {factor!r:.20}")
+        raise BadFile(
+            f"a DTensor's _StridedShard has the split factor {factor!r:.20}, which is not a "
+            "whole number"
+        )
     return _Placement(dim % dimensions, factor)
 
 
@@ -228,7 +234,7 @@ def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
 
 def _sequence(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple | list) or len(value) > 64:
-        raise BadFile("a DTensor's mesh is damaged")
+        raise BadFile("a DTensor's mesh or placements are not a list of at most 64 values")
     return tuple(value)
 
 
@@ -327,9 +333,11 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
     tensor = as_tensor(fields.get("tensor"))
     if tensor is None or tensor.shape != sizes:
         held = "nothing" if tensor is None else f"shape {tensor.shape}"
-        raise BadFile(f"a shard of a ShardedTensor has {held}, but its metadata has {sizes}")
+        raise BadFile(
+            f"a shard of a ShardedTensor has {held}, but its metadata has the shape {sizes}"
+        )
     if len(start) != len(shape) or len(sizes) != len(shape):
-        raise BadFile(f"a shard of {len(sizes)} dimensions is part of a tensor of {len(shape)}")
+        raise BadFile(f"a shard has {len(sizes)} dimensions, but its tensor has {len(shape)}")
     box = Box(start, sizes)
     if not Box.whole(shape).contains(box):
         raise BadFile(f"a shard {box} is outside its tensor of shape {shape}")
@@ -340,7 +348,7 @@ def _dtype(properties: Any) -> DType:
     """Return the dtype in the state of TensorProperties, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
-        raise BadFile("a ShardedTensor without shards has no element type")
+        raise BadFile("a ShardedTensor without shards has no dtype")
     return state[0]
 
 

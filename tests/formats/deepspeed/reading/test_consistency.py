@@ -179,7 +179,7 @@ def test_weights_are_exported_where_masters_are_not_asked_for(tmp_path: Path) ->
     tag = copied("z2-bf16-w2-sgd", tmp_path)
     poke(shards(tag)[0], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
     consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options(weights_from="weights"))
-    with pytest.raises(Unsupported, match="is not the bfloat16 of its master"):
+    with pytest.raises(Unsupported, match="is not equal to its master"):
         consolidate.prepare_export(tag, tmp_path / "out", consolidate.Options())
 
 

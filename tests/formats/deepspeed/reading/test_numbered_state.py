@@ -54,5 +54,5 @@ def test_several_model_parallel_ranks_have_no_names() -> None:
     checkpoint = read("z0-fp16-w1")
     shards = native_of(checkpoint).mp_shards
     shards.append(shards[0])
-    with pytest.raises(Unsupported, match=r"2 model-parallel ranks.*--weights-only leaves it out"):
+    with pytest.raises(Unsupported, match=r"2 model-parallel ranks.*; convert only the weights"):
         numbered_state(checkpoint)

@@ -149,7 +149,7 @@ def test_shapes_that_the_vectors_cannot_hold(directory: Path) -> None:
         first[next(iter(first))] = (1000, 1000)
 
     in_model(directory, change)
-    with pytest.raises(BadFile, match=r"should give \d+ to each, but the ranks have"):
+    with pytest.raises(BadFile, match=r"so each of \d+ ranks should have \d+, but the ranks have"):
         read(directory)
 
 

@@ -83,13 +83,13 @@ def test_second_names_of_a_router_are_its_own() -> None:
     ("entry", "said"),
     [
         ("damaged", "is not a list of layers"),
-        ({"moe_layer_id": 0}, "a layer without expert_key_prefix"),
+        ({"moe_layer_id": 0}, "a layer in ds_autoep_layers has no expert_key_prefix"),
         (layer(num_experts=None), "num_experts of .* is None"),
         (layer(ep_size=True), "ep_size of .* is True"),
-        (layer([0, 1], [2, 3], ep_size=3), r"on ranks \[0, 1\], and its ep_size is 3"),
-        (layer([0, 1], [1, 2]), "not each of the 4 experts .* is on one"),
-        (layer([0, 1], [2]), "not each of the 4 experts"),
-        (layer(num_experts=5), "not each of the 5 experts"),
+        (layer([0, 1], [2, 3], ep_size=3), r"on the ranks \[0, 1\], but its ep_size is 3"),
+        (layer([0, 1], [1, 2]), "each of the 4 experts .* must be on one"),
+        (layer([0, 1], [2]), "each of the 4 experts"),
+        (layer(num_experts=5), "each of the 5 experts"),
     ],
 )
 def test_what_contradicts_itself_is_damage(entry: Any, said: str) -> None:
@@ -239,7 +239,7 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
 
 
 def test_ranks_that_cannot_share_the_experts_are_refused(tmp_path: Path) -> None:
-    why = r"group 1 has experts over 2 expert-parallel ranks.* --world-size 3 is not a multiple"
+    why = r"group 1 has experts over 2 expert-parallel ranks.* --world-size must be a multiple of 2"
     with pytest.raises(BadRequest, match=why):
         lay_out(golden(DEFAULT), tmp_path / "out", world_size=3)
 
@@ -249,7 +249,9 @@ def test_experts_do_not_go_to_stage_3(tmp_path: Path) -> None:
         ZeroSettings(stage=3),
         ZeroSettings(ds_config={"zero_optimization": {"stage": 3}}),
     ):
-        with pytest.raises(Unsupported, match="experts, which zerotools lays out for stages 1 and"):
+        with pytest.raises(
+            Unsupported, match="experts, which zerotools writes only for stages 1 and"
+        ):
             lay_out(golden(DEFAULT), tmp_path / "out", world_size=2, settings=settings)
 
 
@@ -266,7 +268,7 @@ def test_experts_of_autoep_that_autotp_cut_are_not_read(tmp_path: Path) -> None:
     def fold(tree: dict[str, Any]) -> None:
         tree["folding"] = {"version": 1, "tp_size": 2, "ep_size": 2}
 
-    with pytest.raises(Unsupported, match=r"AutoTP has cut .*tensor_parallel\.autotp_size 1"):
+    with pytest.raises(Unsupported, match=r"AutoTP also split .*tensor_parallel\.autotp_size 1"):
         changed(tmp_path, "autoep-z2-bf16-w4", fold, "mp_rank*")
 
 
@@ -277,7 +279,7 @@ def test_autoep_that_contradicts_its_groups_is_damage(tmp_path: Path) -> None:
             listed = [{"rank": rank, "experts": [rank]} for rank in range(4)]
             layer["expert_placement"]["ranks"] = listed
 
-    with pytest.raises(BadFile, match=r"shared by 2 expert-parallel ranks, .* has 4"):
+    with pytest.raises(BadFile, match=r"divided among 2 expert-parallel ranks, .* has 4"):
         changed(tmp_path, "autoep-z2-bf16-w4", spread, "mp_rank*")
 
 
@@ -319,7 +321,9 @@ def test_a_placement_that_the_configuration_hides_is_noticed(tmp_path: Path) -> 
         del tree["ds_config"][DATA_FIRST]
 
     source = changed(tmp_path, DATA_BEFORE, hide, "mp_rank*")
-    with pytest.raises(Unsupported, match=r"layer_0_expert_\d_mp_rank_00.* is not the bfloat16"):
+    with pytest.raises(
+        Unsupported, match=r"layer_0_expert_\d_mp_rank_00.* is not equal to its master"
+    ):
         lay_out(source, tmp_path / "out", world_size=2)
 
 
@@ -329,7 +333,9 @@ def test_groups_that_are_one_and_shared_differently_are_damage(tmp_path: Path) -
         inner["param_groups"] = [{**inner["param_groups"][0], "params": [0, 1]}]
 
     source = changed(tmp_path, DEFAULT, join, "*optim_states.pt")
-    with pytest.raises(BadFile, match=r"groups \[0, 1\] are one param group, but are shared"):
+    with pytest.raises(
+        BadFile, match=r"groups \[0, 1\] belong to one param group, but are divided"
+    ):
         lay_out(source, tmp_path / "out", world_size=4)
 
 

@@ -111,7 +111,7 @@ def test_masters_of_another_save_than_the_weights(tmp_path: Path) -> None:
     raw[at : at + 4] = b"\0\0\xc8\x42"
     path.write_bytes(raw)
     said = refusals(tag, tmp_path / "out")
-    assert "norm.weight is not the bfloat16 of its master" in said["consolidate"]
+    assert "norm.weight is not equal to its master" in said["consolidate"]
     assert "convert" in said
 
 

@@ -194,7 +194,7 @@ def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z0-fp16-w1" / "checkpoint")
     shards = native_of(source).mp_shards
     shards.append(shards[0])
-    with pytest.raises(Unsupported, match=r"2 model-parallel ranks .*by number.*--weights-only"):
+    with pytest.raises(Unsupported, match=r"2 model-parallel ranks .*has numbers.*--weights-only"):
         lay_out(source, tmp_path / "out", world_size=2)
     with pytest.raises(Unsupported, match="pass --stage 1"):  # the state is in the model file, too
         lay_out(

@@ -61,7 +61,7 @@ def test_a_tensor_is_not_there_twice(tmp_path: Path) -> None:
     source = stored(tmp_path, (1, 1, 4), [], np.zeros(4, np.float32))
     name = "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight"
     twice = {**source.tensors, Key(name, "param"): Tensor(FLOAT32, (4,), ())}
-    with pytest.raises(BadRequest, match="which already"):
+    with pytest.raises(BadRequest, match="which another tensor already has"):
         single_tensors(Checkpoint(tmp_path, twice, source.origin))
 
 

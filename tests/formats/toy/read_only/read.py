@@ -32,7 +32,9 @@ def read(path: Path, format_name: str) -> Checkpoint:
             for name, entry in listed.items()
         }
     except (AttributeError, KeyError, TypeError) as error:
-        raise BadFile(f"{path / 'tensors.json'} is damaged ({error}); take another copy") from None
+        raise BadFile(
+            f"{path / 'tensors.json'} is damaged ({error}); copy or download it again"
+        ) from None
     return Checkpoint(
         path,
         tensors,

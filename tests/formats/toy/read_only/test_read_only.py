@@ -63,5 +63,7 @@ def test_it_is_never_written(checkpoint: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_refused(checkpoint: Path) -> None:
     (checkpoint / "tensors.json").write_text('{"w": {"dtype": "float32"}}')
-    with pytest.raises(BadFile, match=r"tensors\.json is damaged \('shape'\); take another copy"):
+    with pytest.raises(
+        BadFile, match=r"tensors\.json is damaged \('shape'\); copy or download it again"
+    ):
         formats.read(checkpoint, table=TABLE)

@@ -109,8 +109,9 @@ class FlatGroup:
             mine, others = (each.states[self.number].keys() for each in (optim, present[0]))
             if mine != others:
                 raise BadFile(
-                    f"{optim.file.path} has {sorted(mine)} as state of group {self.number}, and "
-                    f"{present[0].file.path} has {sorted(others)}"
+                    f"{optim.file.path} has the optimizer state {sorted(mine)} for group "
+                    f"{self.number}, but {present[0].file.path} has {sorted(others)}: the files "
+                    "are from two runs; take another checkpoint"
                 )
 
     def is_whole(self, role: str) -> bool:
@@ -135,9 +136,9 @@ class FlatGroup:
         for rank, each in found.items():
             if each.numel != parts.numel(rank):
                 raise BadFile(
-                    f"{each.file}: {role} of group {self.number} has {each.numel} elements; the "
-                    f"parameters of rank {rank} have {parts.numel(rank)}, and its partition has "
-                    f"{self.geometry.zero12_numel}"
+                    f"{each.file}: {role} of group {self.number} has {each.numel} elements, but "
+                    f"should have {parts.numel(rank)} (the parameters of rank {rank}) or "
+                    f"{self.geometry.zero12_numel} (its partition)"
                 )
         return True
 
@@ -185,8 +186,8 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
     for partition in present:
         if partition.dtype != present[0].dtype:
             raise BadFile(
-                f"{present[0].file} has {present[0].dtype}, but {partition.file} has "
-                f"{partition.dtype}"
+                f"{present[0].file} has the dtype {present[0].dtype}, but {partition.file} has "
+                f"{partition.dtype}: the files are from two runs; take another checkpoint"
             )
     return present[0].dtype
 
@@ -210,13 +211,14 @@ def flat_groups(
     for optim in present:
         if (optim.kind, len(optim.masters)) != (first.kind, len(first.masters)):
             raise BadFile(
-                f"{optim.file.path} is of {optim.kind} with {len(optim.masters)} groups but "
-                f"{first.file.path} is of {first.kind} with {len(first.masters)}"
+                f"{optim.file.path} was written by {optim.kind} with {len(optim.masters)} "
+                f"groups, but {first.file.path} by {first.kind} with {len(first.masters)}: the "
+                "files are from two runs; take another checkpoint"
             )
     if len(shapes) != len(first.masters):
         raise BadFile(
-            f"{first.file.path} has {len(first.masters)} flat groups and param_shapes lists "
-            f"{len(shapes)}"
+            f"{first.file.path} has {len(first.masters)} flat groups, but param_shapes of the "
+            f"model file lists {len(shapes)}"
         )
     return [
         part
@@ -243,8 +245,8 @@ def _parts(
         return
     if len(optim_states) % ranks:
         raise BadFile(
-            f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
-            f"the {len(optim_states)} of the run"
+            f"{first.file.path}: group {number} is divided among {ranks} ranks, but the "
+            f"{len(optim_states)} ranks of the run are not a multiple of this"
         )
     placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
     if shapes and all(map(naming.stacked.blocks, shapes)):
@@ -255,9 +257,9 @@ def _parts(
         return
     if first.kind == STAGE_3 or not all(map(is_expert, shapes)):
         raise Unsupported(
-            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} "
+            f"{first.file.path}: group {number} is divided among {ranks} of {len(optim_states)} "
             "ranks, but its parameters are not experts of DeepSpeed or AutoEP; save it with a "
-            "group that all ranks share"
+            "group that is divided among all ranks"
         )
     for expert_rank in range(placement.ep_size):
         renamed = {
@@ -283,14 +285,16 @@ def _blocks(
         every = stacked.blocks(name)
         if len(every) != placement.ep_size:
             raise BadFile(
-                f"{first.file.path}: {name} is shared by {placement.ep_size} expert-parallel "
-                f"ranks, but ds_autoep_layers has {len(every)}: take another copy"
+                f"{first.file.path}: {name} is divided among {placement.ep_size} "
+                f"expert-parallel ranks, but ds_autoep_layers has {len(every)}: the file is "
+                "damaged; copy or download it again"
             )
         found[name] = every[expert_rank]
         if shape[:1] != (found[name].count,):
             raise BadFile(
                 f"{first.file.path}: {name} has shape {shape} on each rank, but a rank should "
-                f"have {found[name].count} experts: take another copy"
+                f"have {found[name].count} experts: the file is damaged; copy or download it "
+                "again"
             )
     return found
 
@@ -349,8 +353,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
             return numel
     found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
     raise BadFile(
-        f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks should "
-        f"give {candidates[0]} to each, but the ranks have {found}"
+        f"{first.file.path}: group {group.number} has {total} elements, so each of {ranks} "
+        f"ranks should have {candidates[0]}, but the ranks have {found}"
     )
 
 
@@ -371,9 +375,9 @@ def _check_zero3_partitions(group: FlatGroup) -> None:
         for partition in group.partitions(role):
             if partition is not None and partition.numel not in (needed, 0):
                 raise BadFile(
-                    f"{partition.file}: {role} of sub-group {group.number} has {partition.numel} "
-                    f"elements, but {len(group.shapes)} parameters over {ranks} ranks need "
-                    f"{needed}"
+                    f"{partition.file}: {role} of sub-group {group.number} has "
+                    f"{partition.numel} elements, but should have {needed} ({len(group.shapes)} "
+                    f"parameters divided among {ranks} ranks)"
                 )
 
 

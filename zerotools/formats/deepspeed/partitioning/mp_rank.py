@@ -129,8 +129,8 @@ def _group_shapes(
         return None
     if shapes is None:
         raise Unsupported(
-            f"{model.file.path} has no param_shapes, so the weights in the flat buffers are not "
-            "known; DeepSpeed before 0.3.14 did not save param_shapes"
+            f"{model.file.path} has no param_shapes, so the names and shapes of the weights in "
+            "the flat buffers are not known; DeepSpeed before 0.3.14 did not save param_shapes"
         )
     if len(shapes) == 1 and len(present[0].masters) > 1:
         raise Unsupported(
@@ -156,13 +156,12 @@ def _check_swapped(group: FlatGroup) -> None:
     if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
             f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe, "
-            f"but {SWAPPED} has no swap files that surely belong to them. DeepSpeed before 0.18.0 "
-            "saves the swap files of only one rank. If the run has made no step since this save, "
-            f"copy {original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag directory. "
-            "Files of torch before 1.12, or of model-parallel ranks, do not name their swap "
-            "files, and with 16-bit masters the type of the moments is not known: load the "
-            "checkpoint with DeepSpeed, on as many ranks and with the same configuration, and "
-            "call save_16bit_model for the weights (with "
+            f"but {SWAPPED} has no swap files that surely belong to them (DeepSpeed before "
+            "0.18.0 saves those of only one rank). If the run has made no step since this "
+            f"save, copy {original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag "
+            "directory. For files of torch before 1.12, model-parallel ranks or 16-bit masters "
+            "this is not enough: load the checkpoint with DeepSpeed, on as many ranks and with "
+            "the same configuration, and call save_16bit_model for the weights (with "
             "stage3_gather_16bit_weights_on_model_save true)"
         )
 

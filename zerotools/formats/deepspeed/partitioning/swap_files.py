@@ -122,7 +122,7 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
         if size >= needed:  # an older, longer file is written over from its beginning
             return None
         message = (
-            f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: take "
-            "another copy"
+            f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: copy "
+            "or download it again"
         )
     return Problem(message, partition.file)

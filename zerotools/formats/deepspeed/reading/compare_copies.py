@@ -87,7 +87,9 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
                 stored = (model.module or {}).get(key.name)
                 if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:
                     raise BadFile(
-                        f"{model.file.path} does not have the buffer {key.name} of {name}"
+                        f"{model.file.path} has no buffer {key.name} with the shape and dtype "
+                        f"that it has in {name}: the files are from two saves; take another "
+                        "checkpoint"
                     )
                 yield TensorPair(key, tensor, model.file.tensor(stored))
 

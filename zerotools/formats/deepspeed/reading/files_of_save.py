@@ -299,7 +299,7 @@ _OF_THE_RUN = (
 )  # fmt: skip
 """The keys of a model file that have the same value in every checkpoint of a run."""
 ADVICE = (
-    "only this file has the names and shapes of the parameters: replace it by another copy, or "
+    "only this file has the names and shapes of the parameters: copy or download it again, or "
     "name another checkpoint of the same run with --fill-from"
 )
 

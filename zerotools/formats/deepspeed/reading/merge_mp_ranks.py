@@ -72,7 +72,8 @@ def _merge_stage(
     if rules is None:
         raise Unsupported(
             f"{stage[0].model.file.path} is one of {len(stage)} tensor-parallel ranks, and the "
-            "checkpoint does not say how they share the weights; pass --layout rules.toml"
+            "checkpoint does not record how the weights are split among them; pass --layout "
+            "rules.toml"
         )
     keys = dict.fromkeys(key for mp_shard in stage for key in mp_shard.tensors)
     for key in keys:

@@ -64,9 +64,10 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
     path = checkpoint.origin.path
     if len(shards) > 1:
         raise Unsupported(
-            f"{path} has optimizer state of {len(shards)} model-parallel ranks without ZeRO, "
-            "which numbers the parameters of each rank without a list of names. zerotools "
-            "convert --weights-only leaves it out; a run with ZeRO stage 1 saves names"
+            f"{path} has optimizer state of {len(shards)} model-parallel ranks without ZeRO: it "
+            "has numbers instead of parameter names; convert only the weights (zerotools "
+            "convert --weights-only), or save from a run with ZeRO stage 1, which stores the "
+            "names"
         )
     outer = Fields(model.file.path, dict(model.optimizer), "its optimizer")
     inner = outer.inside(STATE_DICT) if STATE_DICT in outer else outer

@@ -104,9 +104,9 @@ def _mp_shards(
     """
     if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
-            f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
-            "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
-            "load it with DeepSpeed"
+            f"{directory / listing.expert_optimizers[0]}: this optimizer state of experts was "
+            "saved without ZeRO, so it does not name its parameters; load it with DeepSpeed, "
+            "or save it from a run with ZeRO stage 1 or 2"
         )
     listing = _joined(directory, listing)
     saves: list[SaveFiles] = []
@@ -166,8 +166,9 @@ def _refuse_folded(models: Sequence[ModelStates]) -> None:
     for model in models:
         if model.is_folded:
             raise Unsupported(
-                f"{model.file.path} has experts of AutoEP that AutoTP has cut (folding), which "
-                "zerotools does not read; train with tensor_parallel.autotp_size 1"
+                f"{model.file.path} has experts of AutoEP that AutoTP also split (folding), "
+                "which zerotools does not read; save the checkpoint from a run with "
+                "tensor_parallel.autotp_size 1"
             )
 
 

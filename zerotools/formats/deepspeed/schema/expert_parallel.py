@@ -114,14 +114,20 @@ def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
     if not layers:
         return StackedExperts()
     if not isinstance(layers, list) or not all(isinstance(each, Mapping) for each in layers):
-        raise BadFile(f"{path}: ds_autoep_layers is not a list of layers: take another copy")
+        raise BadFile(
+            f"{path}: ds_autoep_layers is not a list of layers: the file is damaged; copy or "
+            "download it again"
+        )
     return StackedExperts({_prefix(path, layer): _blocks(path, layer) for layer in layers})
 
 
 def _prefix(path: Path, layer: Mapping[Any, Any]) -> str:
     prefix = layer.get(_PREFIX)
     if not isinstance(prefix, str):
-        raise BadFile(f"{path}: ds_autoep_layers has a layer without {_PREFIX}: take another copy")
+        raise BadFile(
+            f"{path}: a layer in ds_autoep_layers has no {_PREFIX}: the file is damaged; copy "
+            "or download it again"
+        )
     return prefix
 
 
@@ -133,13 +139,13 @@ def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
         placed = {rank: [*range(rank * each, (rank + 1) * each)] for rank in range(ranks)}
     if sorted(placed) != [*range(ranks)]:
         raise BadFile(
-            f"{path}: the experts of {_prefix(path, layer)} are placed on ranks {sorted(placed)}, "
-            f"and its {_RANKS} is {ranks}: take another copy"
+            f"{path}: the experts of {_prefix(path, layer)} are on the ranks {sorted(placed)}, "
+            f"but its {_RANKS} is {ranks}: the file is damaged; copy or download it again"
         )
     if sorted(expert for own in placed.values() for expert in own) != [*range(total)]:
         raise BadFile(
-            f"{path}: not each of the {total} experts of {_prefix(path, layer)} is on one "
-            "expert-parallel rank: take another copy"
+            f"{path}: each of the {total} experts of {_prefix(path, layer)} must be on one "
+            "expert-parallel rank, but is not: the file is damaged; copy or download it again"
         )
     for own in placed.values():
         if len(own) != len(placed[0]) or any(b != a + 1 for a, b in pairwise(own)):
@@ -167,7 +173,10 @@ def _placed(placement: Any) -> dict[int, list[int]] | None:
 def _count(path: Path, layer: Mapping[Any, Any], name: str) -> int:
     value = layer.get(name)
     if type(value) is not int or not 1 <= value <= _MOST_EXPERTS:
-        raise BadFile(f"{path}: {name} of {_prefix(path, layer)} is {value!r:.40}, not a count")
+        raise BadFile(
+            f"{path}: {name} of {_prefix(path, layer)} is {value!r:.40}, but must be a whole "
+            f"number from 1 to {_MOST_EXPERTS}"
+        )
     return value
 
 

@@ -83,7 +83,7 @@ def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
     """
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
-    raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
+    raise BadFile(f"{path}: the shape of {name} is {value!r:.60}, which is not a list of sizes")
 
 
 def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:

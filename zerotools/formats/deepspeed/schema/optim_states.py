@@ -173,7 +173,9 @@ def _partition_count(fields: Fields) -> list[int] | int | None:
 
 def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
     if not all(type(each) is int and 1 <= each <= MOST_RANKS for each in counts):
-        raise fields.fault(f"its {key} is {counts!r:.40}, which no run has")
+        raise fields.fault(
+            f"its {key} is {counts!r:.40}, but the numbers must be from 1 to {MOST_RANKS}"
+        )
     return counts
 
 
@@ -215,7 +217,10 @@ def _rigid_states(
     state = inner.maybe(pt_keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
     if unknown:
-        raise inner.fault(f"it has optimizer state for group {unknown[0]!r} of {count}")
+        raise inner.fault(
+            f"it has optimizer state for group {unknown[0]!r}, but only {count} groups, counted "
+            "from 0"
+        )
     return _split(file, [state.get(i, {}) for i in range(count)])
 
 
@@ -223,7 +228,10 @@ def _elastic_states(
     file: TorchFile, base: Sequence[Any], count: int
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     if len(base) != count:
-        raise BadFile(f"{file.path} has {len(base)} optimizer states for {count} groups")
+        raise BadFile(
+            f"{file.path} has the optimizer state of {len(base)} groups, but {count} groups of "
+            "masters"
+        )
     return _split(file, base)
 
 

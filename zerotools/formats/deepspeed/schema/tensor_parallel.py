@@ -87,8 +87,8 @@ class ShardingRules:
             return otherwise
         if self.default_dim is None:
             raise Unsupported(
-                f"it is not known how the tensor-parallel ranks share {name}; add it to the "
-                "--layout rules"
+                f"it is not known how {name} is split among the tensor-parallel ranks; add it "
+                "to the --layout rules"
             )
         return Split(self.default_dim)
 
@@ -123,8 +123,8 @@ def parse_rules(path: Path, info: Any) -> ShardingRules:
     affine = fields.maybe("affine_map", dict)
     if affine is not None and affine.get("version", AFFINE_VERSION) != AFFINE_VERSION:
         raise Unsupported(
-            f"{path}: affine maps of version {affine.get('version')!r:.20}; zerotools reads "
-            f"{AFFINE_VERSION}"
+            f"{path} has affine maps of version {affine.get('version')!r:.20}, but zerotools "
+            f"reads only version {AFFINE_VERSION}"
         )
     return ShardingRules(
         path,
@@ -182,7 +182,7 @@ def read_layout(path: Path) -> ShardingRules:
             fused.append((pattern, tuple(rule["fused"]), dim))
         else:
             raise BadRequest(
-                f"{path}: rule {pattern!r} has none of split = DIM, replicated = true, fused = "
+                f"{path}: rule {pattern!r} needs one of split = DIM, replicated = true, fused = "
                 "[SIZES]"
             )
     return ShardingRules(path, replicated=replicated, along=along, fused=fused, default_dim=None)
@@ -208,7 +208,7 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
     """
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path}: sub-parameters are given as a {type(part).__name__}")
+        raise BadFile(f"{path}: sub-parameters are a {type(part).__name__}, but must be a dict")
     shape, dim = value.get("shape"), value.get("partition_dim")
     if not isinstance(shape, list | tuple) or type(dim) is not int or not 0 <= dim < len(shape):
         raise BadFile(f"{path}: sub-parameters have no shape and dimension")
@@ -269,21 +269,27 @@ def _corner(
     """
     strides = row_major_strides(shape)
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
-        raise BadFile(f"{path}: a piece of {name} has no offset and strides")
+        raise BadFile(f"{path}: in the affine map of {name}, a piece has no offset and strides")
     offset, given = view
     if not isinstance(given, list | tuple):
-        raise BadFile(f"{path}: a piece of {name} has no strides")
+        raise BadFile(f"{path}: in the affine map of {name}, a piece has no strides")
     if 0 in block:
         return (0,) * len(block)
     fits = len(given) == len(block) == len(shape) and all(
         n == 1 or a == b for n, a, b in zip(block, given, strides, strict=True)
     )
     if not fits or not 0 <= offset < max(1, prod(shape)):
-        raise Unsupported(f"{path}: a piece of {name} is not a block of a tensor of shape {shape}")
+        raise Unsupported(
+            f"{path}: in the affine map of {name}, a piece is not a rectangular part of a "
+            f"tensor of shape {shape}"
+        )
     start = []
     for stride in strides:
         start.append(offset // stride if stride else 0)
         offset -= start[-1] * stride
     if any(a + n > size for a, n, size in zip(start, block, shape, strict=True)):
-        raise Unsupported(f"{path}: a piece of {name} is not a block of a tensor of shape {shape}")
+        raise Unsupported(
+            f"{path}: in the affine map of {name}, a piece is not a rectangular part of a "
+            f"tensor of shape {shape}"
+        )
     return tuple(start)

@@ -96,8 +96,9 @@ def contents_of(
     trained = {name for group in groups for name in group}
     if not trained:
         raise BadRequest(
-            f"{source.origin.path} does not say which parameters were trained (its param groups), "
-            "which a universal checkpoint needs: pass --lr and the other options of the optimizer"
+            f"{source.origin.path} has no param groups, so it is not known which parameters were "
+            "trained, and a universal checkpoint needs them: pass --lr and the other options of "
+            "the optimizer"
         )
     numbers = _numbers(source, training)
     states, refused = {}, dict[str, None]()
@@ -206,13 +207,14 @@ def _check(source: Checkpoint, contents: UniversalContents) -> None:
         for name in filled:
             if roles[name] - {STEP} != roles[filled[0]] - {STEP}:
                 raise Unsupported(
-                    f"{path}: {name} has {_listed(roles[name])} and {filled[0]} of the same param "
-                    f"group has {_listed(roles[filled[0]])}; DeepSpeed loads only equal kinds"
+                    f"{path}: {name} has the state {_listed(roles[name])}, but {filled[0]} of "
+                    f"the same param group has {_listed(roles[filled[0]])}; DeepSpeed loads "
+                    "only groups with equal state"
                 )
         if len(steps := contents.steps_of(group)) > 1:
             raise Unsupported(
-                f"{path}: the parameters of group {number} are at steps {sorted(steps)}, and "
-                "DeepSpeed keeps one step for a group"
+                f"{path}: the parameters of group {number} are at steps {sorted(steps)}, but "
+                "DeepSpeed stores only one step for a group"
             )
 
 

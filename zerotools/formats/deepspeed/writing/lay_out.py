@@ -168,8 +168,9 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
         )
     if world_size % count:
         raise BadRequest(
-            f"{source.root} has {count} model-parallel ranks (pipeline and tensor), which "
-            f"zerotools keeps, and --world-size {world_size} is not a multiple of {count}"
+            f"{source.root} has {count} model-parallel ranks (pipeline and tensor), and "
+            "zerotools does not change their number: --world-size must be a multiple of "
+            f"{count}, not {world_size}"
         )
     return world_size // count
 

@@ -174,8 +174,8 @@ def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSetting
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
     if asked is not None and known is not None and trains and asked != known:
         raise BadRequest(
-            f"{source.origin.path} was trained in {known} and the configuration trains in {asked}; "
-            "zerotools keeps the type: change the configuration"
+            f"{source.origin.path} was trained in {known}, but the configuration trains in "
+            f"{asked}; zerotools does not change the precision: correct the configuration"
         )
     return asked or known
 

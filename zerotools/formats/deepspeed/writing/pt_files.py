@@ -216,6 +216,8 @@ def carried_tensors(
         moved = (output.carried(file, tensor) for file, output in files.items())
         place = next((there for there in moved if there is not None), None)
         if place is None:
-            raise BadFile(f"{next(iter(files))}: {key} is not in any file that is carried over")
+            raise BadFile(
+                f"{next(iter(files))}: {key} is in none of the files that are copied unchanged"
+            )
         found[key] = place
     return found

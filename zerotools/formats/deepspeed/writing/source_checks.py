@@ -40,18 +40,18 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
     if not mp_shard.groups:
         if mp_shard.model.optimizer is not None and count > 1:
             raise Unsupported(
-                f"{path} is of stage 0 with {count} model-parallel ranks (pipeline or tensor). "
-                "The model file of each has the optimizer's state by number, and DeepSpeed saves "
-                "no list of the parameters of a rank in the order of its optimizer. DeepSpeed "
-                "loads it on any number of data-parallel ranks at stage 0; for another stage, "
-                "convert only its weights with zerotools convert --weights-only"
+                f"{path} is of stage 0 with {count} model-parallel ranks (pipeline or tensor), "
+                "and its optimizer state has numbers instead of parameter names, so zerotools "
+                "cannot distribute it. DeepSpeed loads it on any number of data-parallel ranks "
+                "at stage 0; for another stage, convert only its weights with zerotools "
+                "convert --weights-only"
             )
         if mp_shard.model.optimizer is not None:
             raise Unsupported(
                 f"{path} is of stage 0: each rank has everything, and any number of ranks can "
-                "load it at stage 0. Its optimizer numbers the parameters: for another stage, "
-                "use zerotools convert --to deepspeed --stage 1 (or 2, or 3), with --order model "
-                "or --order FILE if the files do not show the number of each weight"
+                "load it at stage 0. For another stage, use zerotools convert --to deepspeed "
+                "--stage 1 (or 2, or 3), with --order model or --order FILE if the files do "
+                "not show which weight each number of the optimizer stands for"
             )
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
@@ -78,13 +78,13 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         )
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(
-            f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
-            "the checkpoint; save it without"
+            f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not "
+            f"in the checkpoint; save it without {QUANTIZED}"
         )
     if mp_shard.model.groups is None:
         raise Unsupported(
-            f"{path} was saved by DeepSpeed {mp_shard.model.version}, before 0.6.0; load it with "
-            "DeepSpeed and save it again"
+            f"{path} was saved by DeepSpeed {mp_shard.model.version}, but zerotools reads 0.6.0 "
+            "and later; load it with a newer DeepSpeed and save it again"
         )
 
 
@@ -106,7 +106,7 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
         )
     if not is_stacked and (optim.kind == STAGE_3 or stage == 3):
         raise Unsupported(
-            f"{path} has experts, which zerotools lays out for stages 1 and 2, as DeepSpeed does"
+            f"{path} has experts, which zerotools writes only for stages 1 and 2, as DeepSpeed does"
         )
     if not optim.is_rigid:
         raise Unsupported(
@@ -158,8 +158,9 @@ def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tenso
                 both = (cast.astype(np.float64), theirs.astype(np.float64))
                 if not np.array_equal(*both, equal_nan=True):
                     raise Unsupported(
-                        f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
-                        f"in {_path(source, master)}: the files are from two saves, the flat "
+                        f"{_path(source, weight)}: {name} is not equal to its master in "
+                        f"{_path(source, master)} after a cast to {weight.dtype}: the files "
+                        "are from two saves, the flat "
                         "buffers do not lie in the order of param_shapes, or an average was "
                         "swapped in for the weights; take another checkpoint, or load it with "
                         f"DeepSpeed and save it again{_as_they_are(source, name, weight)}"

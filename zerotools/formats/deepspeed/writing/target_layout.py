@@ -123,7 +123,7 @@ def target_layout_of(
         )
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
-            raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
+            raise BadRequest("BF16_Optimizer does not support --round-robin; leave it out")
         return TargetLayout(dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size)
     round_robin = settled.round_robin
     if round_robin is None:
@@ -151,8 +151,9 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
         if dp_size % group.ep_size:
             where = group.parts[0].where
             raise BadRequest(
-                f"{where} has experts over {group.ep_size} expert-parallel ranks, which zerotools "
-                f"keeps, and --world-size {dp_size} is not a multiple of {group.ep_size}"
+                f"{where} has experts over {group.ep_size} expert-parallel ranks, and zerotools "
+                "does not change their number: --world-size must be a multiple of "
+                f"{group.ep_size}, not {dp_size}"
             )
     given = settings.ds_config
     config = logical.model.get(pt_keys.DS_CONFIG) if given is None else given
@@ -187,8 +188,8 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
     asked, known = configured_precision(settings.ds_config), logical.precision
     if asked is not None and known is not None and asked != known:
         raise BadRequest(
-            f"the checkpoint was trained in {known} and the configuration trains in {asked}; "
-            "zerotools keeps the type: change the configuration"
+            f"the checkpoint was trained in {known}, but the configuration trains in {asked}; "
+            "zerotools does not change the precision: correct the configuration"
         )
 
 
@@ -231,7 +232,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
         return None
     if logical.precision is None:
         file = logical.model_file.path if logical.model_file is not None else "the source"
-        raise Unsupported(f"{file} has aligned parameters but does not say their type")
+        raise Unsupported(f"{file} has aligned parameters but does not record their dtype")
     return alignment_of(logical.precision)
 
 

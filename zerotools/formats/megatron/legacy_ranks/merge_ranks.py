@@ -116,7 +116,9 @@ def first_layers(
                 layers[before] = layers.get(before, 0) + count
     said, there = merged.facts.count("num_layers"), layers.get("decoder.layers")
     if said is not None and there is not None and said != there:
-        raise BadFile(f"{merged.path} has {there} layers, but its arguments have {said}")
+        raise BadFile(
+            f"{merged.path} has {there} layers, but num_layers in its saved arguments is {said}"
+        )
     return found
 
 
@@ -142,14 +144,16 @@ def weights_of(
                 continue
             if isinstance(value, Mapping):
                 raise Unsupported(
-                    f"{where} is a dict, as before Megatron-Core, which is not read; convert it "
-                    "with Megatron-LM's tools/checkpoint/convert.py, and read the result"
+                    f"{where} is a dict (Megatron-LM before Megatron-Core), which zerotools "
+                    "does not read; convert it with Megatron-LM's tools/checkpoint/convert.py, "
+                    "and read the result"
                 )
             raise Unsupported(f"{where} is {why_unread(value) or type(value).__name__}")
         if _JOINED.fullmatch(name):
             raise Unsupported(
-                f"{where} has all experts of a rank in one tensor (moe_use_legacy_grouped_gemm), "
-                "which is not read; save it as torch_dist"
+                f"{where} has all experts of a rank in one tensor "
+                "(moe_use_legacy_grouped_gemm), which zerotools does not read; save it as "
+                "torch_dist"
             )
         yield Local(
             _whole_name(merged, rank, name, firsts),

@@ -65,7 +65,7 @@ def numbered_state(
     for weight in weights:
         fits = list(fitting_groups(weight.name, weight.shape, [g for _, g in groups], args))
         if len(fits) != 1:
-            raise Unproved(f"{weight.name} fits {len(fits)} param groups")
+            raise Unproved(f"{weight.name} fits {len(fits)} param groups, but must fit one")
         members[fits[0]].append(weight)
     found: list[Local] = []
     within: dict[int, int] = {}
@@ -132,7 +132,9 @@ def flat_state(tree: Any, weights: Sequence[Local], file: TorchFile) -> list[Loc
         if not isinstance(each, Mapping):
             continue
         if each.get("buckets_coalesced") is not True:
-            raise Unproved("its buckets are not joined")
+            raise Unproved(
+                "its gradient buckets are stored separately (buckets_coalesced is not true)"
+            )
         for index, buffers in each.items():
             if type(index) is int and isinstance(buffers, Mapping):
                 for dtypes, buffer in buffers.items():
@@ -144,7 +146,7 @@ def _in_buffer(
     dtypes: Any, buffer: Any, weights: Sequence[Local], file: TorchFile
 ) -> Iterator[Local]:
     if not isinstance(dtypes, tuple) or not dtypes or not isinstance(buffer, Mapping):
-        raise Unproved("its buffers are not listed by type")
+        raise Unproved("its buffers are not listed by dtype")
     own = [weight for weight in reversed(weights) if weight.dtype == dtypes[0]]
     places, end = [], 0
     for weight in own:
@@ -161,7 +163,10 @@ def _in_buffer(
         if stored is None:
             continue
         if len(stored.shape) != 1 or stored.shape[0] < end or stored.strides != (1,):
-            raise Unproved(f"the flat buffer of {role} has shape {stored.shape}")
+            raise Unproved(
+                f"the flat buffer of {role} has shape {stored.shape}, but its parameters end at "
+                f"element {end}"
+            )
         first = file.first_byte(stored)
         for weight, begin in zip(own, places, strict=True):
             if role == "param" and weight.dtype.bits > 16:

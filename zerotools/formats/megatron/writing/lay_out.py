@@ -326,7 +326,7 @@ def _dropped(
     ):
         yield Dropped("lr_scheduler", "Megatron stores its schedule in another form")
     if training.loss_scale is not None:
-        yield Dropped("loss_scale", "Megatron starts its loss scaler anew")
+        yield Dropped("loss_scale", "Megatron starts with a new loss scaler")
     if training.frozen:
         yield Dropped("frozen", "Megatron does not save which weights were frozen")
     if training.ds_config is not None:

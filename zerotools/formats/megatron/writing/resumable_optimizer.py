@@ -133,8 +133,8 @@ def _groups_by_name(
         missing[f"the param group of {stray[0]} and {len(stray) - 1} others"] = None
     if missing:
         raise BadRequest(
-            f"{source.origin.path} has optimizer state, but not what Megatron needs to resume: "
-            f"give {', '.join(missing)}"
+            f"{source.origin.path} has optimizer state, but not all options that Megatron needs "
+            f"to resume: give {', '.join(missing)}"
         )
     return found
 

@@ -57,7 +57,10 @@ def single_tensors(source: Checkpoint) -> SingleTensors:
         made = _singles(source, key, tensor, kept)
         twice = next((each for each in made if each in tensors), None)
         if twice is not None:
-            raise BadRequest(f"{source.origin.path}: {key} has {twice}, which already exists")
+            raise BadRequest(
+                f"{source.origin.path}: a part of {key} would get the name {twice}, which "
+                "another tensor already has"
+            )
         tensors |= made
         keys[key] = tuple(made)
     return SingleTensors(tensors, keys)

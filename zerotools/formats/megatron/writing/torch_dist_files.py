@@ -250,8 +250,8 @@ def _counts(
         if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
             raise BadRequest(
                 f"{path}: {first} is {ours.dtype} of shape {list(ours.shape)} but {name} is "
-                f"{theirs.dtype} of shape {list(theirs.shape)}; Megatron needs one type and shape "
-                "to keep them in one tensor"
+                f"{theirs.dtype} of shape {list(theirs.shape)}; Megatron stores them in one "
+                "tensor, which has one dtype and shape"
             )
     return counts
 
