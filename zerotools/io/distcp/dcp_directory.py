@@ -59,7 +59,9 @@ def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
         for key, saved in part.tensors.items():
             known = tensors.get(key, saved)
             if (known.dtype, known.shape) != (saved.dtype, saved.shape):
-                raise BadFile(f"{directory}: its metadata disagree on the type or shape of {key}")
+                raise BadFile(
+                    f"{directory}: its .metadata files have different dtypes or shapes for {key}"
+                )
             more = saved.parts if key in tensors else ()
             tensors[key] = replace(known, parts=(*known.parts, *more))
         blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}

@@ -169,7 +169,10 @@ class ItemChunks(Sequence[Chunk]):
 def _tensor(archive: Archive, key: str) -> StoredTensor:
     window, record = archive.window, archive.records["data.pkl"]
     if record.length > _LARGEST_TENSOR_PICKLE:
-        raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
+        raise BadFile(
+            f"{window}: the pickle of {key} has {record.length} bytes, but that of a tensor has "
+            f"at most {_LARGEST_TENSOR_PICKLE}"
+        )
     try:
         tensor = _tree(read_entry(window, record))
     except (BadFile, Unsupported) as error:
@@ -202,7 +205,7 @@ class _opened:
         try:
             self._source = open_source(self._path)
         except FileNotFoundError:
-            raise BadFile(f"{self._path} is missing; the metadata names it") from None
+            raise BadFile(f"{self._path} is missing, but the metadata lists it") from None
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
         return FileRange(self._source, self._path, self._item.offset, self._item.length)
@@ -220,7 +223,7 @@ def _check_agrees(
             f"of shape {box.shape} for {key}"
         )
     if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
-        raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
+        raise BadFile(f"{window}: {key} has a stride of 0, so it would repeat its elements")
 
 
 def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
@@ -361,7 +364,10 @@ class DerivedChunks(ItemChunks):
         offset = stored.offset + skipped * self._type.itemsize
         if piece.is_flat:
             if strides[-1] != 1 and piece.box.numel > 1:
-                raise Unsupported(f"{stored.file} stores a flat piece with gaps, at {offset}")
+                raise Unsupported(
+                    f"{stored.file}: the elements of a flat part, from byte {offset} on, are "
+                    "not contiguous, which zerotools does not read"
+                )
             return Chunk(piece.box, stored.file, offset)
         kept = strides[len(strides) - len(piece.box.shape) :]
         chunk = Chunk(piece.box, stored.file, offset, kept)

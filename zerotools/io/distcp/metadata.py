@@ -169,7 +169,8 @@ class _Reader:
                 found = self._counts(key, tuple(shape) if isinstance(shape, list) else shape)
                 if prod(found) != prod(tensors[key].shape):
                     raise self._bad(
-                        f"gives {key} the shape {found}, but stores {tensors[key].shape} of it"
+                        f"gives {key} the shape {found}, but its stored parts have the shape "
+                        f"{tensors[key].shape}"
                     )
                 yield key, found
 
@@ -179,7 +180,7 @@ class _Reader:
             at = self._state(index, "MetadataIndex")
             key, offset = at.get("fqn"), at.get("offset")
             if not isinstance(key, str) or not (offset is None or isinstance(offset, tuple)):
-                raise self._bad("has a storage index without a name")
+                raise self._bad("has a storage entry without a name")
             place = None if offset is None else self._counts(key, offset)
             items[key, place] = self._info(key, self._state(info, "_StorageInfo"))
         return items
@@ -231,7 +232,9 @@ class _Reader:
         if isinstance(state, dict):
             dtype = state.get("dtype")
         if not isinstance(dtype, DType):
-            raise Unsupported(f"{self._path}: {key} is of type {dtype!s:.60}, which is not known")
+            raise Unsupported(
+                f"{self._path}: {key} has the dtype {dtype!s:.60}, which zerotools does not know"
+            )
         return dtype
 
     def _item(self, items: dict[tuple[str, Any], Item], key: str, place: Any) -> Item:

@@ -75,7 +75,9 @@ def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = N
 
 def _integer(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"it has a number of {len(digits)} digits")
+        raise ValueError(
+            f"it has a number of {len(digits)} digits, but at most {_MOST_DIGITS} are allowed"
+        )
     return int(digits)
 
 

@@ -138,7 +138,7 @@ class OpenFiles:
                 else LocalSource(open_regular(path, self._flags))
             )
         except FileNotFoundError:
-            raise BadFile(f"{path} is missing; {self._named_by} names it") from None
+            raise BadFile(f"{path} is missing, but {self._named_by} lists it") from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         self._open[file] = source

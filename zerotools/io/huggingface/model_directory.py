@@ -253,8 +253,8 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
         count = int(whole[1]) if whole else 0
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         error = BadFile(
-            f"{directory / missing[0]} is missing{more}: according to the other names, the model "
-            f"has {count} files; fetch them all"
+            f"{directory / missing[0]} is missing{more}: according to the other names, the "
+            f"model has {count} files; copy or download all of them"
         )
         for name in missing:
             raise_or_record(directory / name, error)

@@ -72,7 +72,7 @@ def check_castable(source: DType, target: DType) -> None:
         )
     if target == FLOAT8_E8M0FNU:
         raise Unsupported(
-            f"{target} holds only powers of two, for scales: a cast would lose all other values"
+            f"{target} has only powers of two, for scales: a cast would lose all other values"
         )
 
 

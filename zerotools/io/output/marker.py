@@ -226,8 +226,9 @@ def _marker(directory: Path) -> Any:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:
         raise BadRequest(
-            f"{directory} has no {MARKER} with the files that zerotools wrote (older versions did "
-            f"not write it), so --overwrite does not replace it; {_how_to_remove(directory)}"
+            f"{directory} has no {MARKER}, the list of files that zerotools wrote (older "
+            "versions did not write one), so --overwrite does not replace this directory; "
+            f"{_how_to_remove(directory)}"
         ) from None
     except (OSError, BadFile, ValueError, RecursionError) as error:
         raise BadRequest(

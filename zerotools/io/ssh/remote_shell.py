@@ -159,9 +159,7 @@ class FarShell:
         line = f"{self.mark}\n".encode()
         while (found := self._buffer.find(line)) < 0:
             if len(self._buffer) > _MOST_BEFORE:
-                raise self.failed(
-                    "prints too much at a login; is its login shell one for sh scripts?"
-                )
+                raise self.failed("prints too much at login; can its login shell run sh scripts?")
             if not self._more(max(0.0, deadline - time.monotonic())):
                 raise self.failed("cannot be reached by ssh" if self._host else "runs no sh")
         self._buffer = self._buffer[found + len(line) :]

@@ -97,7 +97,7 @@ def _word(text: str, what: str, word: str, wrong: Wrong) -> str:
         # ssh would take it for an option.
         raise wrong(text, f"a {what} cannot begin with -")
     if not word.isprintable() or any(letter in " /\\'\"`$;&|<>()" for letter in word):
-        raise wrong(text, f"the {what} has a character that no {what} has")
+        raise wrong(text, f"the {what} has a character that is not allowed in a {what}")
     return word
 
 

@@ -91,7 +91,7 @@ def _refuse_odd(text: str) -> None:
     if not text:
         raise BadRequest("an empty text is not a path; write . for the current directory")
     if "\0" in text:
-        raise BadRequest(f"{text!r:.200} has a NUL, which no path has")
+        raise BadRequest(f"{text!r:.200} has a NUL character, which is not possible in a path")
     if text.partition("/")[0] == "~" and not os.path.lexists("~"):
         raise BadRequest(f"{text!r:.200}: ~ is not expanded; write the path of the home directory")
 
@@ -115,9 +115,11 @@ def _refuse_words(scheme: str, words: list[str]) -> None:
     if scheme in ("http", "https"):
         needed = ("host",)
     if len(words) < len(needed) or not all(words[: len(needed)]):
-        raise BadRequest(f"{place} names no {needed[-1]}; write {scheme}://{'/'.join(needed)}/...")
+        raise BadRequest(f"{place} has no {needed[-1]}; write {scheme}://{'/'.join(needed)}/...")
     odd = next((word for word in words if word in ("", ".", "..") or _CONTROL.search(word)), None)
     if odd is None and scheme == "az":  # which has no other names for directories
         odd = next((word for word in words if "\\" in word), None)
     if odd is not None:
-        raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object name has")
+        raise BadRequest(
+            f"{place!r:.200} has a part {odd!r}, which is not possible in the name of an object"
+        )

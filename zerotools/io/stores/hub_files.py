@@ -85,7 +85,7 @@ class HubFiles:
                         f"{self.url}/{found.key} cannot be read: {error}; run the command again"
                     ) from None
                 time.sleep(0.1 * 2**tried)
-        raise AssertionError("every try has returned or raised")
+        raise AssertionError("internal error: every try has returned or raised")
 
     def _range(self, found: FarObject, begin: int, end: int) -> memoryview:
         asked = {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
@@ -105,12 +105,13 @@ class HubFiles:
         whole = answer.headers.get("content-range", "").rpartition("/")[2]
         if answer.status_code != 206 or whole != str(found.size):
             raise BadRequest(
-                f"{self.url}/{found.key}: the Hub answers {answer.status_code} to a range of its "
-                f"{found.size} bytes ({whole or 'none'}); download it, and name the copy"
+                f"{self.url}/{found.key}: asked for a range of the file's {found.size} bytes, "
+                f"the Hub answered with status {answer.status_code} ({whole or 'none'}); "
+                "download the file, and name the copy"
             )
         data = memoryview(answer.content)
         if len(data) != end - begin:
-            raise EOFError(f"{len(data)} of {end - begin} bytes came")
+            raise EOFError(f"only {len(data)} of {end - begin} bytes arrived")
         return data
 
     def _ask(self, ask: Callable[[], T]) -> T:

@@ -91,7 +91,8 @@ class Archive:
             return
         if not is_little:
             raise Unsupported(
-                f"{self.window} was written on a big-endian machine; save it on another"
+                f"{self.window} was written on a big-endian machine; save it on a little-endian "
+                "machine"
             )
 
     def tree(self, beside: Beside | None = None) -> Any:
@@ -103,7 +104,10 @@ class Archive:
         """
         record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:
-            raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
+            raise Unsupported(
+                f"{self.window}: its pickle has {record.length} bytes, but zerotools reads at "
+                f"most {LARGEST_PICKLE}"
+            )
         if beside is None:
             beside = self.window.data_beside(record.length)
         if not may_be_read(record.length, beside):

@@ -98,9 +98,14 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
     protocol, at = loads_from(data, at, source=window)
     machine, at = loads_from(data, at, source=window)
     if protocol != PROTOCOL:
-        raise Unsupported(f"{window}: torch.save protocol {protocol!r:.20} is not {PROTOCOL}")
+        raise Unsupported(
+            f"{window} has torch.save protocol {protocol!r:.20}, but zerotools reads only "
+            f"{PROTOCOL}"
+        )
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
-        raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
+        raise Unsupported(
+            f"{window} was written on a big-endian machine; save it on a little-endian machine"
+        )
     tree, at = loads_from(data, at, source=window, beside=beside)
     keys, at = loads_from(data, at, source=window, beside=beside)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):

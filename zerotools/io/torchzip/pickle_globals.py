@@ -64,7 +64,10 @@ def persistent_storage(identifier: Any) -> Storage:
     if type(identifier) is not tuple or len(identifier) not in (5, 6) or identifier[0] != "storage":
         raise BadFile("it refers to something outside it that is not a torch storage")
     if identifier[5:] not in ((), (None,)):
-        raise Unsupported("a storage that is a view of another, as torch before 0.4 saved it")
+        raise Unsupported(
+            "it has a storage that is a view of another one (torch before 0.4), which "
+            "zerotools does not read"
+        )
     _, cls, key, location, numel = identifier[:5]
     if type(cls) is not Global or type(key) is not str or type(location) is not str:
         raise BadFile("it refers to a storage without class, key or location")
@@ -77,11 +80,11 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
     requires_grad, hooks[, metadata]).
     """
     if not 6 <= len(args) <= 7:
-        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
+        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments, but torch saves 6 or 7")
     if type(args[0]) is not Storage:
         raise BadFile("it rebuilds a tensor from something that is not a storage")
     if args[0].dtype is None:
-        raise Unsupported("a tensor without element type")
+        raise Unsupported("it has a tensor without a dtype, which zerotools does not read")
     return _tensor(args[0].dtype, *args)
 
 
@@ -91,7 +94,7 @@ def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
     class.
     """
     if not 7 <= len(args) <= 8:
-        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
+        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments, but torch saves 7 or 8")
     if type(args[6]) is not DType:
         raise Unsupported(f"element type {args[6]} is not one that zerotools supports")
     return _tensor(args[6], *args[:6], *args[7:])

@@ -63,7 +63,10 @@ def loads_from(
     of the byte after the pickle.
     """
     if len(data) > LARGEST_PICKLE:
-        raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
+        raise Unsupported(
+            f"{source}: its pickle has {len(data)} bytes, but zerotools reads at most "
+            f"{LARGEST_PICKLE}"
+        )
     machine, begin, most = PickleMachine(data), at, SMALL
     memo, stack, known = machine.memo, machine.stack, machine.memo.__getitem__
     try:
@@ -217,7 +220,9 @@ def _build(machine: PickleMachine, at: int) -> int:
     elif isinstance(target, Ordered) and type(state) is dict and target.attributes is None:
         target.attributes = state
     else:
-        raise BadFile(f"it sets the state of a {type(target).__name__}")
+        raise BadFile(
+            f"it sets a state that a {type(target).__name__} cannot have, or sets it twice"
+        )
     return at
 
 
@@ -236,7 +241,7 @@ def _a_global(value: Any) -> Global:
 
 def _a_tuple(value: Any) -> tuple[Any, ...]:
     if type(value) is not tuple:
-        raise BadFile(f"it passes a {type(value).__name__} for arguments")
+        raise BadFile(f"it passes a {type(value).__name__} instead of a tuple as arguments")
     return value
 
 
@@ -248,7 +253,7 @@ def _extend(target: Any, values: list[Any]) -> None:
             target.appended = []
         target.appended.extend(values)  # type: ignore[attr-defined]
     else:
-        raise BadFile(f"it appends to a {type(target).__name__}")
+        raise BadFile(f"it appends to a {type(target).__name__}, which is not a list")
 
 
 def _update(target: Any, values: list[Any]) -> None:
@@ -266,4 +271,4 @@ def _update(target: Any, values: list[Any]) -> None:
             target.items = []
         target.items.extend(pairs)  # type: ignore[attr-defined]
     else:
-        raise BadFile(f"it sets items of a {type(target).__name__}")
+        raise BadFile(f"it sets items of a {type(target).__name__}, which is not a dict")

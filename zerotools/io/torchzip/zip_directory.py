@@ -34,7 +34,7 @@ _LARGEST_DIRECTORY = 2**28
 _ENTRY_SHARE = 2  # an entry becomes a larger object than a part of a pickle does
 _READ_BYTES = 2**20
 _TAIL = 1024
-_ANOTHER = "take another copy"
+_COPY_AGAIN = "copy or download it again"
 _UNREAD_FLAGS = 1 | 1 << 5 | 1 << 6 | 1 << 13
 _IS_DIRECTORY = 0x10  # torch then gives uninitialised memory for its bytes
 HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
@@ -165,11 +165,11 @@ def read_entry(window: FileRange, record: ZipEntry) -> bytes:
         BadFile: the bytes have another CRC-32 than the zip directory records.
     """
     data = window.read(payload_of(window, record), record.length)
-    _check_crc(window, record, zlib.crc32(data), _ANOTHER)
+    _check_crc(window, record, zlib.crc32(data), _COPY_AGAIN)
     return data
 
 
-def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> None:
+def check_entry(window: FileRange, record: ZipEntry, advice: str = _COPY_AGAIN) -> None:
     """Read the bytes of a record block by block, and check its CRC-32. Raises the errors of
     `read_entry`, with `advice` in the message.
     """
@@ -227,7 +227,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     if comment or disk != first_disk or here != count:
         raise BadFile(
             f"{window}: the end of its zip directory announces a comment of {comment} bytes, or "
-            f"several disks, but the file has neither: the file is damaged; {_ANOTHER}"
+            f"several disks, but the file has neither: the file is damaged; {_COPY_AGAIN}"
         )
     full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
@@ -319,7 +319,7 @@ def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> No
     if signature == _LOCAL and is_plain and (packed == length or flags & HAS_DESCRIPTOR):
         raise BadFile(
             f"{window}: record {name!r} is {said} according to the zip directory, but not "
-            f"according to its header: the file is damaged; {_ANOTHER}"
+            f"according to its header: the file is damaged; {_COPY_AGAIN}"
         )
 
 
