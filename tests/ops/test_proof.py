@@ -229,7 +229,7 @@ def test_headers_are_read_back_too(tmp_path: Path) -> None:
             file.seek(8)
             file.write(header.replace(b'"a"', b'"c"'))
 
-    with pytest.raises(BadFile, match=r"reads back with another layout: .* differs"):
+    with pytest.raises(BadFile, match=r"was read back, but .* do not have the planned"):
         perform_conversion(
             conversion, budget=BUDGET, overwrite=False, verify=True, check=swap_names
         )

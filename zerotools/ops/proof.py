@@ -304,8 +304,9 @@ def read_written_back(
             if places.get(key) != planned.get(key)
         )
         raise BadFile(
-            f"{target.checkpoint.root} reads back with another layout: {differing[0]} differs, "
-            f"and {len(differing) - 1} others; no output is kept"
+            f"{target.checkpoint.root} was read back, but {differing[0]} and "
+            f"{len(differing) - 1} others do not have the planned type, shape or position; no "
+            "output is kept"
         )
     return replace(found, stamps=read.stamps)
 

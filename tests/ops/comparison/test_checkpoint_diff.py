@@ -332,7 +332,7 @@ def test_a_torn_file_is_told(tmp_path: Path) -> None:
 
 def test_options_that_neither_format_has_are_refused(tmp_path: Path) -> None:
     a = model(tmp_path / "a", {"w": noise(3)})
-    with pytest.raises(BadRequest, match="that takes --tag; leave it out"):
+    with pytest.raises(BadRequest, match="for which --tag can be used; leave it out"):
         compared(a, a, tag="global_step1")
     tagged = DEEPSPEED / "z2-bf16-w2-tags/checkpoint"
     tags = sorted(path.name for path in tagged.iterdir() if path.is_dir())

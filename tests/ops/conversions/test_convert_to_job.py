@@ -64,7 +64,8 @@ def test_it_is_complete_and_says_what_it_is_made_of(made: tuple[Path, Conversion
 
 def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
     with pytest.raises(
-        BadRequest, match=r"numbers its optimizer state \(.* --order model if .* --order FILE"
+        BadRequest,
+        match=r"has numbers instead of weight names .*state \(.* --order model if .* --order FILE",
     ):
         prepare_job(NUMBERED, tmp_path / "out", {})
     names = [key.name for key in formats.read(NUMBERED).tensors if key.role == "param"]
@@ -99,7 +100,7 @@ def test_what_no_job_goes_on_from_is_refused(
 
 def test_optimizer_state_without_its_weights_is_refused(tmp_path: Path) -> None:
     alone = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "optimizer_0"
-    with pytest.raises(BadRequest, match="optimizer state of weights that it does not have"):
+    with pytest.raises(BadRequest, match="optimizer state for weights that are not in it"):
         prepare_job(alone, tmp_path / "out", {})
 
 

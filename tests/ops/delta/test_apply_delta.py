@@ -156,7 +156,7 @@ def test_a_checkpoint_of_a_run_is_not_changed_in_place(tmp_path: Path) -> None:
     zerotools.delta(run, run, tmp_path / "d")
     for path in (run, run / "global_step2"):
         before = sorted(run.rglob("*"))
-        with pytest.raises(zerotools.BadRequest, match="optimizer state would be lost"):
+        with pytest.raises(zerotools.BadRequest, match="would lose its optimizer state"):
             zerotools.apply(path, tmp_path / "d")
         assert sorted(run.rglob("*")) == before
 
@@ -204,7 +204,9 @@ def test_a_link_in_the_directory_leads_no_file_of_a_delta_out_of_it(tmp_path: Pa
     (tmp_path / "home").mkdir()
     (a / "sub").symlink_to("../home")
     delta = hostile(tmp_path / "d", DeltaPlainFile("sub/x", 1, ((0, 1),)), b"x")
-    with pytest.raises(zerotools.BadRequest, match="sub is a file on one side and a directory"):
+    with pytest.raises(
+        zerotools.BadRequest, match="sub is a file in one of the two directories and a directory"
+    ):
         zerotools.apply(a, delta)
     assert not list((tmp_path / "home").iterdir())
     assert (a / "sub").is_symlink()
@@ -298,7 +300,7 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(zerotools.BadRequest, match="another run is writing"):
             zerotools.delta(a, b, delta, overwrite=True)
-    with pytest.raises(zerotools.BadRequest, match=r"b has no \.zerotools-output\.json with"):
+    with pytest.raises(zerotools.BadRequest, match=r"b has no \.zerotools-output\.json, the list"):
         zerotools.apply(a, delta, out=b, overwrite=True)
     for path, why in ((a, "is a directory"), ("s3://bucket/d", "pipe it there")):
         with pytest.raises(zerotools.BadRequest, match=why):

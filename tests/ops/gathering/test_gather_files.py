@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_read_there(ssh: SshDouble, tmp_path: Path) -> Non
     ssh.has_programs("n1", [*(Path("/bin") / each for each in ("sh", "find", "sha256sum")), head])
     source = made_node(tmp_path, "n1", {"s/a.pt": b"1" * 999})
     with pytest.raises(
-        BadFile, match=r"a.pt should send 999 bytes, but sent others: head: .*Input/"
+        BadFile, match=r"999 bytes of s/a.pt were expected, but not all arrived: head: .*Input/"
     ):
         gathered([source], tmp_path / "out")
 

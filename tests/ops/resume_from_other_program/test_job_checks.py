@@ -79,7 +79,7 @@ def test_a_buffer_of_the_model_is_needed_too() -> None:
         (
             made(roles=("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), options={**ADAM}),
             "adamw",
-            "keeps exp_avg, exp_avg_sq, max_exp_avg_sq of embed.weight",
+            "stores exp_avg, exp_avg_sq, max_exp_avg_sq for embed.weight",
         ),
         (made(options={**ADAM, "maximize": True}), "adamw", "has maximize = True"),
         (

@@ -90,7 +90,7 @@ BIASES = tuple(name for name in LAYERS if name not in DECAYED)
 
 @pytest.mark.parametrize("run", [TWO_GROUPS, numbered([*LAYERS.values()])], ids=["two", "one"])
 def test_numbers_of_equal_shapes_need_an_order(run: ForeignRun) -> None:
-    said = r'no file has the names .*set resume_order = "model" if .*resume_order = "FILE" with'
+    said = r'no file has the names.* set resume_order = "model". Otherwise set resume_order to'
     with pytest.raises(BadRequest, match=said):
         with_job_names(run, OF_LAYERS)
     # Weights can be compared before.

@@ -206,5 +206,5 @@ def test_parts_of_different_groups_or_steps_are_refused(tmp_path: Path) -> None:
     training = replace(trained(tuple(HUB)), scalars=late)
     with pytest.raises(BadRequest, match=r"the parts of block.q have step 3.0 and 4.0"):
         mapped_training(source, training, made.origins)
-    with pytest.raises(Unsupported, match="state, without names"):
+    with pytest.raises(Unsupported, match="has numbers instead of names"):
         mapped_training(source, trained(unnamed={"0": 0}), made.origins)

@@ -142,8 +142,8 @@ def _read_both(
     for name in given:
         if not any(name in form.read_options for form in forms):
             raise BadRequest(
-                f"neither {paths[0]} nor {paths[1]} is in a format that takes {option_flag(name)}; "
-                "leave it out"
+                f"neither {paths[0]} nor {paths[1]} is in a format for which "
+                f"{option_flag(name)} can be used; leave it out"
             )
     found = []
     for number, path in enumerate(paths):

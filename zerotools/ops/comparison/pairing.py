@@ -130,8 +130,8 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
     if (roles or include) and not ours and not theirs:
         known = sorted({key.role for side in (a, b) for key in side.checkpoint.tensors})
         raise BadRequest(
-            "neither checkpoint has a tensor that --role and --include ask for; their roles are "
-            f"{', '.join(known)}"
+            "neither checkpoint has a tensor that matches --role and --include; their roles "
+            f"are {', '.join(known)}"
         )
     pairs: dict[tuple[Key, Key], Pair] = {}
     for key, own in ours.items():

@@ -313,7 +313,9 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
         BadRequest: quantised weights were requested from a command that does not quantise.
     """
     if asked in QUANTISERS:
-        raise BadRequest(f"--dtype {asked} is for consolidate, convert and serve; take another")
+        raise BadRequest(
+            f"--dtype {asked} is for consolidate, convert and serve; choose another dtype"
+        )
     if asked != AUTO:
         return DTYPES[asked], None
     precision = checkpoint.origin.precision
@@ -361,8 +363,8 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
     )
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
     raise BadRequest(
-        f"{len(lost)} tensors do not fit in their new type (the largest fp16 is 65504): {worst}"
-        f"{more}; {advice}"
+        f"{len(lost)} tensors have values that are too large for their new dtype (the largest "
+        f"fp16 is 65504): {worst}{more}; {advice}"
     )
 
 

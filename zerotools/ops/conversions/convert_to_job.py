@@ -168,7 +168,7 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     if bare or not weights:
         some = f"{bare[0]} and {len(bare) - 1} more" if len(bare) > 1 else "".join(bare)
         raise BadRequest(
-            f"{run.path} has optimizer state of weights that it does not have ({some or 'all'}); "
+            f"{run.path} has optimizer state for weights that are not in it ({some or 'all'}); "
             "name the directory that also holds the model"
         )
     shapes = {name: tensors[weights[name]].shape for name in trained}

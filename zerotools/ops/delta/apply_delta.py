@@ -157,8 +157,8 @@ class DeltaChain:
         is_whole = len(after) == end - begin
         if not is_whole or (after is not before and digest_of(after) != stored.after):
             raise BadFile(
-                f"{delta.path}: block {number} of {tensor.name} has another digest after its "
-                "change than was written; make the delta again"
+                f"{delta.path}: after its change, block {number} of {tensor.name} has another "
+                "digest than the delta records; make the delta again"
             )
         return after
 
@@ -316,8 +316,8 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
         raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")
     if not is_model_directory(path, model.table):
         raise BadRequest(
-            f"{path} is not a directory of safetensors: its optimizer state would be lost in "
-            "place; name an output directory"
+            f"{path} is not a directory of safetensors, so a change in place would lose its "
+            "optimizer state; name an output directory"
         )
     try:
         return Entries.of_any(path)
@@ -346,8 +346,8 @@ def _carry_others(model: Conversion, others: Entries, directory: Path, written: 
             shutil.copystat(others.root / name, directory / name)
     except FileExistsError as error:
         raise BadRequest(
-            f"{error.filename2 or error.filename} is a file on one side and a directory on the "
-            f"other; move that of {others.root} elsewhere"
+            f"{error.filename2 or error.filename} is a file in one of the two directories and a "
+            f"directory in the other; move the one in {others.root} elsewhere"
         ) from None
     weights = next(iter(model.source.files))
     for name in written:

@@ -171,12 +171,15 @@ def _positions(
 ) -> Array:
     length = int.from_bytes(packed[:4], "little")
     if length > changed + elements // _LONG_GAP + 1:
-        raise BadFile("the positions of a block are more than its elements")
+        raise BadFile("a block has more positions than elements")
     gaps = np.frombuffer(unpack(packed[4:], length), np.uint8)
     is_end = gaps != _LONG_GAP
     places: Array = np.cumsum(gaps.astype(np.int64) + is_end)[is_end] - 1
     if len(places) != changed or (changed and int(places[-1]) >= elements):
-        raise BadFile("the positions of a block are not those of its elements")
+        raise BadFile(
+            "a block does not have as many positions as it changes elements, or one lies "
+            "outside of it"
+        )
     return places
 
 

@@ -253,7 +253,10 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
         raise BadFile(f"{where} names a tensor twice")
     for tensor in header.tensors:
         if tensor.file not in known:
-            raise BadFile(f"{where}: {tensor.name} lies in {tensor.file!r:.80}, which is no file")
+            raise BadFile(
+                f"{where}: {tensor.name} lies in {tensor.file!r:.80}, which is not in the "
+                "delta's list of files"
+            )
         known[tensor.file].append((tensor.offset, tensor.end))
     for file in header.files:
         at = 0
@@ -356,8 +359,8 @@ class DeltaFile:
             left -= len(part)
         if found.digest() != digest:
             raise BadFile(
-                f"{self.path} is damaged: its digest is {found.hexdigest()}, and {digest.hex()} "
-                "was written; copy it or make it again"
+                f"{self.path} is damaged: its digest is {found.hexdigest()}, but {digest.hex()} "
+                "was recorded; copy it or make it again"
             )
 
     def _take(self, length: int, most: int) -> bytes:
@@ -391,7 +394,8 @@ class DeltaFile:
         kind, changed, positions, values, before, after = _HEAD.unpack(head)
         if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
             raise BadFile(
-                f"{self.path}: block {number} of {name} is of kind {kind}, not known here"
+                f"{self.path}: block {number} of {name} is of kind {kind}, which this zerotools "
+                "does not know"
             )
         found = self._stream.read(positions), self._stream.read(values)
         return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)

@@ -74,15 +74,16 @@ def in_layout(
         if own.shape != each.shape:
             raise BadRequest(
                 f"{each.name} has shape {list(own.shape)} in {model.source.origin.path} and "
-                f"{list(each.shape)} in the other model; a delta needs two models of one shape"
+                f"{list(each.shape)} in the other model; a delta needs two models with equal "
+                "shapes"
             )
         chunk = Chunk(Box.whole(each.shape), each.file, each.offset)
         placed[key] = Tensor(each.dtype, each.shape, (chunk,))
         sources[key] = own
     if not placed:
         raise BadRequest(
-            f"{model.source.origin.path} has no tensor of the other model, so no delta leads from "
-            "one to the other; compare them with zerotools diff"
+            f"{model.source.origin.path} has no tensor of the other model, so a delta between "
+            "them is not possible; compare them with zerotools diff"
         )
     origin = model.target.checkpoint.origin
     whole = Checkpoint(model.destination, placed, origin, files=dict(sizes))

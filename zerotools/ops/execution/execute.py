@@ -151,7 +151,9 @@ def refuse_astray(target: Target) -> None:
     """Raise BadFile if a file of the target would lie outside of the target's directory."""
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
-        raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
+        raise BadFile(
+            f"the output file {astray[0]!r:.80} would be outside of {target.checkpoint.root}"
+        )
 
 
 def _check_left(directory: Path) -> None:

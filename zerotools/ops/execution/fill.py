@@ -183,7 +183,8 @@ def fill_scaled(
             except BadFile as error:
                 file = min(chunk.file for each in scaled.inputs.values() for chunk in each)
                 raise BadFile(
-                    f"{file}: {key.name} {error}, in {block}; take another copy"
+                    f"{file}: {key.name} {error}, in {block}: the file is damaged; copy or "
+                    "download it again"
                 ) from None
             losses += _put(out[(*_inside(block, box), ...)], values, cast)
     return losses

@@ -80,4 +80,4 @@ def _refuse_overflow(found: Losses, dtypes: Mapping[Key, DType]) -> None:
         f"{key}: {losses.overflowed} values up to {losses.largest:g} in {dtypes[key]}"
         for key, losses in list(lost.items())[:_MAX_NAMED]
     )
-    raise BadRequest(f"finite values are too large for their new type ({worst}); take bf16 or fp32")
+    raise BadRequest(f"finite values are too large for their new dtype ({worst}); use bf16 or fp32")

@@ -172,5 +172,5 @@ def _wrapped(found: Verification, names: Fits) -> str:
     parts = " and ".join(names.naming.removed)
     return (
         f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, and fit "
-        "config.json without it: zerotools consolidate takes it off; gather changes no names"
+        "config.json without it: zerotools consolidate removes it; gather changes no names"
     )

@@ -256,8 +256,8 @@ class FarContents:
         self._shell.kill()
         refuse_changed(self._source, {wanted.name: wanted.file}, self._shells)
         raise BadFile(
-            f"{self._source.name}: {wanted.name} should send {count} bytes, but sent others: "
-            f"{said or 'the connection ended'}; run the same command again to continue"
+            f"{self._source.name}: {count} bytes of {wanted.name} were expected, but not all "
+            f"arrived: {said or 'the connection ended'}; run the same command again to continue"
         )
 
     @property
@@ -275,7 +275,7 @@ def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenSh
     try:
         now = list_source(source, shells).files
     except ZerotoolsError as error:
-        raise type(error)(f"{error!s}; it could be read before") from None
+        raise type(error)(f"{error!s}; the source could be read before") from None
     for name, before in files.items():
         after = now.get(name)
         if after == before:

@@ -155,8 +155,8 @@ def config_fault(path: Path | None) -> str | None:
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (ValueError, RecursionError) as error:
-        return f"{path}, the file with this setting, is not JSON ({error!s:.200}); mend it"
-    return None if isinstance(tree, dict) else f"{path} is not a JSON object; mend it"
+        return f"{path}, the file with this setting, is not JSON ({error!s:.200}); correct it"
+    return None if isinstance(tree, dict) else f"{path} is not a JSON object; correct it"
 
 
 def is_quantised_config(text: bytes) -> bool:

@@ -62,8 +62,8 @@ def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
         said = [f"it lacks {_listed(lost)}"] if lost else []
         said += [f"it has {_listed(more)}, which the job's model does not have"] if more else []
         raise BadRequest(
-            f"resume_from = {run.path}: is a checkpoint of another model: {', and '.join(said)}; "
-            "name one of the job's model"
+            f"resume_from = {run.path}: is a checkpoint of another model: "
+            f"{', and '.join(said)}; name a checkpoint of the job's model"
         )
     _check_shapes(run, {Key(name, ""): weights[name] for name in needed}, needed)
 
@@ -77,7 +77,7 @@ def _check_shapes(
             raise BadRequest(
                 f"resume_from = {run.path}: {what} has shape {list(tensor.shape)} there and "
                 f"{list(wanted[key.name])} in the job's model: it is a checkpoint of another "
-                "model; name one of the job's model"
+                "model; name a checkpoint of the job's model"
             )
 
 
@@ -169,8 +169,8 @@ def check_for_deepspeed(
     if saved != list(groups):
         raise BadRequest(
             f"{where}: its param groups have {_sizes(saved)} parameters and the job's "
-            f"{_sizes(groups)}, or the order of parameters differs, and DeepSpeed needs it; set "
-            'engine = "torch"'
+            f"{_sizes(groups)}, or the order of parameters differs, but DeepSpeed needs equal "
+            'groups in the same order; set engine = "torch"'
         )
 
 
@@ -204,8 +204,8 @@ def _check_roles(run: ForeignRun, kind: str, state: Mapping[str, Mapping[str, Te
     for name, roles in state.items():
         if roles and set(roles) not in map(set, known):
             raise BadRequest(
-                f"resume_from = {run.path}: its optimizer keeps {_listed(sorted(roles))} of "
-                f'{name}, but "{kind}" keeps '
+                f"resume_from = {run.path}: its optimizer stores {_listed(sorted(roles))} for "
+                f'{name}, but "{kind}" stores '
                 f"{' or '.join(', '.join(each) for each in known if each)}: it is another "
                 "optimizer, or has an option that the job's optimizer does not have"
             )

@@ -143,10 +143,11 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
     named = names_by_shape([*numbers], numbers, wanted.parameters)
     if not named:
         raise BadRequest(
-            f"{where} numbers its optimizer state, and no file has the names of the weights: set "
-            f'{RESUME_ORDER} = "model" if the optimizer got the parameters in the order of the '
-            f'model, or {RESUME_ORDER} = "FILE" with their names in the order of the optimizer, '
-            "one per line and an empty line between param groups"
+            f"{where} has numbers instead of weight names in its optimizer state, and no file "
+            "has the names. If the optimizer got the parameters in the order of the model, set "
+            f'{RESUME_ORDER} = "model". Otherwise set {RESUME_ORDER} to a text file with the '
+            "names in the order of the optimizer: one per line, and an empty line between "
+            "param groups"
         )
     return {member: named[number] for member, number in unnamed.items()}
 

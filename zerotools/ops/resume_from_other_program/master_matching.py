@@ -49,9 +49,10 @@ def check_masters(
                 others = ", ".join(fitting[member][:3])
                 hint = f", but to {others}" if others else ""
                 raise BadRequest(
-                    f"{option} gives the name {name} to number {training.unnamed[member]} of the "
-                    f"optimizer in {checkpoint.origin.path}, and the master of this number is not "
-                    f"cast to that weight{hint}: leave {option} out, or correct it"
+                    f"{option} gives the name {name} to number {training.unnamed[member]} of "
+                    f"the optimizer in {checkpoint.origin.path}, but the master of this number, "
+                    f"after a cast, is not equal to that weight{hint}: leave {option} out, or "
+                    "correct it"
                 )
 
 
@@ -206,7 +207,9 @@ def _parts(
         return {Key(member, key.role): flat for member in members}
     ranges = ranges_of(flat) or []
     if len(ranges) != 1:
-        raise BadFile(f"{checkpoint.origin.path}: {key} does not lie in one piece in its file")
+        raise BadFile(
+            f"{checkpoint.origin.path}: the elements of {key} are not contiguous in its file"
+        )
     found: dict[Key, Tensor] = {}
     at = ranges[0].offset
     for member, name in members.items():

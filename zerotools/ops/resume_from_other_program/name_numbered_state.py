@@ -214,8 +214,8 @@ def _is_state(key: Key) -> bool:
 
 
 NAMED_BY_MASTERS = (
-    "the optimizer numbers its parameters; their names are known from the masters, because each "
-    "master is cast to only one weight"
+    "the optimizer state has numbers instead of names; the names are known from the masters, "
+    "because each master is cast to only one weight"
 )
 
 

@@ -110,8 +110,8 @@ def names_of_numbers(
     if found:
         first = next(m for m in members if found[0][m] != found[1][m])
         raise BadRequest(
-            f"{where} numbers its optimizer state, in groups of {sizes}: number "
-            f"{members.index(first)} may be {found[0][first]} or {found[1][first]}; "
+            f"{where} has numbers instead of names in its optimizer state (groups of {sizes}): "
+            f"number {members.index(first)} may be {found[0][first]} or {found[1][first]}; "
             f"{order.advice} with the names in the order of the optimizer, and an empty line "
             "between its groups"
         )
@@ -123,10 +123,10 @@ def names_of_numbers(
         else "it is the order of another model, or some of its parameters were not trained"
     )
     raise BadRequest(
-        f"{where} has the state of {len(members)} parameters ({sizes} in its groups, {ours} "
-        f"elements), and the order has {len(order.parameters)} ({theirs} elements): {why}; "
-        f"{order.advice} with the names in the order of the optimizer, and an empty line between "
-        "its groups"
+        f"{where} has the optimizer state of {len(members)} parameters ({sizes} in its groups, "
+        f"{ours} elements), but the order has {len(order.parameters)} names ({theirs} "
+        f"elements): {why}; {order.advice} with the names in the order of the optimizer, and an "
+        "empty line between its groups"
     )
 
 

@@ -128,10 +128,10 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
         f"{CONFIG}, or "
     )
     return (
-        f"{source.origin.path} numbers its optimizer state{first}, and no file has the names of "
-        f"the weights; pass {'' if adapter_names(source.tensors) else model}--order FILE with "
-        "their names in the optimizer's order, one per line and an empty line between param "
-        "groups"
+        f"{source.origin.path} has numbers instead of weight names in its optimizer "
+        f"state{first}, and no file has the names; pass "
+        f"{'' if adapter_names(source.tensors) else model}--order FILE with the names in the "
+        "order of the optimizer: one per line, and an empty line between param groups"
     )
 
 

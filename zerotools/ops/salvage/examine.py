@@ -213,8 +213,8 @@ def _refuse_mixtures(checkpoint: Checkpoint) -> None:
         found = next((doubtful[file] for file in used if file in doubtful), None)
     if found is not None:
         raise BadFile(
-            f"{found.message}; salvage handles lost bytes, but does not know which of these files "
-            "are right: move the wrong ones elsewhere, and run it again"
+            f"{found.message}; salvage handles lost bytes, but does not know which of these "
+            "files are right: move the wrong ones elsewhere, and run salvage again"
         )
 
 
@@ -343,8 +343,9 @@ def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryB
     pairs = format_of(checkpoint, examined.given.table).weight_pairs(checkpoint)
     for found in differing_weights(examined.checkpoint, _whole_pairs(pairs, files), budget):
         raise Unsupported(
-            f"{checkpoint.origin.path}: {found.name} is not the {found.weight.dtype} of its "
-            f"master: {found.elements} of {found.numel} elements differ, and both files are "
+            f"{checkpoint.origin.path}: {found.name} is not equal to its master after a cast to "
+            f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, "
+            "and both files are "
             "undamaged: the files are from two saves, the flat buffers do not lie in the order "
             "of param_shapes, or an average was swapped in for the weights; take another "
             "checkpoint"

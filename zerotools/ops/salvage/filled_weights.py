@@ -223,7 +223,10 @@ def in_pieces(
         for part in weight.parts:
             for piece, from_source, in_target in _pieces(key, whole, part):
                 if piece in ours or piece in theirs:
-                    raise BadFile(f"{source.origin.path} has a tensor {piece}; rename it")
+                    raise BadFile(
+                        f"{source.origin.path} has a tensor {piece}, a name that salvage needs "
+                        "itself; rename the tensor"
+                    )
                 ours[piece], theirs[piece] = from_source, in_target
                 pieces.setdefault(key, []).append(piece)
 

@@ -69,7 +69,7 @@ def carry_out_thinning(
         more = f" (and {len(plan.problems) - 1} more)" if plan.problems[1:] else ""
         raise BadFile(
             f"{plan.subject} has problems, and {NOTHING_CHANGED}: {plan.problems[0]}{more}; "
-            "--force thins it all the same"
+            "--force thins it anyway"
         )
     budget = budget or MemoryBudget()
     with Workspace(plan.subject, exchange) as workspace:

@@ -237,8 +237,8 @@ def check_copy(
     if messages and not force:
         more = f" (and {len(messages) - 1} more)" if messages[1:] else ""
         raise BadFile(
-            f"{plan.subject} has problems, and {NOTHING_CHANGED}: {_named(plan, copy, messages[0])}"
-            f"{more}; --force thins it all the same"
+            f"{plan.subject} has problems, and {NOTHING_CHANGED}: "
+            f"{_named(plan, copy, messages[0])}{more}; --force thins it anyway"
         )
     compared = _compare(plan, given.checkpoint, copy, written, budget, force=force)
     tensors = len(given.checkpoint.tensors)

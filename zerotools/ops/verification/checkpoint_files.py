@@ -206,8 +206,8 @@ def _is_zip(whole: FileRange) -> bool:
         return True
     if whole.length > _END_BYTES and whole.read(whole.length - _END_BYTES, 4) == _END:
         raise BadFile(
-            f"{whole.path} ends as a zip archive, but does not begin as one: its first bytes have "
-            "changed since it was saved; take another copy"
+            f"{whole.path} ends as a zip archive, but does not begin as one: its first bytes "
+            "have changed since it was saved; copy or download it again"
         )
     return False
 

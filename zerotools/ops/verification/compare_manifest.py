@@ -103,7 +103,7 @@ def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) 
         raise BadRequest(
             f"the manifest is of another model ({manifest.name}): none of the names of its "
             f"{count_text(len(theirs), 'tensor')} is in {path}, which has names such as "
-            f"{next(iter(ours), 'none')}; take the manifest of this checkpoint"
+            f"{next(iter(ours), 'none')}; use the manifest of this checkpoint"
         )
 
 
@@ -436,7 +436,9 @@ class Comparing:
         for name, fault in compare_files(self._own_files(manifest), digests):
             held = self._changed_in(name, manifest, claims)
             yield Finding(
-                Check.MANIFEST, f"{self._files.base / name} {fault}{held}; take another copy", name
+                Check.MANIFEST,
+                f"{self._files.base / name} {fault}{held}; copy or download it again",
+                name,
             )
 
     def _own_files(self, manifest: DigestManifest) -> dict[str, FileDigest]:

@@ -230,7 +230,7 @@ def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestM
     if found != tree_digest(tree):
         raise BadFile(
             f"{path} does not have the digest {found!r:.40} that it records: the manifest is "
-            "damaged or was changed by hand; take another copy of it"
+            "damaged or was changed by hand; copy or download it again"
         )
     try:
         return _from_tree(tree)

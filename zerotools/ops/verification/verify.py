@@ -315,8 +315,9 @@ class AllChecks:
             Finding(
                 Check.MANIFEST,
                 f"{self._files.base / name} {fault} (zerotools {record.command} wrote "
-                f"{record.path}); take another copy, or remove that record if you changed the file "
-                "yourself",
+                f"{record.path}); copy or download it again, or remove {record.path} "
+                "if you changed "
+                "the file yourself",
                 name,
             )
             for name, fault in wrong
@@ -405,7 +406,7 @@ class AllChecks:
                     Check.BYTES,
                     f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x}, but "
                     f"the zip directory has {record.crc:08x}: its bytes have changed since it was "
-                    f"saved{holds}; take another copy",
+                    f"saved{holds}; copy or download it again",
                     name,
                     span=(record.begin, record.begin + record.length),
                 )
@@ -491,8 +492,9 @@ def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
     master = checkpoint.root / next(iter(found.master.chunks)).file
     return Finding(
         Check.MEANING,
-        f"{weight}: {found.name} is not the {found.weight.dtype} of its master in {master}: "
-        f"{found.elements} of {found.numel} elements differ, the first at {found.first}; the files "
+        f"{weight}: {found.name} is not equal to its master in {master} after a cast to "
+        f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, the "
+        f"first at {found.first}; the files "
         "are of two steps, the flat buffers do not lie in the order of param_shapes, or an average "
         "was swapped in for the weights; take another checkpoint",
         tensor=Key(found.name, "param"),

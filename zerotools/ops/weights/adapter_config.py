@@ -270,8 +270,9 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
     rank, alpha = rank_and_alpha(config, module)
     if not _is_finite(rank) or not _is_finite(alpha) or rank <= 0:
         raise BadFile(
-            f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40} for {module}: they "
-            "must be finite numbers, and r above 0; pass that of this run by --adapter-config"
+            f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40} for {module}: "
+            "they must be finite numbers, and r above 0; pass the config of this run with "
+            "--adapter-config"
         )
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
 
@@ -333,13 +334,14 @@ def check_config(
     ):
         if part in parts_found and not config.get(key):
             raise BadRequest(
-                f"{path} has {part} of its adapter, but {ADAPTER_CONFIG} does not have {key}: it "
-                "is the config of another adapter; pass that of this run by --adapter-config"
+                f"{path} has {part} of its adapter, but {ADAPTER_CONFIG} does not have {key}: "
+                "it is the config of another adapter; pass the config of this run with "
+                "--adapter-config"
             )
     if config.get("use_dora") and MAGNITUDE not in parts_found:
         raise BadRequest(
             f"{ADAPTER_CONFIG} has use_dora, but {path} has no {MAGNITUDE}: it is the config of "
-            "another adapter; pass that of this run by --adapter-config"
+            "another adapter; pass the config of this run with --adapter-config"
         )
 
 
@@ -356,9 +358,9 @@ def _check_rank(
     expected, _ = rank_and_alpha(config, module)
     if expected != down.shape[0]:
         raise BadRequest(
-            f"{path}: the adapter of {module} has rank {down.shape[0]}, but {ADAPTER_CONFIG} has "
-            f"{expected!r:.40}: it is the config of another adapter; pass that of this run by "
-            "--adapter-config"
+            f"{path}: the adapter of {module} has rank {down.shape[0]}, but {ADAPTER_CONFIG} "
+            f"has {expected!r:.40}: it is the config of another adapter; pass the config of "
+            "this run with --adapter-config"
         )
 
 

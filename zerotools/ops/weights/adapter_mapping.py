@@ -127,8 +127,8 @@ def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object)
         for one, other in pairwise(found):
             if found[one] != found[other]:
                 raise BadRequest(
-                    f"{path}: r and lora_alpha of {one} are {found[one]}, those of {other} "
-                    f"{found[other]}, but both become {new}, which has one of each"
+                    f"{path}: r and lora_alpha are {found[one]} for {one} and {found[other]} "
+                    f"for {other}, but both become {new}, which has one of each"
                 )
         numbers[new] = found[olds[0]]
     usual = tree.get("r"), tree.get("lora_alpha")
@@ -181,8 +181,9 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
         each = parts.get(key)
         if each is None or each.part not in (A, B) or len(tensor.shape) != 2:
             raise Unsupported(
-                f"{path} has {key}, but only the matrices lora_A and lora_B of linear layers can "
-                "have another layout: merge the adapter into its base model, and map that"
+                f"{path} has {key}, but only the matrices lora_A and lora_B of linear layers "
+                "can have another layout: merge the adapter into its base model, and map the "
+                "result"
             )
         if key.role != "param" or not each.saved.endswith(_WEIGHT):
             raise Unsupported(
@@ -217,9 +218,9 @@ def _layout_of(
     if unknown:
         near = nearest_of(unknown[0], found.tensors)
         raise BadRequest(
-            f"{path} has an adapter of {_module(unknown[0])}, a layer in no layout of the map "
-            f"{family.name} (the nearest is {_module(near)}); give the config.json of its model "
-            "by --config-dir"
+            f"{path} has an adapter of {_module(unknown[0])}, a layer that is in no layout of "
+            f"the map {family.name} (the nearest is {_module(near)}); give the config.json of "
+            "its model by --config-dir"
         )
     for name, shape in held.items():
         if found.tensors[name] != shape:
@@ -263,8 +264,8 @@ def _moved(
     lost = held.difference(*origins.values()) if origins else held
     if lost:
         raise Unsupported(
-            f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}: merge "
-            "the adapter into its base model, and map that"
+            f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}: "
+            "merge the adapter into its base model, and map the result"
         )
     return rearranged_checkpoint(adapter, made), origins
 

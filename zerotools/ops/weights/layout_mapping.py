@@ -130,8 +130,9 @@ def mapped_checkpoint(
     is_adapter = is_adapter_checkpoint(checkpoint.tensors)
     if names_alone is not None and is_adapter:
         raise Unsupported(
-            f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} renames "
-            "only whole models: merge the adapter into its base model, and map that"
+            f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} "
+            "renames only whole models: merge the adapter into its base model, and map the "
+            "result"
         )
     if names_alone is not None:
         return _with_names(checkpoint, request, names_alone)
@@ -241,8 +242,9 @@ def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -
                 zeros[name] = target.padded[name][1]
     if (rules or zeros) and HUB not in (found.name, target.name):
         raise Unsupported(
-            f"{path}: zerotools computes the weights of {found.name} or {target.name} only to or "
-            f"from {HUB}: map it to {HUB} first"
+            f"{path}: zerotools computes weights of the layouts {found.name} and {target.name} "
+            f"only to or from the layout {HUB}: map the checkpoint to {HUB} first, and the result "
+            f"to {target.name}"
         )
     tensors = dict(checkpoint.tensors)
     for key, tensor in checkpoint.tensors.items():
@@ -296,8 +298,8 @@ def _apart(
             continue
         elif key.name not in held:
             raise BadRequest(
-                f"{checkpoint.origin.path} has {key}, but no weight {key.name}: a map moves state "
-                "with its weight"
+                f"{checkpoint.origin.path} has {key}, but no weight {key.name}, and a map moves "
+                "such state only with its weight"
             )
         elif tensor.shape == held[key.name]:
             plain[key] = tensor
@@ -382,8 +384,8 @@ def mapped_training(
     path = checkpoint.origin.path
     if training.unnamed:
         raise Unsupported(
-            f"{path} numbers its optimizer state, without names: convert it with --order first, "
-            "and map that"
+            f"{path} has numbers instead of names in its optimizer state: convert it with "
+            "--order first, and map the result"
         )
     members = {name: number for number, g in enumerate(training.groups) for name in g.params}
     place = {name: at for at, name in enumerate(members)}
@@ -431,7 +433,7 @@ def _one_number(path: Path, new: str, role: str, found: list[Scalar | None]) -> 
             ours = None if first is None else first.value
             theirs = None if each is None else each.value
             raise BadRequest(
-                f"{path}: the parts of {new} have {role} {ours} and {theirs}, but one tensor has "
-                "one; map the weights alone, by zerotools consolidate"
+                f"{path}: the parts of {new} have {role} {ours} and {theirs}, but one tensor "
+                "has only one value; map the weights alone, by zerotools consolidate"
             )
     return first

@@ -93,7 +93,7 @@ def _renamed(
         named = checkpoint
         if way.removed:
             parts = " and ".join(way.removed)
-            notes = (f"took {parts} off the names, to match the layouts of the map",)
+            notes = (f"removed {parts} from the names, to match the layouts of the map",)
             named = rename_tensors(checkpoint, way.new_name)
             yield named, notes
         embedded = _embedded(named, family, config)

@@ -63,7 +63,7 @@ class Fits:
         said = []
         if self.naming.removed:
             parts = " and ".join(dict.fromkeys(self.naming.removed))
-            said.append(f"took {parts} off the names, to match the model of {CONFIG}")
+            said.append(f"removed {parts} from the names, to match the model of {CONFIG}")
         said += [
             f"{old} is written as {new}: the model of {CONFIG} ties the two"
             for old, new in self.renamed.items()
@@ -320,8 +320,7 @@ def _wrapped(names: Iterable[str]) -> str:
         return ""
     prefix = ".".join(shared) + "."
     return (
-        f"; all names begin with {prefix}, which a wrapper adds: --strip-prefix {prefix} "
-        "takes it off"
+        f"; all names begin with {prefix}, which a wrapper adds: --strip-prefix {prefix} removes it"
     )
 
 

@@ -177,7 +177,7 @@ class _Restored:
         if tensor.dtype != self.example.dtype:
             raise Unsupported(
                 f"{weights.origin.path}: {self.first} is {self.example.dtype}, but {key} is "
-                f"{tensor.dtype}; both are parts of {block.name}, which has one type"
+                f"{tensor.dtype}; both are parts of {block.name}, which has only one dtype"
             )
         self.parts.append((source, block))
 
