@@ -81,7 +81,7 @@ def test_a_job_file_says_how_it_is_trained(tmp_path: Path) -> None:
     path.write_text(JOB.replace('ranks = 2\ndevice = "cpu"', "gpus = 2"))
     assert zerotools.estimate(path, gpu_memory="8GiB", host_memory="8GiB").machine.on_gpu
     path.write_text(JOB + '[deepspeed]\nconfig = "ds.json"\n')
-    with pytest.raises(zerotools.Unsupported, match="which only the command imports"):
+    with pytest.raises(zerotools.Unsupported, match="which only the command line imports"):
         zerotools.estimate(path, host_memory="8GiB")
 
 

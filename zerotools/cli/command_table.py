@@ -166,7 +166,7 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "undrain": CommandEntry("zerotools.cli.commands.undrain", MACHINE, "Start jobs again."),
     "notify": CommandEntry(
-        "zerotools.cli.commands.notify", MACHINE, "Test the places that get notifications."
+        "zerotools.cli.commands.notify", MACHINE, "Test the destinations of notifications."
     ),
     "doctor": CommandEntry(
         "zerotools.cli.commands.doctor", MACHINE, "Find problems that could stop jobs.", True

@@ -47,7 +47,8 @@ def all_topics() -> Mapping[str, Topic]:
     place = next((each for each in PLACES if each.is_dir()), None)
     if place is None:
         raise Unsupported(
-            f"this installation has no pages: {PLACES[0]} does not exist; install the wheel again"
+            f"this installation has no manual pages: {PLACES[0]} does not exist; install the "
+            "wheel again"
         )
     found = (
         Topic(path.stem, kind, _title(path), path)

@@ -43,8 +43,8 @@ class DeltaKeywords(OverwriteOption, total=False):
         Option(
             group=OUTPUT,
             default=AUTO,
-            help="Type of the weights of B in the delta. auto: those of B if it is a directory of "
-            "safetensors, else those that consolidate chooses.",
+            help="Dtype of the weights of B in the delta. auto: the dtypes in B if it is a "
+            "directory of safetensors, else those that consolidate chooses.",
         ),
     ]
 

@@ -34,8 +34,8 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="ROLE",
-            help="Compare only tensors of this role (param, exp_avg, ...), and not the run; may be "
-            "repeated.",
+            help="Compare only tensors of this role (param, exp_avg, ...), and nothing else of "
+            "the run; may be repeated.",
         ),
     ]
     include: Annotated[
@@ -43,7 +43,8 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="GLOB",
-            help="Compare only tensors with matching names, and not the run; may be repeated.",
+            help="Compare only tensors with matching names, and nothing else of the run; may be "
+            "repeated.",
         ),
     ]
     tolerance: Annotated[
@@ -51,9 +52,9 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="bits|cast|ulp=N|abs=X,rel=Y",
-            help="How far apart values may be: not at all, after a cast to the narrower type, N "
-            "steps of the type, or X + Y times the value in A.  [default: bits; with --adapter a "
-            "step of A's type]",
+            help="Allowed difference of two values: none (bits), none after a cast to the "
+            "narrower dtype (cast), N units in the last place (ulp=N), or X + Y times the "
+            "value in A.  [default: bits; with --adapter one unit of A's dtype]",
         ),
     ]
     adapter: Annotated[
@@ -61,8 +62,8 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="DIR",
-            help="Add this PEFT adapter to B, a base model, and compare A, a merged one, with the "
-            "sum.",
+            help="Add the PEFT adapter in DIR to the base model B, and compare the merged model "
+            "A with the sum.",
         ),
     ]
     changes: Annotated[

@@ -53,7 +53,7 @@ class LikeOption(TypedDict, total=False):
         Option(
             group=OUTPUT,
             metavar="DIR",
-            help="Before writing, compare names, shapes and types with those of this model.",
+            help="Before writing, compare names, shapes and dtypes with those of this model.",
         ),
     ]
 
@@ -116,7 +116,9 @@ class ForceOption(TagOption, total=False):
 class RanksOption(TypedDict):
     """The option for the number of ranks."""
 
-    world_size: Required[Annotated[int, Option(group=TRAINING, help="Ranks that will load it.")]]
+    world_size: Required[
+        Annotated[int, Option(group=TRAINING, help="Number of ranks that will load it.")]
+    ]
 
 
 class ReshardKeywords(
@@ -181,7 +183,7 @@ class TargetOptions(TypedDict, total=False):
         Option(
             group=OUTPUT,
             choices=(KEEP, *consolidation.DTYPES, *consolidation.QUANTISERS),
-            help="Type of the floating-point weights (safetensors, orbax). Default: keep.",
+            help="Dtype of the floating-point weights (safetensors, orbax). Default: keep.",
         ),
     ]
     max_shard_size: Annotated[
@@ -203,15 +205,16 @@ class OptimizerOptions(TypedDict, total=False):
         int | None,
         Option(
             group=TRAINING,
-            help="Ranks that will load it (deepspeed, dcp, job). Default: as many as saved it.",
+            help="Number of ranks that will load it (deepspeed, dcp, job). Default: as many as "
+            "saved it.",
         ),
     ]
     expert_parallel: Annotated[
         int | None,
         Option(
             group=TRAINING,
-            help="Expert-parallel ranks of the run that loads the optimizer (megatron). Default: "
-            "as the source, else more than 1.",
+            help="Number of expert-parallel ranks of the run that loads the optimizer "
+            "(megatron). Default: as the source, else more than 1.",
         ),
     ]
     lr: Annotated[
@@ -235,9 +238,9 @@ class OptimizerOptions(TypedDict, total=False):
         Option(
             group=OPTIMIZER,
             metavar="model|FILE",
-            help="The order of the optimizer's parameters, if the checkpoint numbers them: model "
-            "(that of the model of config.json), or a file of names, one per line, with an empty "
-            "line between param groups.",
+            help="The order of the optimizer's parameters, if the checkpoint has numbers "
+            "instead of their names: model (that of the model of config.json), or a file "
+            "of names, one per line, with an empty line between param groups.",
         ),
     ]
     weights_only: Annotated[

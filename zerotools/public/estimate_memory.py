@@ -188,7 +188,7 @@ class TrainingOptions(TypedDict, total=False):
             least=1,
             most=2**20,
             metavar="N",
-            help="Sequences that a GPU computes at a time.  [default: 1]",
+            help="Number of sequences that a GPU computes at a time.  [default: 1]",
         ),
     ]
     sequence_length: Annotated[
@@ -198,7 +198,8 @@ class TrainingOptions(TypedDict, total=False):
             least=1,
             most=2**24,
             metavar="TOKENS",
-            help="Length of a sequence.  [default: the positions of the model, at most 2048]",
+            help="Length of a sequence in tokens.  [default: the longest that the model allows, "
+            "at most 2048]",
         ),
     ]
     precision: Annotated[
@@ -223,7 +224,11 @@ class TrainingOptions(TypedDict, total=False):
         ),
     ]
     activation_checkpointing: Annotated[
-        bool, Option(group=TRAINING, help="Compute blocks a second time.")
+        bool,
+        Option(
+            group=TRAINING,
+            help="Compute the blocks again in the backward pass, which saves memory.",
+        ),
     ]
 
 
@@ -273,7 +278,8 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
     job = read_job_file(name)
     if isinstance(job.tree.get("deepspeed"), dict):
         raise Unsupported(
-            f"{name} has [deepspeed], which only the command imports; use zerotools estimate {name}"
+            f"{name} has [deepspeed], which only the command line imports; use zerotools "
+            f"estimate {name}"
         )
     spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
     return estimated_job(spec, given_machine(given), given)

@@ -39,7 +39,7 @@ def test_sizes_are_shown_and_the_model_comes_back(
     assert "of 1100180 elements changed; the model has 2.1 MiB, " in out
     status, out, _ = zerotools(capsys, "apply", a, delta, made)
     assert (status, loaded(made)) == (0, loaded(b))
-    digests = "6 tensors in 2 files, 2.1 MiB; each block has the digest of the model B"
+    digests = "6 tensors in 2 files, 2.1 MiB; the digest of each block is that of the model B"
     assert out == f"{made}: {digests}\n"
     status, out, _ = zerotools(capsys, "apply", "--in-place", a, delta, "--json")
     assert (status, json.loads(out)["files"]) == (0, 2)

@@ -161,8 +161,11 @@ def test_json(compare: Diff, many: tuple[Path, Path]) -> None:
     [
         (("--tolerance", "close"), "--tolerance 'close' is not bits, cast, ulp=N or abs=X,rel=Y"),
         (("--rename", "x"), "--rename 'x' is not REGEX=REPL"),
-        (("--role", "momentum"), "neither checkpoint has a tensor that --role and --include ask"),
-        (("--section", "model"), "is in a format that takes --section"),
+        (
+            ("--role", "momentum"),
+            "neither checkpoint has a tensor that matches --role and --include",
+        ),
+        (("--section", "model"), "is in a format for which --section can be used"),
         (("--top", "-1"), "-1 is not in the range x>=0"),
     ],
 )

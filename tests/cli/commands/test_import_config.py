@@ -477,7 +477,9 @@ def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFi
     assert "line 1 is not read" in capsys.readouterr().err
     with pytest.raises(BadRequest, match="given no program"):
         page_import("deepspeed --num_gpus 2 # x", "p.txt", ())
-    with pytest.raises(BadRequest, match=r"has no launch line and no config.* zerotools init asks"):
+    with pytest.raises(
+        BadRequest, match=r"has no launch line and no config.* init makes a job file"
+    ):
         page_import("nothing", "p.txt", ())
 
 

@@ -234,7 +234,7 @@ def test_of_another_machine_the_daemon_tells_what_it_sees(
     finally:
         daemon_address.forget_forwarding(client.socket)
     assert [gpu["uuid"] for gpu in tree["snapshot"]["gpus"]] == ["GPU-fake-0", "GPU-fake-1"]
-    with pytest.raises(DaemonUnreachable, match="has no readings of"):
+    with pytest.raises(DaemonUnreachable, match="has not measured"):
         snapshot_of(None, {"snapshot": None})
 
 

@@ -30,7 +30,12 @@ from zerotools.public.apply_deltas import ApplyKeywords, apply
     required=True,
     type=CheckpointPath(),
 )
-@option("--in-place", group=OUTPUT, is_flag=True, help="Change the directory A; give no OUT.")
+@option(
+    "--in-place",
+    group=OUTPUT,
+    is_flag=True,
+    help="Change the directory A itself, and write no OUT.",
+)
 @options_of(ApplyKeywords)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.apply/1).")
 def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **given: Any) -> None:
@@ -51,5 +56,5 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     files = count_text(found.files, "file")
     click.echo(
         f"{found.destination}: {count_text(found.tensors, 'tensor')} in {files}, "
-        f"{render.size(found.bytes_written)}; each block has the digest of the model B"
+        f"{render.size(found.bytes_written)}; the digest of each block is that of the model B"
     )

@@ -52,7 +52,7 @@ class _Selection:
     group=SELECTION,
     metavar="TIME",
     type=Duration(),
-    help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
+    help="Only jobs that ended longer ago than this: 30d, 12h, or seconds.",
 )
 @option(
     "--keep-last",
@@ -106,7 +106,8 @@ def command(
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest(
-            "no terminal can confirm this; give --yes to remove, or --dry-run to see the plan"
+            "this needs your confirmation, but there is no terminal to ask; give --yes to "
+            "remove, or --dry-run to see the plan"
         )
     client = DaemonClient(socket)
     job_ids = finished_job_numbers(client, references)
@@ -139,7 +140,7 @@ def command(
 
 def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
     if outputs and not job_ids:
-        raise BadRequest("--outputs removes checkpoints; name the jobs that lose theirs")
+        raise BadRequest("--outputs removes checkpoints; name the jobs that left them")
     if outputs and logs_only:
         raise BadRequest("--outputs and --logs-only contradict each other; leave one out")
 

@@ -34,8 +34,8 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
     is_piped = str(out) == "-"
     if as_json and is_piped:
         raise BadRequest(
-            "the standard output takes the delta, and --json prints there too; name a file as OUT, "
-            "or leave --json out"
+            "the delta and the output of --json cannot both go to standard output; name a file "
+            "as OUT, or leave --json out"
         )
     with shown_progress() as progress:
         found = delta(a, b, out, progress=progress, **given)

@@ -90,7 +90,8 @@ def _series(paths: Sequence[Path], html: Path | None, as_json: bool, given: dict
     """Compare each checkpoint with the next one, and write the page; return the exit status."""
     if html is None:
         raise BadRequest(
-            f"{len(paths)} checkpoints are compared on a page only; add --html FILE, or name two"
+            f"more than two checkpoints ({len(paths)}) can be compared only on an HTML page; "
+            "add --html FILE, or name two"
         )
     if as_json:
         raise BadRequest("--json describes two checkpoints; leave it out, or name only two")

@@ -56,21 +56,21 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     "config",
     group=OUTPUT,
     type=click.Choice(_CONFIGS),
-    help="Print only the config that asks for the chosen settings.",
+    help="Print only a config with the chosen settings.",
 )
 @option(
     "--write",
     group=OUTPUT,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the job file that asks for the chosen settings; the file must not exist.",
+    help="Write a job file with the chosen settings; the file must not exist.",
 )
 @option(
     "--way",
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Take the choice with this number among those that fit.  [default: the cheapest]",
+    help="Number of the settings to choose, among those that fit.  [default: the cheapest]",
 )
 @config_options
 @json_option

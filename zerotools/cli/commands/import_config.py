@@ -214,10 +214,10 @@ def page_import(
         return configs.with_settings(None, script) if finish is None else finish(configs, script)
     if not blocks:
         raise BadRequest(
-            f"{source}: has no launch line and no config of DeepSpeed or accelerate; paste your "
-            "command or config into --launch -, --deepspeed or --accelerate, give a YAML with "
-            "--llamafactory or --axolotl, or start without one: zerotools init asks for the "
-            "model and the GPUs, zerotools estimate shows which settings fit them"
+            f"{source}: has no launch line and no config of DeepSpeed or accelerate; give the "
+            "command or config with --launch -, --deepspeed, --accelerate, --llamafactory or "
+            "--axolotl. Or start without one: zerotools init makes a job file, and zerotools "
+            "estimate shows which settings fit the GPUs"
         )
     sys.stderr.write(f"# {translated(f'{clean(source)} has these blocks', sys.stderr)}\n")
     for line in block_lines(blocks):

@@ -76,7 +76,8 @@ _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools e
     "--data",
     group=JOB,
     metavar="PATH",
-    help="A file, a directory or a pattern of data.  [default: init asks, or takes the first here]",
+    help="The data: a file, a directory or a pattern of files.  [default: init asks, or takes "
+    "the first here]",
 )
 @option(
     "--method",
@@ -90,14 +91,15 @@ _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools e
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Take the choice with this number among those that fit.  [default: the cheapest]",
+    help="Number of the settings to choose, among those that fit.  [default: the cheapest]",
 )
 @option(
     "--sequence-length",
     group=JOB,
     type=click.IntRange(1, MOST_TOKENS),
     metavar="TOKENS",
-    help="Length of a sequence.  [default: the positions of the model, at most 2048]",
+    help="Length of a sequence in tokens.  [default: the longest that the model allows, at most "
+    "2048]",
 )
 @options_of(MachineOptions)
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; use what this machine has.")

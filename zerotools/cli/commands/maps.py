@@ -59,7 +59,7 @@ class _LayoutChoice:
     help="The model's config.json, or a directory that has it.",
 )
 @click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
-@click.option("--toml", is_flag=True, help="Print the file of a map to edit.")
+@click.option("--toml", is_flag=True, help="Print the map as a TOML file, to edit a copy of it.")
 @options_of(TagOption)
 @options_of(SectionOption)
 @options_of(MapArgOption)
@@ -91,7 +91,7 @@ def command(
         raise BadRequest("--toml and --json exclude each other; leave one out")
     if toml:
         if map_name is None:
-            raise BadRequest("--toml prints the file of a map; name the map")
+            raise BadRequest("--toml prints one map; name the map")
         click.echo(source_of(named_map(map_name, None).name), nl=False)
         return None
     if action == "check" and map_name is not None and checkpoint is None and is_no_map(map_name):
@@ -139,7 +139,7 @@ def _list(*, as_json: bool) -> None:
     for family in shipped_maps().values():
         click.echo(f"{family.name}  {family.about}")
         click.echo(f"  for model_type {', '.join(family.model_types)}")
-        click.echo(f"  {HUB}  as the Hub has it")
+        click.echo(f"  {HUB}  as on the Hugging Face Hub")
         for layout in family.layouts.values():
             click.echo(f"  {layout.name}  {layout.about}")
     for names in PREFIX_MAPS:

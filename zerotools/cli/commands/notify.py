@@ -18,14 +18,18 @@ HEADERS = ("place", "service", "kind", "delivered", "answer")
 @click.command("notify")
 @click.argument("action", type=click.Choice(["test"]))
 @click.option(
-    "--place", "places", multiple=True, metavar="NAME", help="Test this place. Default: all."
+    "--place",
+    "places",
+    multiple=True,
+    metavar="NAME",
+    help="Test only this destination (a name of [[notify.places]]).  [default: all]",
 )
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     metavar="KIND",
-    help="Send this kind of notification. Default: all kinds that the place gets.",
+    help="Send only this kind of notification.  [default: all kinds that the destination gets]",
 )
 @socket_option
 @json_option
@@ -36,17 +40,17 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> int:
-    """Send an example of each notification to each configured place, and show the answers.
+    """Send an example of each notification to each configured destination, and show the answers.
 
     The daemon sends them with the settings in [notify] of its configuration. Only administrators
-    may do it. The exit status is 1 if a place did not take one.
+    may do it. The exit status is 1 if a destination did not accept one.
     """
     found = DaemonClient(socket).test_notices(places, kinds)
     sent = found["sent"]
     if as_json:
         render.print_json(found)
     elif not sent:
-        click.echo("no place gets notifications: each `on` in [notify] is empty")
+        click.echo("no notifications are sent: each `on` in [notify] is empty")
     else:
         rows = [
             (

@@ -136,7 +136,7 @@ class _Mode:
     group=WHEN,
     type=click.IntRange(0, MOST_NODES - 1),
     metavar="N",
-    help="Number of this machine among several, as rendezvous.node_rank of the job file.",
+    help="Number of this machine among several, like rendezvous.node_rank in the job file.",
 )
 @option(
     "--name",
@@ -165,7 +165,7 @@ class _Mode:
     "--notify",
     group=JOB,
     metavar="URL",
-    help="Send the events of the jobs to this URL; as notify.webhook of the job file.",
+    help="Send the events of the jobs to this URL, like notify.webhook in the job file.",
 )
 @config_options
 @option(
@@ -238,9 +238,11 @@ def command(
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
     if show is not None and (not dry_run or array.asked or work.convert):
-        raise BadRequest("--show is for the --dry-run of job files; add that, or leave --show out")
+        raise BadRequest(
+            "--show works only with --dry-run and job files; add --dry-run, or leave --show out"
+        )
     if waiting.hold and follow:
-        raise BadRequest("--follow would wait for a held job; leave one out")
+        raise BadRequest("--follow would wait for a held job; leave --follow or --hold out")
     machine = machine_behind(socket)
     if parts is not None and not work.convert:
         raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
@@ -469,7 +471,7 @@ def _may_go_on_elsewhere(spec: JobSpec) -> bool:
 def _say_what_next(job: Job) -> None:
     job_id = job["id"]
     if found := job.get("evaluated_by"):
-        click.echo(f"  evaluate it    job {found['job']} starts after its success")
+        click.echo(f"  evaluation     job {found['job']} starts when this job has succeeded")
     click.echo(
         f"  see the queue  {command_name()} queue\n"
         f"  read its log   {command_name()} logs -f {job_id}"

@@ -184,7 +184,7 @@ def _number(jobs: SlurmJobs, word: str) -> int:
             raise
         return int(plain)
     if found is None:
-        raise BadRequest(f"--after {word}: Slurm has not reported its number yet")
+        raise BadRequest(f"--after {word}: Slurm has not reported the number of this job yet")
     return int(found)
 
 

@@ -102,7 +102,7 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
         theirs = Snapshot.from_json(found)
         return theirs if own is None else filled_in(own, theirs)
     if own is None:
-        raise DaemonUnreachable("the daemon has no readings of its machine yet; try again")
+        raise DaemonUnreachable("the daemon has not measured its machine yet; try again")
     return own
 
 

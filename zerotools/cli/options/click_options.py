@@ -177,7 +177,7 @@ def html_option(function: _Decorated) -> _Decorated:
         group=OUTPUT,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write the result as a page for browsers that draws it.",
+        help="Write the result as an HTML page with pictures, to open in a browser.",
     )(function)
 
 

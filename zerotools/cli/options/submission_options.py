@@ -86,7 +86,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--slurm",
         group=CLUSTER,
         is_flag=True,
-        help='Queue the jobs in Slurm, as backend = "slurm" of the job file.',
+        help='Queue the jobs in Slurm, like backend = "slurm" in the job file.',
     )
     @option("--partition", group=CLUSTER, metavar="NAME", help="Partition.")
     @option("--account", group=CLUSTER, metavar="NAME", help="Account.")
@@ -96,7 +96,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--time",
         group=CLUSTER,
         metavar="SPAN",
-        help="Time limit of one start, such as 8h.",
+        help="Time limit of each start, such as 8h.",
     )
     @nodes_option("Number of nodes; 2-4: as many of these as Slurm gives.")
     @option(
@@ -104,7 +104,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=CLUSTER,
         type=click.IntRange(1),
         metavar="N",
-        help="GPUs of each node (ranks, on CPUs); as gpus of the job file.",
+        help="Number of GPUs of each node, or of ranks on CPUs; like gpus in the job file.",
     )
     @option(
         "--sbatch",
@@ -179,7 +179,8 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=JOB,
         metavar="KEY=V,V,...",
         multiple=True,
-        help="Queue a job for each value of a key; several: for each combination.",
+        help="Queue a job for each value of a key; with several --sweep, for each combination "
+        "of values.",
     )
     count = option(
         "--array",
@@ -187,8 +188,8 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=JOB,
         type=click.IntRange(1, MOST_MEMBERS),
         metavar="N",
-        help="Number of jobs of each; ZEROTOOLS_ARRAY_INDEX gives their ranks the index of the "
-        "job.",
+        help="Queue N copies of each job; ZEROTOOLS_ARRAY_INDEX gives the ranks of a copy its "
+        "index.",
     )
     found: Callable[..., Any] = sweeps(count(given_as("array", ArrayOptions)(command)))
     return found
@@ -234,7 +235,8 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=WHEN,
         type=click.IntRange(LEAST_PRIORITY, MOST_PRIORITY),
         metavar="N",
-        help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: the higher one starts first.  [default: 0]",
+        help=f"{LEAST_PRIORITY} to {MOST_PRIORITY}: jobs with a higher number start first.  "
+        "[default: 0]",
     )
     hold = option(
         "--hold",

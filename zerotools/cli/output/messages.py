@@ -42,14 +42,24 @@ _LABELS = {
     "dropped": "warning",
 }
 _VERBS = """
-    add allow ask check choose convert copy correct create delete describe export fetch free give
-    hold install leave let list load lower make merge move name pass paste pick point print put
-    raise read redistribute release remove rename repair repeat report reshard resume retry run save
-    say see set split start state stop submit switch take train try turn type update upgrade use
-    wait write zerotools
+    add allow apply ask cancel change check chmod choose chown compare convert copy correct create
+    delete describe download export fetch free give hold install leave let list load lower make map
+    merge move name pass paste pick pipe point print put raise read redistribute release remove
+    rename repair repeat report reshard resume retry run save say see select send serve set split
+    start state stop submit switch take thin train try turn type update upgrade use verify wait
+    write zerotools
 """
 _PHRASES = (
-    *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
+    *(
+        "did you mean",
+        "do not use",
+        "end it",
+        "go on",
+        "is it",
+        "is zerotoolsd",
+        "its log",
+        "its tags",
+    ),
     *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
     *(
         "those that are",

@@ -16,7 +16,8 @@ class MapArgOption(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="NAME=NUMBER",
-            help="A size for the map that replaces the one in config.json (vocab_multiple=128).",
+            help="A size that the layout map uses instead of the one in config.json, such as "
+            "vocab_multiple=128.",
         ),
     ]
 
@@ -29,8 +30,8 @@ class LayoutOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="LAYOUT",
-            help="Put the tensors into the layout of another program "
-            "(hf, megatron, ...; see zerotools maps list).",
+            help="Give the tensors the names and the layout of another program (hf, megatron, "
+            "...; see zerotools maps list).",
         ),
     ]
     map_from: Annotated[
@@ -46,7 +47,8 @@ class LayoutOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="FILE",
-            help="A file with a layout map (TOML), for --map-to.",
+            help="A TOML file with the names and the layout of the weights in another program "
+            "(a layout map), for --map-to.",
         ),
     ]
 
@@ -73,7 +75,7 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
     for name in ("map_from", "map_arg", "map"):
         if given[name]:
             flag = "--" + name.replace("_", "-")
-            raise BadRequest(f"{flag} is for --map-to; add that, or leave it out")
+            raise BadRequest(f"{flag} needs --map-to; add --map-to, or leave {flag} out")
     return None
 
 

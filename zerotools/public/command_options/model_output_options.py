@@ -33,10 +33,22 @@ class SelectionOptions(TypedDict, total=False):
     """Options that select weights and change their names."""
 
     include: Annotated[
-        Words, Option(group=WHAT, metavar="GLOB", help="Export only these (new) names.")
+        Words,
+        Option(
+            group=WHAT,
+            metavar="GLOB",
+            help="Export only weights with these names, as they are after --strip-prefix and "
+            "--rename.",
+        ),
     ]
     exclude: Annotated[
-        Words, Option(group=WHAT, metavar="GLOB", help="Leave these (new) names out.")
+        Words,
+        Option(
+            group=WHAT,
+            metavar="GLOB",
+            help="Leave out weights with these names, as they are after --strip-prefix and "
+            "--rename.",
+        ),
     ]
     strip_prefix: Annotated[
         Words,
@@ -51,7 +63,7 @@ class SelectionOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="REGEX=REPL",
-            help="Replace in every name, after --strip-prefix.",
+            help="Replace REGEX by REPL in every name, after --strip-prefix.",
         ),
     ]
     keep_aliases: Annotated[
@@ -68,12 +80,15 @@ class ModelOptions(SelectionOptions, total=False):
             group=OUTPUT,
             default=AUTO,
             choices=(AUTO, *DTYPES, *QUANTISERS),
-            help="Type of the floating-point weights; auto is the 16-bit type of the run, and "
+            help="Dtype of the floating-point weights; auto is the 16-bit dtype of the run, and "
             "leaves quantised weights as they are.",
         ),
     ]
     allow_overflow: Annotated[
-        bool, Option(group=OUTPUT, help="Let weights become infinite in fp16.")
+        bool,
+        Option(
+            group=OUTPUT, help="Allow values that are too large for fp16: they become infinite."
+        ),
     ]
     max_shard_size: Annotated[
         Size, Option(group=OUTPUT, default="5GB", help="Largest weights file.")
@@ -144,7 +159,7 @@ class MastersOption(TypedDict, total=False):
             group=WHAT,
             flag="--from",
             default="masters",
-            help="Take the fp32 masters, if there are any, or the 16-bit weights.",
+            help="Export the fp32 masters, if there are any, or the 16-bit weights.",
         ),
     ]
 
@@ -208,7 +223,8 @@ class ZeroOptions(TypedDict, total=False):
         Option(
             group=TRAINING,
             metavar="FILE",
-            help="Take these from the DeepSpeed config of the run that will resume.",
+            help="Take the settings of ZeRO and of the optimizer from the DeepSpeed config of "
+            "the run that will resume.",
         ),
     ]
 

@@ -44,7 +44,7 @@ class ReadingOptions(TagOption, SectionOption, total=False):
         Option(
             group=NAMES,
             metavar="FILE",
-            help="Rules on how tensor-parallel ranks share the weights (TOML).",
+            help="A TOML file with rules on how the weights are split among tensor-parallel ranks.",
         ),
     ]
 

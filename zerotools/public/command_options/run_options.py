@@ -116,7 +116,7 @@ class PartOptions(TypedDict, total=False):
         Option(
             group=RESOURCES,
             metavar="I/N",
-            help="Do part I of N alone; N runs, anywhere, together do all of it.",
+            help="Do only part I of N; N runs, on any machines, together do everything.",
         ),
     ]
     part_from: Annotated[
