@@ -103,10 +103,18 @@ def test_pieces() -> None:
     ("rule", "shards", "said"),
     [
         (Split(2), [(2, 2)], "has no dimension 2"),
-        (Split(0), [(2, 2), (2, 3)], "do not join along 0"),
-        (Replicated(), [(2,), (3,)], "replicas have different shapes"),
-        (Fused(0, (3, 3)), [(3, 1), (3, 1)], "do not add up to 6 on 2 ranks"),
-        (Fused(0, (4, 4)), [(3, 1), (3, 1)], "do not add up to 6 on 2 ranks"),
+        (Split(0), [(2, 2), (2, 3)], "cannot be joined along dimension 0"),
+        (Replicated(), [(2,), (3,)], "copies of a replicated tensor have different shapes"),
+        (
+            Fused(0, (3, 3)),
+            [(3, 1), (3, 1)],
+            "must add up to 6, and each must be a multiple of the 2 ranks",
+        ),
+        (
+            Fused(0, (4, 4)),
+            [(3, 1), (3, 1)],
+            "must add up to 6, and each must be a multiple of the 2 ranks",
+        ),
     ],
 )
 def test_shards_that_do_not_fit(

@@ -131,8 +131,8 @@ def test_words_are_those_of_the_place_then_of_the_map_then_of_the_part() -> None
 @pytest.mark.parametrize(
     ("head", "more", "said"),
     [
-        (HEAD.replace("mlp", "atention"), "", "atention is not known in parts; the .* attention"),
-        (HEAD.replace('"mlp"', "3"), "", "parts has 3, and must have names"),
+        (HEAD.replace("mlp", "atention"), "", "parts has atention, but .*; the .* attention"),
+        (HEAD.replace('"mlp"', "3"), "", "parts has 3, which is not the name of a part"),
         ('model_types = ["x"]\nparts = "mlp"\n', "", "parts must be a list"),
         (HEAD, '[short]\ndense = "$denes"\n', r"\$denes is not defined in \[short\].*\$dense"),
         (HEAD, '[short]\nL = "$D"\nD = "$L"\n', "refer to each other"),

@@ -83,7 +83,7 @@ def test_two_rules_for_one_name_are_both_named() -> None:
     change = ('"block.{i}.bias" =', '"once" = "$L.kv"\n"block.{i}.bias" =')
     assert "once: layer.{i}.kv has the index i, which neither the name" in refused(change)
     said = refused(('"block.{i}.bias" =', '"block.0.q" = "head"\n"block.{i}.bias" ='))
-    assert "block.0.q fits two ways: the rules block.{i}.q and block.0.q" in said
+    assert "block.0.q is ambiguous: the rules block.{i}.q and block.0.q" in said
 
 
 def test_sizes_that_do_not_fit_are_said_with_both_numbers() -> None:
@@ -91,7 +91,7 @@ def test_sizes_that_do_not_fit_are_said_with_both_numbers() -> None:
     assert "4 rows is" not in refused(num_heads=4)
     assert "part takes [0, 5) of dimension 0" not in refused(hidden_size=5)
     said = refused(("part($L.kv; 0, hidden, 2 * hidden)", "part($L.kv; 0, hidden, 3 * hidden)"))
-    assert "part takes [4, 12) of dimension 0, but it has 8" in said
+    assert "part takes [4, 12) of dimension 0, but this dimension has length 8" in said
 
 
 def test_a_config_that_says_too_little_or_too_much_is_refused() -> None:

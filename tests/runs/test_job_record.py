@@ -49,7 +49,7 @@ BAD: dict[str, Any] = {
     "x has a block without the name of a tensor": {"x": [{"shape": [2]}]},
     "x has a block with shape = [2, -1]": {"x": [{"tensor": "y", "shape": [2, -1]}]},
     "x has a block with size = 'all'": {"x": [{"tensor": "y", "shape": [2], "size": "all"}]},
-    "x has a block of y with": {"x": [{"tensor": "y", "shape": [2], "start": [0, 0]}]},
+    "x has a block of y that is not valid": {"x": [{"tensor": "y", "shape": [2], "start": [0, 0]}]},
     "x has a block that ends outside of y": {"x": [{"tensor": "y", "shape": [2], "offset": 1}]},
 }
 

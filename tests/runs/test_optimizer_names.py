@@ -21,5 +21,5 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "zerotools.order/1", "groups": 3}'])
 def test_a_damaged_one_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAMED_ORDER).write_text(text)
-    with pytest.raises(BadFile, match="take another copy"):
+    with pytest.raises(BadFile, match="copy or download it again"):
         read_named_order(tmp_path)

@@ -14,7 +14,7 @@ from zerotools.runs.thinning_record import SCHEMA, THINNED, ThinnedRecord, read_
 def test_a_time_that_is_none_is_named(when: str, tmp_path: Path) -> None:
     text = f'{{"schema": "{SCHEMA}", "dropped": ["step"], "time": {when}}}'
     (tmp_path / THINNED).write_text(text)
-    with pytest.raises(BadFile, match="does not have the schema"):
+    with pytest.raises(BadFile, match="is not a record of the schema"):
         read_thinned(tmp_path)
 
 

@@ -134,7 +134,7 @@ def test_habits_do_not_return(texts: Callable[[], tuple[str, ...]], ceiling: flo
     [
         ("the manifest says 3, as it was saved; the rest is left over", 3),
         ("{path} is no directory, and a job that waits is asked to stop", 3),
-        ("{path} has 5 bytes, but the manifest has 7; take another copy", 0),
+        ("{path} has 5 bytes, but the manifest has 7; copy or download it again", 0),
     ],
 )
 def test_habits_of_messages_are_counted(text: str, habits: int) -> None:

@@ -267,4 +267,7 @@ def _a_missing_block(whole: Box, distinct: Sequence[Box]) -> Box:
             [Box(part.start[1:], part.shape[1:]) for part in parts],
         )
         return Box((low, *inner.start), (high - low, *inner.shape))
-    raise AssertionError("a hole was counted and none was found")
+    raise AssertionError(
+        "internal error: the sizes of the boxes show that a part is not covered, but no such "
+        "part was found"
+    )

@@ -231,7 +231,7 @@ class _Automaton:
         if self._work > _MOST_WORK:
             raise BadFile(
                 f"{self._path}: its patterns of names would take very long to match; no program "
-                "writes such patterns: do not use it"
+                "writes such patterns: do not use this file"
             )
 
 
@@ -356,8 +356,8 @@ def parse_pattern(pattern: str, path: object) -> PatternPart:
     """
     if len(pattern) > _LONGEST:
         raise BadFile(
-            f"{path}: its pattern {pattern!r:.60} has {len(pattern)} characters, and zerotools "
-            f"takes {_LONGEST}; no program writes such patterns"
+            f"{path}: its pattern {pattern!r:.60} has {len(pattern)} characters, but zerotools "
+            f"reads at most {_LONGEST}; no program writes such patterns"
         )
     return _Parser(pattern, path).parse()
 

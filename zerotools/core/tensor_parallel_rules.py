@@ -73,13 +73,18 @@ def whole_shape(rule: ShardingRule, shards: Sequence[tuple[int, ...]]) -> tuple[
         return rule.shape
     if isinstance(rule, Replicated):
         if any(shape != first for shape in shards):
-            raise ValueError(f"replicas have different shapes, {first} and others")
+            raise ValueError(
+                f"the ranks' copies of a replicated tensor have different shapes, {first} and "
+                "others"
+            )
         return first
     if not 0 <= rule.dim < len(first):
         raise ValueError(f"a tensor of shape {first} has no dimension {rule.dim}")
     others = {(*shape[: rule.dim], *shape[rule.dim + 1 :]) for shape in shards}
     if len({len(shape) for shape in shards}) > 1 or len(others) > 1:
-        raise ValueError(f"shards of shapes {sorted(set(shards))} do not join along {rule.dim}")
+        raise ValueError(
+            f"shards of shapes {sorted(set(shards))} cannot be joined along dimension {rule.dim}"
+        )
     total = sum(shape[rule.dim] for shape in shards)
     if isinstance(rule, Fused):
         _check_fused(rule, shards, total)
@@ -90,8 +95,8 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
     ranks = len(shards)
     if sum(rule.sizes) != total or any(size % ranks for size in rule.sizes):
         raise ValueError(
-            f"parts of {rule.sizes} along dimension {rule.dim} do not add up to {total} on {ranks} "
-            "ranks"
+            f"the sizes {rule.sizes} along dimension {rule.dim} must add up to {total}, and "
+            f"each must be a multiple of the {ranks} ranks"
         )
 
 

@@ -114,7 +114,7 @@ def detect_layout(
     if not tried:
         raise next(iter(refused.values()))
     check_complete(min(tried, key=lambda each: each.stored.faults), family)
-    raise AssertionError("a layout without faults was not taken")
+    raise AssertionError("internal error: a layout without faults was not chosen")
 
 
 def _are_same(one: ModelLayout, other: ModelLayout) -> bool:

@@ -109,7 +109,8 @@ def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, begin, end = _dim(views[0], sizes[0], "part"), sizes[1], sizes[2]
     if not begin <= end <= views[0].shape[dim]:
         raise BadRequest(
-            f"part takes [{begin}, {end}) of dimension {dim}, but it has {views[0].shape[dim]}"
+            f"part takes [{begin}, {end}) of dimension {dim}, but this dimension has length "
+            f"{views[0].shape[dim]}"
         )
     return narrowed_view(views[0], dim, begin, end - begin)
 
@@ -118,7 +119,8 @@ def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, first, step = _dim(views[0], sizes[0], "every"), sizes[1], sizes[2]
     if not step or first >= step:
         raise BadRequest(
-            f"every begins at {first} with a step of {step}: it must begin below the step"
+            f"every begins at {first} with a step of {step}: the first index must be less than "
+            "the step"
         )
     return narrowed_view(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
 
@@ -131,7 +133,7 @@ def _stack(views: Sequence[View], sizes: Sequence[int]) -> View:
 def _item(views: Sequence[View], sizes: Sequence[int]) -> View:
     count = views[0].shape[_dim(views[0], 0, "item")]
     if sizes[0] >= count:
-        raise BadRequest(f"item takes number {sizes[0]}, but there are {count}")
+        raise BadRequest(f"item takes index {sizes[0]}, but there are only {count}")
     return indexed_view(views[0], sizes[0])
 
 
@@ -144,7 +146,9 @@ def _split(views: Sequence[View], sizes: Sequence[int]) -> View:
     view, dim, count = views[0], _dim(views[0], sizes[0], "split"), sizes[1]
     whole = view.shape[dim]
     if not 0 < count <= _MOST_BLOCKS or whole % count:
-        raise BadRequest(f"split cuts dimension {dim} of length {whole} into {count} equal parts")
+        raise BadRequest(
+            f"split cannot cut dimension {dim} of length {whole} into {count} equal parts"
+        )
     part = whole // count
     parts = [narrowed_view(view, dim, number * part, part) for number in range(count)]
     return stacked_view(parts, dim)
@@ -161,7 +165,7 @@ def _blocks(view: View, word: str, count: int, multiple: int) -> int:
         )
     if not count or rows % (count * multiple):
         raise BadRequest(
-            f"{word} cuts {rows} rows into {count} equal blocks"
+            f"{word} cannot cut {rows} rows into {count} equal blocks"
             + (f" of an even number of rows: {rows} is not a multiple of {2 * count}"
                if multiple == 2 else f": {rows} is not a multiple of {count}")
         )  # fmt: skip

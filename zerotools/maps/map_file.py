@@ -104,10 +104,15 @@ def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
             said = _words({key: text for key, text in each.items() if key != PARTS}, PARTS)
             yield from _used_parts(each[PARTS], {**said})
         elif not isinstance(each, str):
-            raise ValueError(f"{PARTS} has {each!r:.60}, and must have names of parts")
+            raise ValueError(
+                f"{PARTS} has {each!r:.60}, which is not the name of a part; it must be a list "
+                "of names of parts"
+            )
         elif each not in part_names():
             near = nearest_of(each, part_names())
-            raise ValueError(f"{each} is not known in {PARTS}; the nearest is {near}")
+            raise ValueError(
+                f"{PARTS} has {each}, but there is no part of this name; the nearest is {near}"
+            )
         else:
             yield each, words
 

@@ -198,7 +198,8 @@ class _Maker:
                 rule = self.layout.computed[pattern].bound(names)
                 if rule is not None and rule.is_root and not rule.size:
                     raise BadRequest(
-                        f"{name} of the map {self.family.name} has another scale by a root of 0"
+                        f"{name} of the map {self.family.name} is scaled by the square root of 0; "
+                        "the number must be 1 or more"
                     )
                 if rule is not None:
                     yield name, rule
@@ -213,7 +214,7 @@ class _Maker:
         name = with_indices(pattern, indices)
         if name in self.bound:
             first = self.places[name][0]
-            raise BadRequest(f"{name} fits two ways: the rules {first} and {pattern} both make it")
+            raise BadRequest(f"{name} is ambiguous: the rules {first} and {pattern} both make it")
         binding = _Binding(self, name, indices)
         try:
             made = binding.bind(expression, {})
@@ -344,7 +345,10 @@ class _Binding:
         index = expression.sizes[0]
         count = self.maker.sizes.counts.get(index)
         if count is None or count > MOST_TENSORS:
-            raise BadRequest(f"{self.target}: stack takes an index, and {index} is {count}")
+            raise BadRequest(
+                f"{self.target}: stack needs an index of at most {MOST_TENSORS} values, but "
+                f"{index} is not an index or has more"
+            )
         parts = [
             self.bind(expression.tensors[0], {**more, **self.maker.sizes.at(index, number)})
             for number in range(count)

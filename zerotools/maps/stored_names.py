@@ -67,7 +67,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
             used.add(place[0])
             if name in found:
                 raise BadRequest(
-                    f"{name} of the layout {layout.name} fits two ways: the checkpoint has both "
+                    f"{name} of the layout {layout.name} is ambiguous: the checkpoint has both "
                     f"{found[name][0]} and {place[0]}"
                 )
             found[name] = place
@@ -133,7 +133,7 @@ def _apart(
                 continue
             if name in found:
                 raise BadRequest(
-                    f"{name} of the layout {layout.name} fits two ways: the checkpoint has both "
+                    f"{name} of the layout {layout.name} is ambiguous: the checkpoint has both "
                     f"{found[name][0]} and {first}"
                 )
             apart[name] = parts

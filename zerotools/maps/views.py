@@ -300,7 +300,7 @@ def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
     if len(view.shape) != 2 or not all(_has_whole_rows(piece, view) for piece in view.pieces):
         raise Unsupported(
             f"{name} does not consist of whole rows of {weight.names[0]}, so the adapter of one "
-            "does not fit the other: merge it into its base model, and map that"
+            "does not fit the other: merge the adapter into its base model, and map the result"
         )
     pieces = tuple(
         replace(

@@ -502,7 +502,7 @@ def _block(name: str, tree: Any) -> HubBlock:
     block = HubBlock(whole.name, whole.shape, box, offset, strides)
     sizes = {len(box.start), len(box.shape), len(block.steps)}
     if type(offset) is not int or offset < 0 or len(sizes) > 1:
-        raise ValueError(f"{name} has a block of {whole.name} with {tree!r:.200}")
+        raise ValueError(f"{name} has a block of {whole.name} that is not valid: {tree!r:.200}")
     if not box.is_empty and block.last >= Box.whole(whole.shape).numel:
         raise ValueError(f"{name} has a block that ends outside of {whole.name}")
     return block

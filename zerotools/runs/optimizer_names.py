@@ -76,9 +76,14 @@ def read_named_order(directory: Path) -> NamedOrder | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path} cannot be read ({error!s:.200}); take another copy") from None
+        raise BadFile(
+            f"{path} cannot be read ({error!s:.200}); copy or download it again"
+        ) from None
     groups = tree.get("groups") if isinstance(tree, dict) else None
     if not isinstance(groups, list) or tree.get("schema") != SCHEMA:
-        raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
+        raise BadFile(
+            f"{path} is not a record of the schema {SCHEMA}, or is damaged; copy or download it "
+            "again"
+        )
     names = [list(map(str, group)) for group in groups if isinstance(group, list)]
     return NamedOrder(str(tree.get("known_by"))[:1000], names)

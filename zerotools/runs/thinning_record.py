@@ -78,7 +78,9 @@ def read_thinned(directory: Path) -> ThinnedRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path} cannot be read ({error!s:.200}); take another copy") from None
+        raise BadFile(
+            f"{path} cannot be read ({error!s:.200}); copy or download it again"
+        ) from None
     names = tree.get("dropped") if isinstance(tree, dict) else None
     if (
         not isinstance(names, list)
@@ -86,7 +88,10 @@ def read_thinned(directory: Path) -> ThinnedRecord | None:
         or tree.get("schema") != SCHEMA
         or not _is_time(tree.get("time"))
     ):
-        raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
+        raise BadFile(
+            f"{path} is not a record of the schema {SCHEMA}, or is damaged; copy or download it "
+            "again"
+        )
     return ThinnedRecord(str(tree.get("keep")), tuple(names), float(tree["time"]))
 
 

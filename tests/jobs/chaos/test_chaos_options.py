@@ -49,5 +49,7 @@ def test_a_seed_is_chosen_where_none_is_given(tmp_path: Path) -> None:
 def test_a_disk_that_would_be_full_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest) as refused:
         check_room(tmp_path, LEAST_ROOM - 1)
-    assert "63 MiB are free there, and a drill needs 64 MiB; free some space" in str(refused.value)
+    assert "63 MiB are free there, but zerotools chaos needs 64 MiB; free some space" in str(
+        refused.value
+    )
     check_room(tmp_path, LEAST_ROOM)

@@ -124,7 +124,7 @@ def test_a_dataset_that_datasets_saved(pyarrow: Any) -> None:
 def test_what_is_no_saved_dataset_or_not_whole(tmp_path: Path) -> None:
     assert saved_files(tmp_path) is None
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
-    with pytest.raises(BadFile, match=r"gone\.arrow is missing, and .*state\.json names it"):
+    with pytest.raises(BadFile, match=r"gone\.arrow is missing, but .*state\.json lists it"):
         saved_files(tmp_path)
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(BadFile, match=r"state\.json cannot be read as JSON; save the dataset"):

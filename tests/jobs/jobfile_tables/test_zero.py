@@ -93,7 +93,7 @@ def test_an_estimate_for_other_ranks() -> None:
     asked = together(2, train={"batch_size": 1}, ranks=2)
     with pytest.raises(BadRequest, match=r"3 ranks are not a multiple of the 2 that .* ask for 2"):
         with_ranks(asked, 3)
-    with pytest.raises(BadRequest, match="cannot be shared evenly by 4 ranks"):
+    with pytest.raises(BadRequest, match="cannot be divided evenly among 4 ranks"):
         with_ranks(asked, 4)
     wider = replace(asked, train=replace(asked.train, batch_size=2))
     assert with_ranks(wider, 4).data_ranks == 2

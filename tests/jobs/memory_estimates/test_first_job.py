@@ -186,5 +186,5 @@ def test_on_the_cpu_it_has_ranks(tmp_path: Path) -> None:
 
 
 def test_bytes_need_a_vocabulary_that_has_them(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="has a vocabulary of 96 and no tokenizer, and"):
+    with pytest.raises(BadRequest, match="has a vocabulary of 96 and no tokenizer, but"):
         made(tmp_path, Machine(1, 80 * GIB, 100 * GIB), vocab_size=96)

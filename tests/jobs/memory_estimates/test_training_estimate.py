@@ -111,7 +111,7 @@ def test_deepspeed_has_the_buckets_of_its_config() -> None:
 def test_other_ranks_share_the_batch() -> None:
     spec = job_from_dict(job(), source="job")
     assert with_ranks(spec, 4).world_size == 4
-    with pytest.raises(BadRequest, match="cannot be shared evenly by 3 ranks"):
+    with pytest.raises(BadRequest, match="cannot be divided evenly among 3 ranks"):
         with_ranks(spec, 3)
 
 

@@ -88,7 +88,7 @@ def test_what_a_program_says_while_it_waits_is_passed_on(
 
     monkeypatch.setattr(subprocess, "run", timed_out)
     with pytest.raises(
-        SlurmUnreachable, match=rf"^squeue had no answer of Slurm's controller in 45 s{more}$"
+        SlurmUnreachable, match=rf"^squeue had no answer from Slurm's controller in 45 s{more}$"
     ):
         commands.own_jobs()
 
@@ -106,7 +106,7 @@ def test_a_config_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_an_answer_without_a_number_is_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(SlurmUnreachable, match="did not say which job"):
+    with pytest.raises(SlurmUnreachable, match="did not print the number of the job"):
         programs(tmp_path, sbatch="exit 0").submit("#!/bin/sh\n")
 
 

@@ -85,6 +85,6 @@ def check_room(place: Path, free: int) -> None:
     """
     if free < LEAST_ROOM:
         raise BadRequest(
-            f"--directory {place}: {free >> 20} MiB are free there, and a drill needs "
+            f"--directory {place}: {free >> 20} MiB are free there, but zerotools chaos needs "
             f"{LEAST_ROOM >> 20} MiB; free some space, or name another directory"
         )

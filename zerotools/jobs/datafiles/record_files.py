@@ -158,8 +158,8 @@ def saved_files(directory: Path) -> list[Path] | None:
         names = _json(directory / SPLITS).get("splits")
         splits = [str(name) for name in names] if isinstance(names, list) else []
         raise BadFile(
-            f"{directory} is a saved dataset with the splits {', '.join(splits) or 'of none'}: "
-            f"name one of them, such as {directory / (splits[0] if splits else 'train')}"
+            f"{directory} is a saved dataset with splits ({', '.join(splits) or 'none'}): name "
+            f"one of them, such as {directory / (splits[0] if splits else 'train')}"
         )
     if not (directory / STATE).is_file():
         return None
@@ -169,7 +169,9 @@ def saved_files(directory: Path) -> list[Path] | None:
     files = [directory / str(entry.get("filename")) for entry in listed if isinstance(entry, dict)]
     for path in files:
         if not path.is_file():
-            raise BadFile(f"{path} is missing, and {directory / STATE} names it; save it again")
+            raise BadFile(
+                f"{path} is missing, but {directory / STATE} lists it; save the dataset again"
+            )
     return files
 
 

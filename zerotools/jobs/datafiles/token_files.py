@@ -53,7 +53,10 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
             wide = start[6] >= 2
             length = struct.unpack("<I" if wide else "<H", start[8 : 12 if wide else 10])[0]
             if length > _LONGEST_HEADER:
-                raise BadFile(f"{path}: its header of {length} bytes is not a header of an array")
+                raise BadFile(
+                    f"{path}: its header has {length} bytes, but that of an array has at most "
+                    f"{_LONGEST_HEADER}"
+                )
             offset = (12 if wide else 10) + length
             file.seek(offset - length)
             return _numpy(path, size, offset, file.read(length))
@@ -63,7 +66,7 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
 
 def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
     if stated is None:
-        raise BadFile(f"{path} does not name the type of its ids: set data.token_type")
+        raise BadFile(f"{path} does not record the type of its token ids: set data.token_type")
     if size % ITEM_BYTES[stated]:
         raise BadFile(
             f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "
@@ -77,7 +80,7 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
         tree = ast.literal_eval(header.decode("latin-1"))
         kind, shape = str(tree["descr"]), tuple(tree["shape"])
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
-        raise BadFile(f"{path}: its header is not that of an array") from None
+        raise BadFile(f"{path}: its header is not that of a .npy array") from None
     name = _NUMPY_NAMES.get(kind[1:]) if kind[:1] in ("<", "=") else None
     if name is None:
         raise BadFile(

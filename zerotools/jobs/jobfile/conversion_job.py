@@ -49,9 +49,9 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
         )
     if words[0] == _VERIFY and parts > 1:
         raise BadRequest(
-            "--parts divides the output of a command, and verify writes none; it reads with "
-            "all cores (--workers), and on several machines each has its --part: leave "
-            "--parts out"
+            "--parts divides the output of a command, but verify writes no output, and reads "
+            "with all cores (--workers); leave --parts out, or run verify with --part on "
+            "several machines"
         )
     if {"-h", "--help"} & set(words):
         raise BadRequest(f"--convert: a help page cannot be a job; see zerotools {words[0]} --help")

@@ -323,7 +323,7 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
 def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:
     why = 'is of the built-in engines, and an engine = "script" job writes its checkpoints itself'
     if in_store(spec.resume_from):
-        yield f"resume_from = {spec.resume_from}: a URL {why}; fetch it, and name the copy"
+        yield f"resume_from = {spec.resume_from}: a URL {why}; download it, and name the copy"
 
 
 def _check_evaluated(spec: JobSpec) -> Iterator[str]:

@@ -110,8 +110,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     known = work.model.architecture
     if data.key == TEXT and tokenizer is None and known is not None and known.vocabulary < _BYTES:
         raise BadRequest(
-            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, and text "
-            f"without one takes {_BYTES} tokens; put its tokenizer.json there"
+            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, but text "
+            f"without a tokenizer needs {_BYTES} token ids; put its tokenizer.json there"
         )
     free = Freedom(adapters=adapts, packed=adapts)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})

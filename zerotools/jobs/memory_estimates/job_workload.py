@@ -61,8 +61,8 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
             raise BadRequest("the job has no model: set model.path or model.config")
         if not Path(named).exists():
             raise BadRequest(
-                f"model.path = {named}: does not exist; fetch the model first, or run zerotools "
-                f"estimate {size_in(str(named))} for a model of that size"
+                f"model.path = {named}: does not exist; download the model first, or run "
+                f"zerotools estimate {size_in(str(named))} for a model of that size"
             )
         model = read_shape(str(named), python)
     lora = spec.lora
@@ -133,8 +133,8 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
     if spec.train.batch_size % (ranks // together):
         whose = "" if together == 1 else f" in groups of {together}"
         raise BadRequest(
-            f"train.batch_size = {spec.train.batch_size} cannot be shared evenly by {ranks} ranks"
-            f"{whose}; ask for a number that divides it"
+            f"train.batch_size = {spec.train.batch_size} cannot be divided evenly among {ranks} "
+            f"ranks{whose}; ask for a number of ranks that divides it"
         )
     if spec.device == "cpu":
         return replace(spec, ranks=ranks)

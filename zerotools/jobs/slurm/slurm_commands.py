@@ -138,7 +138,9 @@ class SlurmCommands:
         lines = answer.split()
         number = lines[-1].partition(";")[0] if lines else ""
         if not number.isdecimal():
-            raise SlurmUnreachable(f"sbatch did not say which job it queued: {answer[:200]!r}")
+            raise SlurmUnreachable(
+                f"sbatch did not print the number of the job that it queued: {answer[:200]!r}"
+            )
         return number
 
     def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
@@ -284,7 +286,7 @@ class SlurmCommands:
                 given_up = given_up.decode(errors="replace")
             waiting = _own_words(given_up)
             raise SlurmUnreachable(
-                f"{program} had no answer of Slurm's controller in {seconds:.0f} s"
+                f"{program} had no answer from Slurm's controller in {seconds:.0f} s"
                 + (f": {waiting}" if waiting else "")
             ) from None
         except OSError as error:

@@ -91,7 +91,7 @@ def mended_too(mended: Callable[[], Document]) -> str:
     except BadRequest:
         return ""
     others = f" and {count - 1} more" if count > 1 else ""
-    return f" (--lenient mends this{others}, and shows the result)"
+    return f" (--lenient repairs this{others}, and shows the result)"
 
 
 class _Parser:

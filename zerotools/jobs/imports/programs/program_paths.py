@@ -171,7 +171,7 @@ def _name_hub_data(
     if all(path.exists() for path in found):
         _map_paths(reading, replace(given, value=[str(path) for path in found]), key)
         return
-    why = f"data of a hub is not downloaded by the job; fetch it and set {key}"
+    why = f"data of a hub is not downloaded by the job; download it and set {key}"
     reading.config.row(KeyOutcome.IGNORED, given, None, why)
     steps = reading.config.findings.steps
     for name, path in zip(plain, found, strict=True):

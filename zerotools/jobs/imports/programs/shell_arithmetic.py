@@ -43,4 +43,4 @@ def _value(node: ast.expr) -> int:
                     return int(one / other)
                 case ast.Mod():
                     return one % other
-    raise ValueError("no sum of whole numbers")
+    raise ValueError("it is not a calculation with whole numbers")
