@@ -111,7 +111,7 @@ def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
         elif each not in part_names():
             near = nearest_of(each, part_names())
             raise ValueError(
-                f"{PARTS} has {each}, but there is no part of this name; the nearest is {near}"
+                f"{PARTS} has {each}, but no part has this name; the nearest is {near}"
             )
         else:
             yield each, words

@@ -60,7 +60,7 @@ def test_a_golden_training_file(name: str) -> None:
     checkpoint = formats.read(case / "checkpoint" / name)
     assert_true(checkpoint, case / "truth.safetensors", roles={"param", "buffer"})
     assert checkpoint.origin.notes[0] == f"took the weights below 'model' in {name}"
-    assert "no file has their names" in checkpoint.origin.notes[1]
+    assert "no file has the names" in checkpoint.origin.notes[1]
     assert Key("optimizer.state.0", "exp_avg") in checkpoint.tensors
     assert checkpoint.state["epoch"] == 1
     assert len(checkpoint.state["param_groups"]) == 2
@@ -144,7 +144,7 @@ def test_two_weights_of_one_shape_leave_their_state_without_names(tmp_path: Path
     assert [name for name in names(found) if name.endswith("(exp_avg)")] == [
         f"optimizer.state.{number} (exp_avg)" for number in range(3)
     ]
-    assert any("no file has their names" in note for note in found.origin.notes)
+    assert any("no file has the names" in note for note in found.origin.notes)
 
 
 def test_an_optimizer_in_a_list_and_two_optimizers(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_dataset_that_datasets_saved(pyarrow: Any) -> None:
     ]
     rows = [row for path in files for row in read_columnar(path)]
     assert rows == json.loads((SAVED / "truth.json").read_text())
-    with pytest.raises(BadFile, match="with the splits train, test: name one of them, such as"):
+    with pytest.raises(BadFile, match=r"with splits \(train, test\): name one of them, such as"):
         saved_files(SAVED)
 
 

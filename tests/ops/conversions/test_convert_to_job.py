@@ -74,7 +74,7 @@ def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="--order has head, which is not a parameter of"):
         prepare_job(NUMBERED, tmp_path / "out", {"order": order})
     order.write_text("\n".join(names[1:]))
-    with pytest.raises(BadRequest, match=r"state of 21 parameters .* and the order has 20"):
+    with pytest.raises(BadRequest, match=r"state of 21 parameters .*, but the order has 20 names"):
         prepare_job(NUMBERED, tmp_path / "out", {"order": order})
 
 

@@ -39,7 +39,7 @@ def test_the_same_model_and_optimizer_are_taken() -> None:
     ("shapes", "said"),
     [
         ({**SHAPES, "embed.weight": (9, 4)}, r"embed.weight has shape \[9, 4\] there and \[8, 4\]"),
-        ({"norm.weight": (4,), "head.weight": (8, 4)}, "it lacks embed.weight; name one"),
+        ({"norm.weight": (4,), "head.weight": (8, 4)}, "it lacks embed.weight; name a checkpoint"),
         (
             {**SHAPES, "a": (1,), "b": (1,), "c": (1,), "d": (1,)},
             "it has a, b, c and 1 more, which the job's model does not have",

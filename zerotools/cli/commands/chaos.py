@@ -62,8 +62,7 @@ SHOWN = 5
     "--directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Directory in which it makes its working directory.  [default: the one of temporary "
-    "files]",
+    help="Make its working directory in this directory.  [default: the one of temporary files]",
 )
 @click.option("--keep-directory", "keep", is_flag=True, help="Keep its directory.")
 @json_option

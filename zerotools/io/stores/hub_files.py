@@ -105,8 +105,8 @@ class HubFiles:
         whole = answer.headers.get("content-range", "").rpartition("/")[2]
         if answer.status_code != 206 or whole != str(found.size):
             raise BadRequest(
-                f"{self.url}/{found.key}: asked for a range of the file's {found.size} bytes, "
-                f"the Hub answered with status {answer.status_code} ({whole or 'none'}); "
+                f"{self.url}/{found.key}: the Hub answered a request for a range of the file's "
+                f"{found.size} bytes with status {answer.status_code} ({whole or 'none'}); "
                 "download the file, and name the copy"
             )
         data = memoryview(answer.content)

@@ -37,8 +37,7 @@ class SelectionOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="GLOB",
-            help="Export only weights with these names, as they are after --strip-prefix and "
-            "--rename.",
+            help="Export only weights with these names (after --strip-prefix and --rename).",
         ),
     ]
     exclude: Annotated[
@@ -46,8 +45,7 @@ class SelectionOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="GLOB",
-            help="Leave out weights with these names, as they are after --strip-prefix and "
-            "--rename.",
+            help="Leave out weights with these names (after --strip-prefix and --rename).",
         ),
     ]
     strip_prefix: Annotated[

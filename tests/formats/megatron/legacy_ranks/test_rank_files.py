@@ -159,7 +159,7 @@ def test_ranks_that_disagree_on_a_shape_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("decoder.layers.0.mlp.something.weight", "share .*something.weight is not known"),
+        ("decoder.layers.0.mlp.something.weight", "something.weight is split .* is not known"),
         ("decoder.layers.0.mlp.linear_fc1.weight", "depends on args.swiglu"),
         ("language_model", r"a dict \(Megatron-LM before Megatron-Core\)"),
         ("decoder.layers.0.mlp.experts.weight1", "moe_use_legacy_grouped_gemm"),
