@@ -131,8 +131,8 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return the dimension of the Hub's tensor in which neighbours are `step` elements apart, or
-    None.
+    """Return the dimension of the Hub's tensor along which adjacent elements are `step` elements
+    apart, or None.
     """
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)

@@ -281,8 +281,9 @@ class Detection:
         )
 
     def _finished(self, path: Path) -> Detected | None:
-        """Return the checkpoint at `path` if it is finished; a job's checkpoint is finished if it
-        has its manifest."""
+        """Return the checkpoint at `path`; None if there is none, or it is not finished. A job's
+        checkpoint is finished if it has its manifest.
+        """
         if not path.is_dir() or UNFINISHED.fullmatch(path.name):
             return None
         names = names_in(path)

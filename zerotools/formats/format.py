@@ -428,8 +428,8 @@ class Format(ABC):
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """Return the parts of `source` that no format can hold and that `lay_out` of no format
-        reports as dropped.
+        """Return the parts of `source` that no format can store, and that no `lay_out` reports as
+        dropped.
         """
         return ()
 

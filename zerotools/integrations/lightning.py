@@ -204,7 +204,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Report the phase from time to time, so that a long evaluation does not look stalled."""
+        """Report from time to time that an evaluation is running, so that a long evaluation does
+        not look stalled.
+        """
         if self._is_training and time.monotonic() - self._phase_sent > _HEARTBEAT_SECONDS:
             self._enter("eval")
 

@@ -112,7 +112,9 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report the phase from time to time, so that a long evaluation does not look stalled."""
+        """Report from time to time that an evaluation is running, so that a long evaluation does
+        not look stalled.
+        """
         if worker.in_job():
             self._enter("eval", again=True)
 

@@ -375,8 +375,11 @@ class _Binding:
 
 
 def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
-    """Return the number of rows of a tensor that has `rows` on the Hub and `there` in a checkpoint
-    (None: it is not written yet). The program gives it `wanted`, and may be set to add none.
+    """Return the number of rows of a tensor in a checkpoint.
+
+    `rows` is its number of rows on the Hub, and `wanted` the number with the padding of the
+    program. `there` is the number in the checkpoint, which must be one of these two; None: the
+    checkpoint is not written yet.
     """
     if wanted < rows:
         raise BadRequest(f"{name} has {rows} rows by config.json, and cannot have {wanted}")

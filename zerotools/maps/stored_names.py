@@ -200,8 +200,8 @@ def stacked_counts(layout: ModelLayout) -> dict[str, int]:
 
 
 def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
-    """Return the layers of each stack, by its name; None if the layout has no stacks, or the layers
-    of one differ in their tensors or shapes.
+    """Return the layers of each stack, keyed by the stack's name. Return None if the layout has no
+    stacks, or the layers of a stack differ in their tensors or shapes.
     """
     counts = stacked_counts(layout)
     if not counts:

@@ -70,8 +70,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
 def _flock(lock: int, fd: int) -> None:
     """Lock the descriptor `lock`.
 
-    If the process in the pid file `fd` has ended but the lock is still held, wait for a moment.
-    Raises BlockingIOError if another process holds the lock.
+    If another process has the lock, but the process in the pid file `fd` has ended, wait a moment
+    for the lock. Raises BlockingIOError if another process holds the lock.
     """
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:

@@ -380,7 +380,9 @@ class Dispatcher:
         return waits
 
     def _shortages(self) -> dict[str, str]:
-        """Return the shortages of the machine: the kind of the notice to one sentence."""
+        """Return the shortages of the machine: a sentence for each, keyed by the kind of its
+        notice.
+        """
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,

@@ -229,8 +229,8 @@ class _Place:
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Record that no preemption helps the current job. Return the number of pairs of need and
-        user for which this is known.
+        """Record that no preemption helps the current job, nor other jobs of its user with the same
+        need. Return for how many pairs of need and user this is known.
         """
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))

@@ -187,8 +187,9 @@ class FileCheckerPool:
             self._hire_if_needed()
 
     async def _work(self) -> None:
-        """Send requests to one process, until it misses a deadline or no request comes for some
-        time."""
+        """Send requests to one child process until it misses a deadline, or until no request has
+        come for some time.
+        """
         link = self._order()
         link.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=link)

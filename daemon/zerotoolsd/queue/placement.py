@@ -97,7 +97,7 @@ def host_bytes_of(spec: JobSpec, expected: ExpectedMemory) -> int:
 
 
 def memory_of_machine(config: Config) -> DeclaredMemory:
-    """Return the memory of this machine, in the form in which it is divided among jobs."""
+    """Return the memory of this machine that can be divided among jobs."""
     set_bytes = config.limits.host_memory
     total = int(memory_of_host() * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
     return DeclaredMemory(context=bytes_of(config.gpus.context_memory), host_total=total)

@@ -194,7 +194,7 @@ class LeakWatch:
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
-        """Return the processes that may hold GPU memory, by the token of the attempt.
+        """Return the processes that may hold GPU memory, keyed by the token of the attempt.
 
         Attempts for which /proc does not respond in time are left out.
         """

@@ -373,8 +373,8 @@ def share_view(
 ) -> dict[str, Any]:
     """Return the view of one user's share.
 
-    `gpus` is the number of GPUs that jobs hold, and `waiting` the number of jobs that wait, both by
-    uid.
+    `gpus` is the number of GPUs that jobs hold, and `waiting` the number of jobs that wait. Both
+    are keyed by uid.
     """
     return {
         "uid": share.uid,

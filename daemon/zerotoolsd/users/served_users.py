@@ -113,8 +113,8 @@ def _lacking(status: Path) -> list[str]:
 
 
 def _closed(place: Path) -> Path | None:
-    """Return the directory or file that keeps other users from reaching `place`; None if they can
-    reach it. Symbolic links are followed.
+    """Return the directory or file that prevents other users from reaching `place`; None if they
+    can reach it. Symbolic links are followed.
     """
     for path in (place, place.resolve()):
         for each in (*reversed(path.parents), path):

@@ -89,8 +89,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
 
 def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
-    """Return the metadata of each DCP directory, by the directory's path; the model's comes
-    first.
+    """Return the metadata of each DCP directory, keyed by the directory's path. The model's
+    directory comes first.
 
     If losses are tolerated, the metadata of the optimizer's directory may be missing.
     """

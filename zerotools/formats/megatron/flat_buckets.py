@@ -147,7 +147,7 @@ def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
 
 
 def _is_special(facts: MegatronFacts) -> bool:
-    """Return whether the model is of a kind for which this module does not try to find the order
+    """Return whether the model has a feature for which this module does not try to find the order
     of the parameters.
     """
     virtual = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage")

@@ -125,8 +125,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Yield the number of ranks that share the model, from the places where files of DeepSpeed and
-    Megatron record it.
+    """Yield a text for each kind of parallelism that splits the model over several ranks, as files
+    of DeepSpeed and Megatron record it.
     """
     if not isinstance(tree, Mapping):
         return

@@ -223,7 +223,9 @@ def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
-    """Return the part of `box` for rank `coordinate` of `size`, if it is split along `dim`."""
+    """Return the part of `box` for the rank with index `coordinate` among `size` ranks, if it is
+    split along `dim`.
+    """
     width = -(-box.shape[dim] // size)
     begin = min(box.shape[dim], width * coordinate)
     length = min(width, box.shape[dim] - begin)

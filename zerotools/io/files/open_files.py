@@ -303,8 +303,8 @@ class FetchedBytes:
 
 
 def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
-    """Fill `buffer` with the bytes of `parts` from byte `at` on. Return False, without filling it,
-    if the parts end before the buffer is full.
+    """Fill `buffer` with the bytes from byte `at` on, if `parts` has enough of them. Else return
+    False, and leave `buffer` unchanged.
     """
     if at + len(buffer) > sum(map(len, parts)):
         return False

@@ -126,8 +126,8 @@ class PartLedger:
 
 
 def parts_begun(directory: Path) -> int | None:
-    """Return the number of parts of the unfinished output in `directory`, or None if it is not made
-    in parts.
+    """Return the number of parts of the unfinished output in `directory`, or None if it is not
+    written in parts.
     """
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:

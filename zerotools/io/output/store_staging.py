@@ -294,8 +294,10 @@ class FarStaging:
         self._told = time.monotonic()
 
     def _own_record(self) -> FarObject | None:
-        """Return the record if this run has written it, else None. If a response was lost, the
-        repeated request is refused although the first one succeeded.
+        """Return the record in the store if this run has written it, else None.
+
+        Used after a refused write: if the response to the first request was lost, the repeated
+        request is refused although the first one succeeded.
         """
         found = self._store.head(f"{self._key}/{WRITING}")
         if found is None:

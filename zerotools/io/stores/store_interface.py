@@ -83,8 +83,8 @@ class WritableStore(FarStore, Protocol):
     ) -> FarObject:
         """Write a small object.
 
-        With `new`, no object with this key may exist. With `replaces`, the existing object must be
-        that one.
+        With `new`, the store must not have an object with this key. With `replaces`, the object
+        with this key must be that one.
 
         Raises:
             FileExistsError: this condition is not met.

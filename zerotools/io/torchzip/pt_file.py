@@ -173,7 +173,7 @@ def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
 
 
 def _sound(archive: Archive) -> dict[str, ZipEntry]:
-    """Return the records of the archive without the small ones that are damaged.
+    """Return the records of the archive, except damaged small records.
 
     Small records contain numbers that readers use, such as a step. The bytes of large records are
     checked when they are read.

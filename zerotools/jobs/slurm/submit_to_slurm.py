@@ -222,8 +222,8 @@ def _hand_over(
 
 
 def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
-    """Undo a submission: remove its directory `place`, and write the record of an earlier stop
-    request again.
+    """Undo a submission: remove its directory `place`, and restore the record of an earlier stop
+    request.
     """
     shutil.rmtree(place, ignore_errors=True)
     if stopped is not None:

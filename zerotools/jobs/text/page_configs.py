@@ -175,8 +175,8 @@ def _launch(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _yaml(lines: list[str], at: int) -> tuple[PageBlock | None, int]:
-    """Read the lines `KEY: VALUE` that begin at line `at`. Return (accelerate's config, the line
-    after the last of them); the config is None if the keys are not accelerate's.
+    """Read the lines `KEY: VALUE` that begin at line `at`. Return the config of accelerate in them,
+    and the number of the line after them; the config is None if the keys are not accelerate's.
     """
     end = at
     keys: set[str] = set()

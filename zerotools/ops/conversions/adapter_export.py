@@ -289,8 +289,8 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """Return the tensors without the copies of embedding rows in an output layer that is tied to
-    the embedding, because PEFT saves these rows once.
+    """Return the tensors without a copy of the trained embedding rows. An output layer that is tied
+    to the embedding has such a copy, but PEFT saves these rows once.
     """
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")

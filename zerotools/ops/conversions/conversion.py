@@ -211,14 +211,14 @@ def cast_to_fp16(conversion: Conversion) -> int:
 
 
 def refuse_damaged(conversion: Conversion) -> None:
-    """Raise an error if the output would need a file that contradicts the checkpoint, for example
-    with a size that disagrees with a job's manifest, even if the needed bytes exist.
+    """Raise an error if the output needs a file that contradicts the checkpoint, for example with a
+    size that disagrees with a job's manifest. The error is raised even if all needed bytes exist.
 
     Problems of other files do not affect the output, and stay warnings.
 
     Raises:
         BadFile: a problem of the source names a file that tensors or sidecar files come from, or
-            blocks every output.
+            makes every output impossible.
     """
     refuse_blocked(conversion.source)
     problems = {p.file: p for p in conversion.source.problems if p.file is not None}

@@ -320,7 +320,7 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
-    """Reshard to the same format: everything of the checkpoint is kept."""
+    """Reshard to the same format, so that the whole content of the checkpoint is kept."""
     given = [option_flag(name) for name in NAMES if name in request.options]
     path, word = source.origin.path, format_option(request.form)
     if given:

@@ -148,7 +148,9 @@ def _one_group(
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
-    """Return the canonical names of the given parameters, in the given order."""
+    """Check the names of the parameters that the user gave. Return their canonical names in the
+    same order.
+    """
     weights = {key.name for key in source.tensors if key.role == "param"}
     names = [source.aliases.get(name, name) for name in order]
     unknown = [name for name in names if name not in weights]

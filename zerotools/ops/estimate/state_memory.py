@@ -273,8 +273,9 @@ def bytes_at(state: State, tier: str) -> int:
 
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
-    """Return the bytes that the optimizer keeps for the part that one of `ranks` updates, without
-    its step count."""
+    """Return the bytes of optimizer state, without the step count, for the part of a parameter that
+    one of `ranks` updates.
+    """
     own = parameter.rows(ranks, layout.tensor_ranks)
     if layout.optimizer == "adamw8bit" and has_eight_bit_moments(parameter.shape):
         blocks = ceil(prod(parameter.shape[1:]) / EIGHT_BIT_BLOCK)
@@ -293,8 +294,8 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
 
 
 def _factored(shape: tuple[int, ...], ranks: int) -> int:
-    """Return the number of values of Adafactor for a parameter: the column sums of a matrix are
-    whole on every rank, and everything else is divided by rows.
+    """Return the number of values that Adafactor stores for a parameter. Each rank has all column
+    sums of a matrix; everything else is divided by rows.
     """
     rows = ceil(shape[0] / ranks)
     if len(shape) < 2:

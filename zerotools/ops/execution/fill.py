@@ -119,8 +119,8 @@ def _fill(
 
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
-    """Return the number of NaN and infinite values of each part of the tile. Most tiles have none,
-    and one check of the whole buffer shows that.
+    """Return the number of NaN and infinite values in each part of the tile. The whole buffer is
+    checked first, because most tiles have no such values.
     """
     if _losses(raw, tile.target_dtype) == NONE_LOST:
         return []
@@ -191,7 +191,9 @@ def fill_scaled(
 
 
 def _buffer_shares(beside: int) -> tuple[int, int]:
-    """Divide `beside` bytes: return the bytes for inputs, and the bytes for computed values."""
+    """Divide `beside` bytes of memory: return the bytes for inputs, and the bytes for computed
+    values.
+    """
     half = beside // 2
     return min(half, _MOST_INPUTS), half
 

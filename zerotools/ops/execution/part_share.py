@@ -185,7 +185,7 @@ def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> P
 
 
 def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
-    """Return the files that several parts write together."""
+    """Return the files that have bytes of several parts."""
     return frozenset(
         file
         for share in cuts

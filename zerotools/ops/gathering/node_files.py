@@ -189,7 +189,9 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether an unfinished output of zerotools has this file for its own use."""
+    """Return whether the file belongs to an unfinished output of zerotools, and is only for
+    zerotools' own use.
+    """
     return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")
 
 

@@ -275,8 +275,9 @@ def _refuse_directories(
 
 
 def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two sources with different files under the name, or None; `digests` are the known
-    ones."""
+    """Return two sources that have different files under this name, or None. `digests` are the
+    known digests.
+    """
     first, *others = held.holders
     for other in others:
         if held.holders[other].size != held.holders[first].size:

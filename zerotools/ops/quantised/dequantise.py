@@ -131,7 +131,7 @@ def with_true_config(
 
 def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
     """Raise an error for a model with weights that stay quantised, if config.json does not describe
-    this: readers would take payloads for values.
+    this. Readers would use the payloads as values.
 
     Raises:
         Unsupported: config.json does not describe the quantisation.
@@ -177,7 +177,8 @@ def with_config(
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """Return the quantisation of a checkpoint with plain weights.
+    """Raise an error if weights of the checkpoint are quantised. Otherwise return the result of the
+    search for quantised weights.
 
     Raises:
         Unsupported: weights are quantised, and the command does not support that.

@@ -107,8 +107,8 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Return the smallest and the largest block for which there would be so many scales; an empty
-    list if there is no such block.
+    """Return the smallest and the largest block with which a payload of `shape` has scales of the
+    shape `scales`; an empty list if there is no such block.
     """
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):

@@ -48,7 +48,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 class NamedCheckpoint:
     """A checkpoint and its training state, with names in place of the numbers of parameters.
 
-    `groups` are the names of each param group, in the order of their numbers.
+    `groups` has the parameter names of each param group, in the order of the numbers.
     """
 
     checkpoint: Checkpoint

@@ -63,8 +63,9 @@ class FilledWeight:
 
 
 def fill_weight(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
-    """Fill `own` from each of `others` (its name, and a tensor of the same shape) with the elements
-    that are still missing."""
+    """Fill the missing elements of `own` from `others`, one after another. Each is a name and a
+    tensor of the same shape.
+    """
     holes = holes_of(key, own)
     if holes is None:
         whole = Box.whole(own.shape)
@@ -118,8 +119,8 @@ def _cut(
 
 
 def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
-    """Return the part of a weight that `given` fills. `before` are the holes before that, and
-    `after` the holes that remain.
+    """Return the part of a weight that `given` fills. `before` are the holes before this step, and
+    `after` the remaining holes.
     """
     if after is None:
         return Part(given, before.boxes, before.ranges, source)
@@ -140,7 +141,7 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
 
 
 def joined_parts(parts: Sequence[Part]) -> Tensor:
-    """Return one tensor of parts of one dtype."""
+    """Return one tensor that consists of parts of one dtype."""
     whole = parts[0].tensor
     for part in parts[1:]:
         whole = _joined(whole, part.tensor)

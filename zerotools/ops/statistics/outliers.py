@@ -24,8 +24,8 @@ _PER_DEVIATION = 1.4826
 def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
     """Return the tensors that differ from the others, each with the reason.
 
-    These have NaN or infinite values, or a root mean square that is far from the median of the
-    tensors of the same kind and role in all numbered layers.
+    A tensor differs if it has NaN or infinite values, or if its root mean square is far from the
+    median of the tensors of the same kind and role in all numbered layers.
     """
     groups: dict[tuple[str, str], dict[Key, ValueStatistics]] = {}
     for key, found in statistics.items():

@@ -253,8 +253,8 @@ def _named(plan: ThinPlan, copy: Path, message: str) -> str:
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """Return the manifest next to the checkpoint, which has digests of the kept data; None if it
-    does not exist.
+    """Return the manifest next to the checkpoint, which also has the digests of the kept data.
+    Return None if it does not exist, or, with `force`, if it is damaged.
     """
     try:
         return adjacent_manifest(files_of(plan.source, plan.table))

@@ -48,8 +48,9 @@ class TensorDigest:
 
 
 def block_hasher() -> Any:
-    """Return a hasher for one block: `update` with its bytes in order, `digest` for its 16
-    bytes."""
+    """Return a hasher for one block. Call `update` with its bytes in order, then `digest`, which
+    returns 16 bytes.
+    """
     return xxhash.xxh3_128()
 
 

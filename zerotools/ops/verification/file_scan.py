@@ -306,7 +306,9 @@ class ClaimedBytes:
 
 
 def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
-    """Return the bytes of all tensors of floating-point numbers; each box counts once."""
+    """Return the bytes of all tensors of floating-point numbers. If several chunks have the same
+    box, one of them counts.
+    """
     claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:

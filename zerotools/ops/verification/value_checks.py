@@ -52,9 +52,10 @@ def meaningless_scales(
     is_own: Callable[[str], bool],
     budget: MemoryBudget,
 ) -> Iterator[tuple[Key, str]]:
-    """Yield (payload, sentence) for quantised weights that cannot be dequantised. Only weights are
-    checked with a payload name that `is_own` accepts, and with parts in `sound`. `inspect` reports
-    faults of shapes and names.
+    """Yield (payload, sentence) for quantised weights that cannot be dequantised.
+
+    A weight is checked if `is_own` accepts the name of its payload and its parts are in `sound`.
+    `inspect` reports faults of shapes and names.
 
     Raises:
         BadFile: a file is missing, truncated or unreadable.

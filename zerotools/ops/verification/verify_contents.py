@@ -160,8 +160,8 @@ def _state(
 
 
 def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> list[int]:
-    """Return the strip of a file with `size` bytes: the numbers of cells, and their states. It has
-    `state` outside the damaged `spans`.
+    """Return the strip that draws a file of `size` bytes: the numbers of cells, and their states.
+    The state is `state`, except in the damaged `spans`.
     """
     cells = sum(row[::2])
     found = [state] * cells

@@ -49,7 +49,9 @@ class Portion:
         return next((part for part in known if part is not None), 1) == self.part.index
 
     def needs_name(self, name: str, aliases: Mapping[str, str]) -> bool:
-        """Return whether a tensor of this part may be compared with one of that name elsewhere."""
+        """Return whether tensors with this name are needed to check the part, because a tensor of
+        the part may be compared with them.
+        """
         known = {self.name_parts.get(each) for each in tied_names(name, aliases)}
         return self.part.index in known or self.has_name(name, aliases)
 

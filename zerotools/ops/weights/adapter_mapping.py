@@ -246,8 +246,9 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """Return the matrices in the layout that `views` makes of the earlier weights, and for each of
-    its weights the earlier ones that it is made from."""
+    """Return the LoRA matrices in the layout that `views` describes. Also return, for each weight
+    of the layout, the earlier weights that it is made from.
+    """
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}

@@ -453,8 +453,9 @@ def _advice(
 
 
 def _adapter_advice(held: Collection[str]) -> str:
-    """Return the command for a run with adapters that are not merged; some hold their base model
-    too."""
+    """Return advice for a run with an adapter that is not merged: the command to use. The command
+    names a base model only if the run does not contain one.
+    """
     base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
         f"they belong to an adapter: merge it with zerotools consolidate{base}, or export it with "

@@ -102,8 +102,8 @@ def _new_name(name: str, layout: HubLayout) -> str:
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
     """Return the tensors, with a separate copy for each alias that cannot stay tied.
 
-    These are aliases of a tensor that is divided on the Hub, so that no single name is left to
-    which they could be tied.
+    Such an alias is tied to a tensor that is divided on the Hub, so that there is no single tensor
+    to tie it to.
     """
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():

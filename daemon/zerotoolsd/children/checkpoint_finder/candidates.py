@@ -127,7 +127,9 @@ def _is_beside(path: Path, *, steps: bool) -> bool:
 
 
 def without_beside(found: Collection[Candidate]) -> list[Candidate]:
-    """Return `found` without the entries marked `beside`, unless all are."""
+    """Return `found` without the candidates that are marked `beside`. If all are marked, return
+    all.
+    """
     return [each for each in found if not each.beside] or list(found)
 
 
@@ -188,7 +190,9 @@ def _below(path: Path, levels: int) -> list[Path]:
 
 
 def _is_one(directory: Path, names: set[str], numbered: Set[str]) -> bool:
-    """Return whether the files `names` are one checkpoint together. `numbered` are next to them."""
+    """Return whether the files `names` form a single checkpoint. `numbered` are the numbered files
+    next to them.
+    """
     held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
     if any(not FORMATS[form].suffixes for form in held):
         return True

@@ -231,8 +231,8 @@ COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookie
 def cookie_name(app: web.Application, session: WebSession) -> str:
     """Return the name of the cookie for one daemon and one session.
 
-    Browsers send the cookies of an address to all of its ports. A link from another user must not
-    replace the session of another tab.
+    The name contains both, because browsers send the cookies of an address to all of its ports, and
+    because a link from another user must not replace the session of another tab.
     """
     return f"{_prefix(app)}{session.id[:8]}"
 

@@ -110,9 +110,10 @@ class CheckedResolver(AbstractResolver):
 
 @cache
 def _verifying() -> SSLContext:
-    """Return the system's default TLS context.
+    """Return the system's default TLS context, which verifies certificates.
 
-    aiohttp's own default is not used: `ssl=True`, its current one, disabled verification in 3.9.0.
+    It is not left to aiohttp, because `ssl=True`, aiohttp's current default, disabled verification
+    in aiohttp 3.9.0.
     """
     return create_default_context()
 
@@ -220,7 +221,7 @@ class WebhookSender:
 
 
 async def _body(response: aiohttp.ClientResponse, service: str) -> bytes:
-    """Return the beginning of the body of an answer, if it matters; the rest is not read."""
+    """Return the beginning of the body of an answer, if it is needed. The rest is not read."""
     if service in ANSWERS_IN_BODY:
         return await _beginning(response)
     if response.ok:

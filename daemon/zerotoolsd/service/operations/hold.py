@@ -186,7 +186,7 @@ def _refuse_watched(job: JobRow) -> None:
 
 
 def _do(job: JobRow) -> str:
-    """Return the command, for the end of a message, with which the user lets the job run; empty if
+    """Return the end of a message: the command with which the user lets the job run. It is empty if
     there is no such command.
     """
     if job.state in states.TERMINAL:

@@ -168,8 +168,8 @@ def left_behind(
 
 
 def _place(pid: int) -> str | None:
-    """Return the name of the kernel function in which the process `pid` sleeps; None if the
-    kernel does not show it.
+    """Return the name of the kernel function in which the process `pid` sleeps; None if the kernel
+    does not report it.
     """
     try:
         text = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")

@@ -166,9 +166,8 @@ class TokenCache:
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files in `own` into the cache as the entry `kept`.
-
-        Replace an entry of this name.
+        """Link the files in `own` into the cache as the entry `kept`. If the cache has such an
+        entry already, it is replaced.
         """
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
@@ -225,9 +224,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Link the files of the entry `kept` into the directory `own`.
-
-    Return (the entry's facts, a note).
+    """Link the files of the entry `kept` into the directory `own`. Return the entry's facts and a
+    note.
 
     If the entry is missing or damaged, the facts are None and `own` is empty. The note says if it
     is damaged.

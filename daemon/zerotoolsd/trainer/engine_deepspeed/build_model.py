@@ -178,9 +178,8 @@ def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
 
 
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, whole tensor) of each parameter and persistent buffer.
-
-    All ranks iterate together.
+    """Yield the name and the whole tensor of each parameter and persistent buffer. All ranks must
+    iterate together.
     """
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):

@@ -82,9 +82,9 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     ) -> list[torch.Tensor | None]:
         """Update the row statistics.
 
-        Return sums over all rows of each matrix; None for other weights. They are in one vector:
-        the sum of the squared gradients of each column, and, as the last element, the sum of the
-        row statistics.
+        Return a vector for each matrix, with sums over all its rows; None for other weights. The
+        vector has the sum of the squared gradients of each column and, as the last element, the sum
+        of the row statistics.
         """
         mine = []
         for weight, beta in zip(weights, betas, strict=True):

@@ -252,7 +252,7 @@ class CopyStream(Protocol):
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Start to copy `source`, on the host, to `target`, on the device.
 
-        `source` must not change before the next `to_host` into it.
+        Do not change `source` until `to_host` copies into it again.
         """
 
     def wait_on_device(self) -> None:

@@ -242,7 +242,9 @@ class _SomeHeads:
             self.sinks = self.own(module.sinks)
 
     def own(self, of_heads: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of `of_heads`, which has one number for each head."""
+        """Return the part of `of_heads` for this rank's attention heads. `of_heads` has one number
+        for each head.
+        """
         return of_heads.chunk(self._exchange.ranks)[self._exchange.index]
 
     def __getattr__(self, name: str) -> Any:

@@ -230,7 +230,7 @@ def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
 
 
 def _in_short(gpus: Sequence[Gpu]) -> str:
-    """Return one line that summarises several GPUs that have no row of their own."""
+    """Return one line that summarises the GPUs that have no row of their own."""
     used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)

@@ -160,8 +160,8 @@ def _layers_of_ties(source: Checkpoint, mp_rank: int) -> set[int]:
 
 
 def _only(mp_shard: MpShard, name: str, master: Tensor, layers: set[int]) -> Tensor | None:
-    """Return the tensor `name` of a pipeline layer, if exactly one of `layers` has it in the shape
-    of its master; else None.
+    """Return the tensor `name` of a pipeline layer. Return None unless exactly one of `layers` has
+    it in the shape of its master.
     """
     every = (mp_shard.uncut.get(f"{layer}.{name}") for layer in sorted(layers))
     found = [tensor for tensor in every if tensor is not None and tensor.shape == master.shape]

@@ -173,7 +173,7 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     """Return whether a tensor of a layer or expert file belongs to this rank.
 
-    Without a pipeline all do; in a pipeline, a rank lists only its own parameters.
+    Without a pipeline, all tensors belong to it. In a pipeline, a rank lists its own parameters.
     """
     return model.module is not None or EXPERTS in name or name in trained or not trained
 

@@ -410,8 +410,8 @@ def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> d
 
 
 def _maps_on(maps: Any, each: int, ranks: int) -> Any:
-    """Return the affine maps of the weights of experts, changed for a rank with `each` experts:
-    each map says which elements of the weight of all experts this rank has.
+    """Return the affine maps of the experts' weights, changed for a rank with `each` experts. A map
+    says which elements of the weight of all experts this rank has.
     """
     params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
     if not isinstance(params, Mapping):

@@ -149,8 +149,8 @@ def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
 def _begun(
     groups: Sequence[Mapping[str, tuple[int, ...]]], states: Mapping[Key, Tensor]
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield the initial (zero) state for the parameters without state in groups in which others
-    have state.
+    """Yield initial state (zeros) for parameters without state, if other parameters of the same
+    group have state.
     """
     for group in groups:
         kinds = {

@@ -169,11 +169,11 @@ class Answers:
         return self._end_before_next(number, begin)
 
     def _behind_text(self, number: int, begin: int) -> int:
-        """Return the position from which to search for the closing text of an answer that begins
-        at `begin`.
+        """Return the position from which to search for the closing text of an answer that begins at
+        `begin`.
 
-        This is `begin`. But if the answer's own text contains the closing text, it is the position
-        after the answer's own text.
+        If the answer's own text contains the closing text, this is the end of the answer's own
+        text; otherwise it is `begin`.
         """
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1

@@ -348,10 +348,10 @@ def _letters_of(words: Sequence[str]) -> str:
 
 @cache
 def _letters() -> npt.NDArray[np.uint16]:
-    """Return the character that stands for each byte in a byte-level vocabulary, as 256 code
-    points.
+    """Return 256 code points: the character that represents each byte in a byte-level vocabulary.
 
-    It is the byte's own character if this is visible, else one from U+0100 on.
+    A byte that is a visible character represents itself. Other bytes have characters from U+0100
+    on.
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
