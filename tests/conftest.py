@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import IO
 
 import pytest
 from hypothesis import settings
+from psutil import virtual_memory
 
 from harness.browser import why_no_browser
 from harness.left_groups import remove_groups
@@ -34,6 +36,19 @@ ALONE = ("gpu", "aio", "browser", "trackers", "evals")
 MATRIX = "full"
 NOTED = "marks"
 """What a test's marks are called in its report, which is all that comes from another process."""
+
+MEMORY = Path("/dev/shm")
+ROOM = 6 * 2**30
+
+# Tests flush files thousands of times, and no test asks what a disk keeps without power: if a file
+# system in memory can run programs and has room, the directories of tests are there. pytest's own
+# variable names another place.
+if (
+    MEMORY.is_dir()
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    and min(shutil.disk_usage(MEMORY).free, virtual_memory().available) > ROOM
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # What DeepSpeed compiles is kept with the environment of the tests, not with their user.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(builds.DIRECTORY))

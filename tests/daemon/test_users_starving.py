@@ -17,10 +17,13 @@ from tests.daemon.small_disks import mounted
 from tests.daemon.test_users import Machine
 from tests.daemon.test_users_requests import ASK
 from tests.daemon.users.other_users import AS_ROOT, made_users, open_directory, open_interpreter
+from tests.matrices import FULL
 from zerotools.jobs.jobfile.parse import given_of
 
 pytestmark = AS_ROOT
 ROUNDS = 8
+COUNT = 600 if FULL else 240
+"""Of connections, each of which takes time of the daemon."""
 LONGEST_SECONDS = 30.0
 """Of one request of anna's; here all take less than one."""
 TIMED_ASK = (
@@ -40,7 +43,7 @@ def opened(data):
     except OSError:
         pass
     links.append(link)
-for number in range(600):
+for number in range(int(sys.argv[2])):
     opened((
         b"",
         b"GET /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nX-A: ",
@@ -88,7 +91,7 @@ def test_a_full_disk_of_one_user_stops_that_users_jobs_alone(
 def test_hundreds_of_connections_of_one_user_leave_the_others_theirs(machine: Machine) -> None:
     socket = machine.daemon.state / "api.sock"
     taking = Started(
-        [str(machine.daemon.python), "-c", TAKE, str(socket)],
+        [str(machine.daemon.python), "-c", TAKE, str(socket), str(COUNT)],
         user=machine.bert.uid,
         group=machine.bert.gid,
         extra_groups=[],

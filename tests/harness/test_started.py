@@ -101,6 +101,7 @@ def test_careless(): Started([sys.executable, "-c", "input()"], stdin=-1)
 """
 
 
+@pytest.mark.full  # a pytest of its own, with all that conftest imports
 def test_what_was_started_is_reported_once_where_it_happened(tmp_path: Path) -> None:
     """Also, a module's fixture that failed is not made again for the next test."""
     (tmp_path / "test_suite.py").write_text(SUITE)

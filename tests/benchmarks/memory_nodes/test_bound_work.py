@@ -38,6 +38,7 @@ def test_rates_are_of_the_bytes_that_are_moved() -> None:
     assert line == "| node 0, far | copy | 1.0 (0.5 to 2.0) | 1 |"
 
 
+@pytest.mark.full  # it trains a step in a process of its own
 @pytest.mark.torch
 def test_the_work_says_how_long_it_took_and_where_its_memory_was() -> None:
     try:

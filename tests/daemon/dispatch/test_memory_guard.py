@@ -363,7 +363,11 @@ def test_beside_strangers_a_job_that_was_promised_more_makes_room(tmp_path: Path
             gpu.held[job.id], gpu.strangers = 20.0, 1.0
             gpu.look(10)
             gpu.look(90, strangers=0.5)
-            await it.reach(job.id, "queued")
+
+            async def has_stopped() -> bool:  # it starts again at once: the GPU has room now
+                return it.engine.store.attempts(job.id)[0].ended is not None
+
+            await wait_async(has_stopped, "the first attempt to stop")
 
     asyncio.run(story())
 

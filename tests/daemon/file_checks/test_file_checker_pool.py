@@ -154,7 +154,12 @@ def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def story(asked: FileCheckers) -> None:
         path = str(tmp_path / "hangs")
         stuck = [asyncio.create_task(asked.ask(60, read, path)) for _ in range(3)]
-        await asyncio.sleep(0)
+
+        async def both_are_slow() -> bool:
+            team = asked._teams.get(None)
+            return team is not None and len(team._slow) == 2
+
+        await wait_async(both_are_slow, "two processes to have got a request")
         with pytest.raises(TimeoutError):
             await asked.ask(0.2, double, 1)
         for each in stuck:

@@ -132,7 +132,8 @@ def test_who_has_lost_its_parent_since_and_holds_a_device_may_be(
     traces(tmp_path, [])
     (found,) = orphans(tmp_path, orphan)
     assert found == LeftProcess(orphan.pid, "pt[2J_worker", UID, "/dev/nvidia1")
-    manager = replace(orphan, pid=9, name="systemd")
+    # parent 0: whatever process 9 of this machine is, this one has not lost its parent
+    manager = replace(orphan, pid=9, parent=0, name="systemd")
     adopted = replace(orphan, parent=9)
     assert [each.pid for each in orphans(tmp_path, manager, adopted)] == [orphan.pid]
     assert orphans(tmp_path, replace(manager, name="bash"), adopted) == []

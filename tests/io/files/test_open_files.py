@@ -87,11 +87,13 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Path]:
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
     """A directory of another file system, from which the system copies nothing by itself."""
-    if not SHARED_MEMORY.is_dir():
+    places = [SHARED_MEMORY, Path(tempfile.gettempdir()), Path.cwd()]
+    there = [p for p in places if p.is_dir() and p.stat().st_dev != tmp_path.stat().st_dev]
+    if not there:
         pytest.skip("no second file system")
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
+    with tempfile.TemporaryDirectory(dir=there[0]) as directory:
         yield Path(directory)
 
 

@@ -83,6 +83,7 @@ def test_both_names_are_one_where_whoever_loads_it_says_so(
     assert ties_embeddings(config) is is_tied
 
 
+@pytest.mark.full  # it imports the config of every model; only another transformers changes that
 @pytest.mark.torch
 def test_the_types_are_those_of_transformers() -> None:
     pytest.importorskip("transformers")

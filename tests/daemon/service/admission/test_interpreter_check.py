@@ -377,6 +377,7 @@ def test_a_deepspeed_that_cannot_be_imported_here_is_left_to_the_ranks(tmp_path:
     ask(bare(tmp_path / "python"), a_deepspeed_job({"zero_optimization": {"stage": 1}}), **env)
 
 
+@pytest.mark.full  # DeepSpeed is imported twice; the cases above pretend to be one
 @pytest.mark.deepspeed
 def test_the_real_deepspeed_is_asked() -> None:
     good: dict[str, Any] = {"zero_optimization": {"stage": 1}}

@@ -14,6 +14,7 @@ from tests.golden.deepspeed_runs.launch import REPOSITORY, environment, launch
 from tests.golden_files import digests
 
 pytestmark = [
+    pytest.mark.full,  # test_judge has what DeepSpeed loads, test_continued how training continues
     pytest.mark.deepspeed,
     pytest.mark.timeout(600),
     pytest.mark.dear(40, "the Trainer on 2 and 3 ranks"),
