@@ -8,17 +8,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.gpu.table import LOG, Row, installed, summary, write
+from harness.gpu.table import AGAIN, LOG, Row, installed, summary, write
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the checks, and return 1 where one has failed."""
+    """Run the checks. Return 1 if one has failed, or if the budget had no time for one."""
     parser = argparse.ArgumentParser(prog="python -m harness.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="table, rows, log and memory")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for all checks")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="checks")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="checks, in this order")
     options = parser.parse_args(arguments)
     (options.out / LOG).unlink(missing_ok=True)
     rows = []
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(row, flush=True)
         write(rows, options.out)  # also where the next one ends the machine
     print(*summary(rows), sep="\n")
-    return int(any(row.state == "FAIL" for row in rows))
+    return int(any(row.state in AGAIN for row in rows))
 
 
 def _rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[Row]:
@@ -37,13 +37,14 @@ def _rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Itera
         importlib.invalidate_caches()
     try:
         from harness.gpu.looks import CHECKS
-        from harness.gpu.rows import run_all
+        from harness.gpu.rows import in_order, run_all
     except ModuleNotFoundError as error:  # one that zerotools itself needs
         yield Row("packages", "those that every check needs", str(error), "FAIL", 0.0)
         return
     if unknown := set(options.only or ()) - CHECKS.keys():
         parser.error(f"--only: no check {min(unknown)!r}; there are {', '.join(CHECKS)}")
-    checks = {name: check for name, check in CHECKS.items() if name in (options.only or CHECKS)}
+    named = options.only or ()
+    checks = {name: CHECKS[name] for name in named} if named else in_order(CHECKS)
     yield from run_all(options.device, options.budget, options.out, checks)
 
 

@@ -84,12 +84,12 @@ def _compared(device: str, ways: Sequence[str]) -> Found:
     if device == "cuda":
         capability = torch.cuda.get_device_capability()
         repeat_for(capability)
-    wrong, memory = list[str](), list[str]()
+    wrong, memory, large = list[str](), list[str](), list[str]()
     for case in cases(device, capability, ways):
         try:
             held, kernels = _kept(case, device)
         except torch.OutOfMemoryError:
-            memory.append(f"{case}: the card is too small")
+            large.append(str(case))
             continue
         except Exception as error:  # a kernel that fails is one of the things to find
             wrong.append(f"{case}: {' '.join(str(error).split())[:200]}")
@@ -101,7 +101,9 @@ def _compared(device: str, ways: Sequence[str]) -> Found:
             wrong.append(line)
         if not (kernels <= case.kernels and bool(kernels) is bool(case.kernels)):
             wrong.append(f"{case}: takes {sorted(kernels)}, expected {sorted(case.kernels)}")
-    return Found("; ".join(wrong) or f"{len(memory)} cases as predicted", not wrong, memory)
+    words = wrong or [f"{len(memory)} cases as predicted"]
+    words += [f"the card is too small for {', '.join(large)}"] * bool(large)
+    return Found("; ".join(words), not wrong if memory else None, memory)
 
 
 def config_of(device: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ GROUPED = {**TINY_LLAMA, "num_key_value_heads": 1}
 TEXT = ROOT / "ARCHITECTURE.md"
 SAME_SUMS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """Has cuBLAS sum in the same order in each run, also next to a second stream."""
+CORES = "GPU_CHECK_CORES"
+"""The variable with the number of cores that a check may use."""
 Losses = Mapping[int, float]
 
 
@@ -39,6 +42,11 @@ class Check(NamedTuple):
     look: Look
     not_on_cpu: str | None = None
     shared: bool = False
+
+
+def own_cores() -> int:
+    """Return the number of cores for this check, whose neighbours use the others."""
+    return int(os.environ.get(CORES) or os.cpu_count() or 1)
 
 
 def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str, Any]:

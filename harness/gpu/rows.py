@@ -1,5 +1,5 @@
-"""Runs the checks within a budget of seconds: those that may share the device side by side, then
-the others one after another."""
+"""Runs the checks within a budget of seconds, in their order: neighbours that may share the device
+side by side, the others one after another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
-from harness.gpu.checks import Check, Found
+from harness.gpu.checks import CORES, Check, Found
 from harness.gpu.looks import CHECKS
 from harness.gpu.table import LOG, Row, error_of, lines_of
 from harness.launching import ROOT
@@ -25,34 +26,46 @@ LEAST_SECONDS = 5.0
 """A check is not begun where less is left of the budget."""
 STATES = {None: "skip", True: "ok", False: "FAIL"}
 CORES_PER_LANE = 4
+SLOWER = 2
+"""How many times as long a check may take that shares the device with others."""
+
+
+def in_order(checks: Mapping[str, Check]) -> dict[str, Check]:
+    """Return the checks with those first that may share the device."""
+    return dict(sorted(checks.items(), key=lambda item: not item[1].shared))
 
 
 def run_all(
     device: str, budget: float, out: Path, checks: Mapping[str, Check] = CHECKS
 ) -> Iterator[Row]:
-    """Yield a row for each check: first the shared ones, then the others, each in order. `out` gets
-    the output of all."""
+    """Yield a row for each check when it has ended. `out` gets the output of all."""
     out.mkdir(parents=True, exist_ok=True)
-    lanes = max(1, (os.cpu_count() or 1) // CORES_PER_LANE)
-    runner = _Runner(device, out, time.monotonic() + budget, lanes)
-    with ThreadPoolExecutor(lanes) as pool:
-        yield from pool.map(runner.row_of, *_named(checks, is_shared=True))
-    yield from map(runner.row_of, *_named(checks, is_shared=False))
+    cores = os.cpu_count() or 1
+    end = time.monotonic() + budget
+    for _, group in groupby(checks.items(), key=lambda item: item[1].shared):
+        found = list(group)
+        runner = _Runner(device, out, end, *lanes_of([check for _, check in found], cores))
+        with ThreadPoolExecutor(runner.lanes) as pool:
+            rows = [pool.submit(runner.row_of, name, check) for name, check in found]
+            # One that hangs keeps no other from the table.
+            yield from (row.result() for row in as_completed(rows))
 
 
-def _named(checks: Mapping[str, Check], *, is_shared: bool) -> tuple[list[str], list[Check]]:
-    found = {name: check for name, check in checks.items() if check.shared is is_shared}
-    return list(found), list(found.values())
+def lanes_of(checks: Sequence[Check], cores: int) -> tuple[int, int]:
+    """Return how many of neighbouring checks run at a time, and the cores that each may use."""
+    lanes = min(len(checks), cores // CORES_PER_LANE) if checks[0].shared else 1
+    return max(1, lanes), cores // max(1, lanes)
 
 
 @dataclass
 class _Runner:
-    """Runs checks on `device` until `end`, of which `lanes` run at a time."""
+    """Runs checks on `device` until `end`: `lanes` at a time, each with `cores`."""
 
     device: str
     out: Path
     end: float
     lanes: int
+    cores: int
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def row_of(self, name: str, check: Check) -> Row:
@@ -60,7 +73,7 @@ class _Runner:
         if self.device == "cpu" and check.not_on_cpu is not None:
             return Row(name, check.expected, check.not_on_cpu, "skip", 0.0)
         if self.end - time.monotonic() < LEAST_SECONDS:
-            return Row(name, check.expected, "the budget is used up", "skip", 0.0)
+            return Row(name, check.expected, "the budget is used up", "late", 0.0)
         began = time.monotonic()
         log = self.out / f"{name.replace(' ', '-')}.running"  # stays where a check ends the machine
         log.write_text(f"\n== {name}\n", "utf-8")
@@ -76,12 +89,12 @@ class _Runner:
 
     def _run(self, name: str, check: Check, log: Path) -> Row:
         began, place = time.monotonic(), log.stat().st_size
-        usual = check.seconds * (self.lanes if check.shared else 1)
+        usual = check.seconds * (SLOWER if self.lanes > 1 else 1)
         left = self.end - began
         seconds = min(left, usual)
         # Of an interpreter in which the tree is not installed, too.
         path = os.pathsep.join([str(ROOT), str(ROOT / "daemon"), os.environ.get("PYTHONPATH", "")])
-        env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
+        env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), CORES: str(self.cores)}
         with tempfile.TemporaryDirectory() as directory, log.open("ab") as output:
             command = [sys.executable, "-m", "harness.gpu.looks", name, self.device, directory]
             process = Started(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
@@ -94,8 +107,8 @@ class _Runner:
         took = time.monotonic() - began
         lines = lines_of(log, place)
         if status is None and left < usual:
-            why = f"the budget was used up after {seconds:.0f} s of its {check.seconds:.0f}"
-            return Row(name, check.expected, why, "skip", took)
+            why = f"the budget was used up after {seconds:.0f} s of its {usual:.0f}"
+            return Row(name, check.expected, why, "late", took)
         if status is None:
             return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
         if status:

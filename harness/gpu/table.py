@@ -13,12 +13,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+STATES = ("ok", "FAIL", "skip", "late")
+AGAIN = ("FAIL", "late")
+"""States of checks with which a run has not passed."""
 LOG, TABLE, LINES, MEMORY = "log.txt", "table.txt", "rows.jsonl", "memory.txt"
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one check: `state` is "ok", "FAIL" or "skip"."""
+    """The result of one check: `state` is one of `STATES`, of which "late" is a check for which the
+    budget had no time."""
 
     name: str
     expected: str
@@ -70,13 +74,12 @@ def error_of(lines: Sequence[str]) -> str | None:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Return the failures again, and the number of rows in each state."""
-    failed = [row for row in rows if row.state == "FAIL"]
-    counts = {state: sum(row.state == state for row in rows) for state in ("ok", "FAIL", "skip")}
-    ran = counts["ok"] + counts["FAIL"]
+    """Return the failures and late checks again, and the number of rows in each state."""
+    again = [f"{row.state} {row.name}: {row.found}" for row in rows if row.state in AGAIN]
+    ok, failed, skipped, late = (sum(row.state == state for row in rows) for state in STATES)
     said = next((row.found for row in rows if row.name == "versions"), "")
-    lines = [f"FAIL {row.name}: {row.found}" for row in failed]
-    return [*lines, f"ran {ran}, failed {len(failed)}, skipped {counts['skip']}, {said}"]
+    counts = f"ran {ok + failed}, failed {failed}, late {late}, skipped {skipped}"
+    return [*again, f"{counts}, {said}"]
 
 
 def write(rows: Sequence[Row], out: Path) -> None:

@@ -4,7 +4,6 @@ run that is killed while it saves."""
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from harness.gpu.checks import (
     distances,
     last_line,
     missing,
+    own_cores,
     same_sums,
     tree_of,
 )
@@ -123,7 +123,7 @@ def trained(precision: str) -> Look:
         reference = start(directory / "reference", plain, script=WATCHED)  # on other cores
         wanted, gradients = dict[int, float](), dict[str, Any]()
         runs, worst, wrong = list(runs_of(device, precision, directory)), (0.0, "none"), list[str]()
-        room = max(SIDE_BY_SIDE, os.cpu_count() or 1)
+        room = max(SIDE_BY_SIDE, own_cores())
         for first in range(0, len(runs), room):
             attempts = {
                 name: _watched(directory, name, tree_of(device, precision, changes))
@@ -323,7 +323,7 @@ CHECKS = {
         f"{OF_THE_CPU}, 2e-2", 180, trained("fp16"), "fp16 is for GPUs", shared=True
     ),
     "late copies": Check("the same losses and norms bit for bit", 120, late_copies, shared=True),
-    "optimizers": Check("losses of the CPU", 90, optimizers, shared=True),
+    "optimizers": Check("losses of the CPU", 150, optimizers, shared=True),
     "weights in nf4": Check("the CPU's bytes, and a loss that falls", 60, packed, shared=True),
     "killed and resumed": Check(
         "the losses of a run that was not, bit for bit", 120, resuming, shared=True

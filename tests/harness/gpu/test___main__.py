@@ -34,7 +34,7 @@ def rows_of(out: Path) -> dict[str, str]:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is an archive already")
 def test_the_tree_that_is_taken_to_a_gpu_is_small_and_says_what_it_needs(tmp_path: Path) -> None:
-    command = re.search(r"^git archive --output=(\S+).*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    command = re.search(r"^ *git archive --output=(\S+).*$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert command is not None
     archive = tmp_path / command[1]
     words = shlex.split(command[0].replace(command[1], str(archive)))
@@ -48,13 +48,26 @@ def test_the_tree_that_is_taken_to_a_gpu_is_small_and_says_what_it_needs(tmp_pat
     words = [sys.executable, "-I", "-S", "-c", bare, "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(words, cwd=tmp_path / "tree", check=True, capture_output=True, text=True)
     assert done.stdout.startswith("packages | those that every check needs | No module named")
-    assert done.stdout.splitlines()[-1].startswith("ran 1, failed 1, skipped 0")
+    assert done.stdout.splitlines()[-1].startswith("ran 1, failed 1, late 0, skipped 0")
 
 
 def test_an_unknown_check_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--out", str(tmp_path), "--only", "version"])
     assert "--only: no check 'version'; there are versions, " in capsys.readouterr().err
+
+
+def test_checks_are_run_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:
+    names = ["speed at stage 3", "attention kernels", "NVML answers"]
+    assert main(["--device", "cpu", "--out", str(tmp_path), "--only", *names]) == 0
+    assert rows_of(tmp_path) == dict.fromkeys(names, "skip")
+    assert list(rows_of(tmp_path)) == names
+
+
+def test_a_run_without_time_for_a_check_has_not_passed(tmp_path: Path) -> None:
+    options = ["--device", "cpu", "--budget", "1", "--out", str(tmp_path)]
+    assert main([*options, "--only", "versions"]) == 1
+    assert rows_of(tmp_path) == {"versions": "late"}
 
 
 @pytest.mark.torch
@@ -67,7 +80,7 @@ def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
     assert found == {**dict.fromkeys(SHORT, "ok"), "NVML answers": "skip"}
     assert {path.name for path in tmp_path.iterdir()} == {TABLE, LINES, LOG, MEMORY}
     last = (tmp_path / TABLE).read_text().splitlines()[-1]
-    assert last.startswith("ran 2, failed 0, skipped 1, torch ")
+    assert last.startswith("ran 2, failed 0, late 0, skipped 1, torch ")
 
 
 @pytest.mark.torch
