@@ -1,4 +1,9 @@
-"""Write a target: tiles in parallel, within a byte budget, staged, journaled and renamed."""
+"""Write a planned checkpoint (a target) to the disk.
+
+Tiles of the tensors are made by several threads, within a byte budget. The files are written into a
+staging directory, a journal records each complete file, and at the end the directory gets its final
+name.
+"""
 
 from __future__ import annotations
 

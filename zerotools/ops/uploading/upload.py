@@ -302,7 +302,7 @@ def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int,
 
 
 class _Patches:
-    """The checksums that are known, by their position in the file."""
+    """The checksums that were computed so far, sorted by their positions in the file."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, bytes]] = []

@@ -202,7 +202,7 @@ class AllChecks:
         self._digests: dict[str, FileDigest] = {}
 
     def structure(self) -> None:
-        """Check the metadata, and the files next to it that describe it."""
+        """Check the metadata of the checkpoint, and files such as `latest` that refer to it."""
         inspection = inspect(self._checkpoint, self._table)
         self._incomplete = frozenset(inspection.incomplete)
         self._training = inspection.run.training

@@ -201,8 +201,11 @@ def trial_loads(
 
 
 def _may_know(kind: str) -> bool:
-    """Return whether transformers' tables of models name the type: reading their text avoids a
-    process that imports them."""
+    """Return whether transformers may know the model type `kind`: it is in the text of
+    transformers' tables of models, or there are no tables.
+
+    To read the text is much faster than a process that imports transformers.
+    """
     spec = find_spec("transformers")
     places = spec.submodule_search_locations if spec is not None else None
     texts = [each for place in places or () for each in Path(place, "models/auto").glob("*.py")]

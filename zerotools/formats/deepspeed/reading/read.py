@@ -57,15 +57,15 @@ def read(
 ) -> Checkpoint:
     """Return the checkpoint at `path`: a tag directory, a save directory, or a run's directory.
 
-    The pickles of the files are read, and no tensor data. Missing optimizer files are problems.
-    They become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
-    `weights_alone` it is read like a thinned one. `layout` is a file of rules for tensor-parallel
-    shards, which replace the rules in the checkpoint.
+    The pickles of the files are read, and no tensor data. A missing optimizer file is recorded as a
+    problem, and its tensors have holes, so that `plan` refuses to copy them. If the checkpoint was
+    thinned to its weights, or with `weights_alone`, no optimizer files are expected. `layout` is a
+    file of rules for tensor-parallel shards, which replace the rules in the checkpoint.
 
     Raises:
         BadRequest: the path or tag does not exist.
         BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
-        Unsupported: a layout that cannot be derived from the files.
+        Unsupported: the layout cannot be determined from the files.
     """
     found, listing = open_tag(path, tag)
     directory = found.directory
