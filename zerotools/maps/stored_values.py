@@ -6,11 +6,11 @@
     A + SIZE                with a number added, such as a norm that multiplies by 1 + its weight
 
 Each is one float32 operation and one rounding, as in MaxText's
-`checkpoint_conversion/utils/param_mapping.py`: it divides by a root by a product with 1 / root, and
-undoes a product with a root by a division.
+`checkpoint_conversion/utils/param_mapping.py`. MaxText divides by a root by multiplying with 1 /
+root, and it reverses a multiplication by a division.
 
-The state of the optimizer follows exactly. For w' = c w, the gradient by w' is g / c. So moments
-of first order (`exp_avg`, `momentum_buffer`) are divided by c, and those of second order
+The state of the optimizer follows exactly. For w' = c w, the gradient by w' is g / c. So moments of
+first order (`exp_avg`, `momentum_buffer`) are divided by c, and those of second order
 (`exp_avg_sq`) by c * c. A sum changes no gradient.
 """
 

@@ -125,14 +125,13 @@ def prepare_export(
     table: FormatTable = FORMATS,
 ) -> Conversion:
     """Plan the export of the checkpoint at `path` to `destination`, without writing it.
-
     `config_dir` is a directory with config.json and the tokenizer that are used in place of those
     near the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
-        export would differ from the model at `like`. BadFile: it is not a checkpoint, or its
-        metadata is damaged.
+            export would differ from the model at `like`.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
     """
     with recording_sources() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section, table=table)

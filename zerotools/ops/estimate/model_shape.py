@@ -118,13 +118,16 @@ def size_in(name: str) -> str:
 
 def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
-    checkpoint. `python` is an interpreter with transformers, for unknown architectures; None: no
-    such process is started.
+    checkpoint.
+
+    `python` is an interpreter with transformers, for unknown architectures; None: no such process
+    is started.
 
     Raises:
-        BadRequest: `model` does not exist, or its config lacks a size. BadFile: a checkpoint is
-        damaged. Unsupported: the architecture is not known, and transformers is not available; or
-        it is in an object store.
+        BadRequest: `model` does not exist, or its config lacks a size.
+        BadFile: a checkpoint is damaged.
+        Unsupported: the architecture is not known, and transformers is not available; or it is in
+            an object store.
     """
     path = Path(os.fspath(path_of(model)))
     if not path.exists():

@@ -117,14 +117,14 @@ def execute(
     """Write `target` from `copies`; the source files are below `source_root`.
 
     `identity` describes the inputs of the output: with `resume`, files that an interrupted run of
-    the same identity completed are kept.
-
-    The destination is complete when this returns, and unchanged when it raises.
+    the same identity completed are kept. The destination is complete when this returns, and
+    unchanged when it raises.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or the run to resume has another
-        identity. BadFile: a source file is missing, truncated, unreadable or changed; or the bytes
-        that were read back differ from the written ones.
+            identity.
+        BadFile: a source file is missing, truncated, unreadable or changed; or the bytes that were
+            read back differ from the written ones.
     """
     transfer, publication = transfer or Transfer(), publication or Publication()
     command = publication.command

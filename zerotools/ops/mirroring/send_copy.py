@@ -57,13 +57,16 @@ def send_copy(
     permit: Callable[[], None] = lambda: None,
 ) -> SentCopy | None:
     """Make `destination` a copy of the checkpoint in `directory`; return None if it was one before.
-    Objects there of another checkpoint of the run are removed first. `permit` raises if the copy
-    must not appear, and is called when only the marker is missing.
+    Objects there of another checkpoint of the run are removed first.
+
+    `permit` raises if the copy must not appear, and is called when only the marker is missing.
 
     Raises:
         BadFile: the checkpoint differs from its manifest, or was deleted or thinned during the
-        transfer. ForeignObjects: the destination has objects that zerotools has not written.
-        BadRequest: no rights. HostUnreachable: the store does not answer.
+            transfer.
+        ForeignObjects: the destination has objects that zerotools has not written.
+        BadRequest: the store denies access.
+        HostUnreachable: the store does not answer.
     """
     entries = read_manifest(directory)
     try:

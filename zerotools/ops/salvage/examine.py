@@ -165,9 +165,10 @@ def read_remaining(
     of the same run: it replaces lost lists of names and shapes.
 
     Raises:
-        BadRequest: `path` does not exist, or it has no such tag or section. BadFile: it is not a
-        checkpoint; the list of tensors is lost; or files are of another save or rank, which is not
-        a loss of bytes. Unsupported: its format is not read.
+        BadRequest: `path` does not exist, or it has no such tag or section.
+        BadFile: it is not a checkpoint; the list of tensors is lost; or files are of another save
+            or rank, which is not a loss of bytes.
+        Unsupported: its format is not read.
     """
     notes = []
     with recording_sources() as sources:

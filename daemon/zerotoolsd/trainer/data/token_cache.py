@@ -94,8 +94,8 @@ class TokenCache:
         this process has written, whenever the number grows.
 
         Raises:
-            OSError: the cache cannot be written, or the disk is full. ZerotoolsError: an error of
-                `build`.
+            OSError: the cache cannot be written, or the disk is full.
+            ZerotoolsError: an error of `build`.
         """
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))
