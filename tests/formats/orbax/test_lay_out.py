@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.formats.elements import elements
+from tests.io.stores.far import put_directory, served
 from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
@@ -21,7 +22,9 @@ from zerotools.formats.format import WriteOptions
 from zerotools.formats.orbax.format import OrbaxFormat
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
+from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.inspection.inspect import inspect
 
 Arrays = dict[str, np.ndarray]
 
@@ -85,6 +88,28 @@ def test_tensorstore_reads_every_type(tmp_path: Path) -> None:
         found = tensorstore.open({"driver": "zarr", "kvstore": files}).result()
         assert found.dtype.name == name
         assert found.read().result().tobytes() == array.tobytes()
+
+
+def test_it_is_read_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arrays = {"a.w": np.arange(30, dtype="f4").reshape(10, 3), "b": np.ones((), "f4")}
+    written(model(tmp_path / "in", arrays), tmp_path / "out", max_shard_bytes=50)
+    with served(monkeypatch) as store:
+        found = formats.read(put_directory(store, tmp_path / "out", "model"))
+        loaded = load_tensors(found, dict.fromkeys(found.tensors, FLOAT32))
+    assert {key.name for key in loaded} == {*arrays}
+    assert all(np.array_equal(each, arrays[key.name]) for key, each in loaded.items())
+
+
+@pytest.mark.parametrize("name", ["a.w", "b"])
+def test_a_lost_file_of_elements_is_a_hole(tmp_path: Path, name: str) -> None:
+    arrays = {"a.w": np.arange(30, dtype="f4").reshape(10, 3), "b": np.ones((), "f4")}
+    written(model(tmp_path / "in", arrays), tmp_path / "out", max_shard_bytes=50)
+    lost = {"a.w": "2.0", "b": "0"}[name]
+    (tmp_path / "out" / f"params.params.{name}" / lost).unlink()
+    found = inspect(formats.read(tmp_path / "out"))
+    said = f"the array params.params.{name} lacks 1 chunk ({lost}, ...)"
+    assert said in next(iter(found.problems)).message
+    assert found.incomplete == (Key(name, "param"),)
 
 
 def test_the_tree_has_the_places_of_flax_and_needs_no_sharding(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import GOLDEN
+from tests.io.stores.far import put_directory, served
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
@@ -161,6 +162,23 @@ def test_a_save_that_was_not_renamed_is_refused(run: Path) -> None:
         formats.read(left)
 
 
+def test_a_run_with_only_unfinished_saves_is_refused(run: Path) -> None:
+    (run / "1").rename(run / "1.orbax-checkpoint-tmp")
+    with pytest.raises(UnfinishedCheckpoint, match=r"1\.orbax-checkpoint-tmp is a save that Orbax"):
+        formats.read(run)
+
+
+@pytest.mark.parametrize("place", ["1/items", "1", ""])
+def test_an_item_without_its_tree_is_refused_from_each_directory(
+    database: Path, place: str
+) -> None:
+    (database / "_METADATA").unlink()
+    with pytest.raises(
+        UnfinishedCheckpoint, match=r"items is a save .* has manifest\.ocdbt and no"
+    ):
+        formats.read(database.parents[1] / place)
+
+
 def test_a_step_without_its_commit_file_is_refused(run: Path) -> None:
     (run / "1" / "commit_success.txt").unlink()
     with pytest.raises(UnfinishedCheckpoint, match=r"items has commit_success\.txt, and the step"):
@@ -245,6 +263,21 @@ def test_a_name_may_have_slashes_as_those_of_haiku(run: Path) -> None:
     after = formats.read(item)
     assert not after.problems
     assert elements(after, Key(f"decoder.{new}.scale", "param")).tolist() == wanted
+
+
+def test_a_number_of_chunks_that_no_array_has_is_refused(plain: Path) -> None:
+    path = plain / "params.params.token_embedder.embedding" / ".zarray"
+    tree = {**json.loads(path.read_text()), "shape": [10**9, 10**6], "chunks": [1, 1]}
+    path.write_text(json.dumps(tree))
+    with pytest.raises(BadFile, match=r"has 1000000000000000 chunks, and zerotools reads at most"):
+        formats.read(plain)
+
+
+def test_compressed_arrays_in_a_store_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(monkeypatch) as store:
+        path = put_directory(store, ORBAX / "ocdbt" / "checkpoint", "run")
+        with pytest.raises(Unsupported, match=r"items: the array \S+ is compressed or in a data"):
+            formats.read(path)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "a//b", ".", "a\0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from zerotools.formats.orbax.file_names import (
     UNFINISHED,
     step_number,
 )
-from zerotools.io.files.directory_entries import names_in
+from zerotools.io.files.directory_entries import names_if_readable, names_in
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
@@ -76,11 +77,13 @@ class OrbaxFormat(Format):
         return Found(found.path, (*note, *found.notes))
 
     def refuse_unfinished(self, path: Path, names: set[str]) -> None:
-        fault = _fault(path, names)
-        if fault is not None:
-            raise UnfinishedCheckpoint(
-                f"{path} is a save that Orbax did not finish: {fault}; take an older checkpoint"
-            )
+        for directory in (path, *_saves_in(path, names)):
+            fault = _fault(directory, names_if_readable(directory))
+            if fault is not None:
+                raise UnfinishedCheckpoint(
+                    f"{directory} is a save that Orbax did not finish: {fault}; take an older "
+                    "checkpoint"
+                )
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
         from zerotools.formats.orbax.read import read
@@ -115,6 +118,18 @@ def _items(path: Path, names: set[str]) -> list[str]:
     usual = [name for name in ITEMS if name in names]
     asked = [*usual, *sorted(names - {*usual})] if STEP in names else usual
     return [name for name in asked if (path / name / TREE).is_file()]
+
+
+def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the directories in `path` that Orbax may have saved: items and the newest step, by
+    their names.
+    """
+    steps = [name for name in names if UNFINISHED in name or step_number(name) is not None]
+    newest = sorted(steps, key=lambda name: step_number(name.partition(UNFINISHED)[0]) or 0)[-1:]
+    for name in (*(item for item in ITEMS if item in names), *newest):
+        if (path / name).is_dir():
+            yield path / name
+            yield from (path / name / item for item in ITEMS if (path / name / item).is_dir())
 
 
 def _fault(path: Path, names: set[str]) -> str | None:
