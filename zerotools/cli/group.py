@@ -7,7 +7,9 @@ another command may import a module that it does not need.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import click
 from click.shell_completion import CompletionItem
@@ -30,6 +32,26 @@ def debug_option() -> click.Option:
     return click.Option(
         ["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."
     )
+
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_ALL_THREADS = "OMP_NUM_THREADS"
+
+
+@contextmanager
+def _blas_without_threads() -> Iterator[None]:
+    """Let numpy's BLAS start no threads if numpy is imported in this context: they wait for work by
+    spinning, 0.1 s of a processor, and commands divide their work among threads of their own. A
+    number that the user has set stays. Programs that the command starts do not inherit the number.
+    """
+    if _BLAS_THREADS in os.environ or _ALL_THREADS in os.environ:
+        yield
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 _AVERAGING = ("average", "blend", "interpolate", "lerp", "slerp", "soup", "swa")
@@ -57,7 +79,8 @@ class LazyGroup(click.Group):
         entry = self.entries.get(cmd_name) or OLD_NAMES.get(cmd_name)
         if entry is None:
             return None
-        command = importlib.import_module(entry.module).command
+        with _blas_without_threads():
+            command = importlib.import_module(entry.module).command
         assert isinstance(command, click.Command), f"{entry.module}.command is not a command"
         if all(parameter.name != "debug" for parameter in command.params):
             command.params.append(debug_option())
