@@ -26,6 +26,7 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.output.journal import Journal
+from zerotools.io.output.reserve_blocks import reserve_blocks
 from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import TileWorkers
@@ -156,6 +157,7 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bo
         try:
             if os.fstat(output.fileno()).st_size != file_plan.size:
                 output.truncate(file_plan.size)
+                reserve_blocks(output.fileno(), file_plan.size)
             for literal in file_plan.literals:
                 output.seek(literal.offset)
                 output.write(literal.data)
