@@ -351,5 +351,6 @@ def _carry_out_part(
         seconds=time.monotonic() - began,
         resumed=tuple(report.resumed),
         losses=losses_of(report),
+        report_notes=tuple(report.notes),
         part=PartResult.of_plan(planned, tuple(report.missing)),
     )

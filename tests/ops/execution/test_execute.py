@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import struct
 import zlib
 from pathlib import Path
 
@@ -63,6 +66,59 @@ def test_few_columns_of_very_long_rows(tmp_path: Path) -> None:
     )
     execute(plan(source, output.checkpoint), source.root, output)
     assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+
+
+def in_two(second_gap: int, directory: Path) -> tuple[Array, Checkpoint, Target]:
+    """A vector of 3 MB in one file, and a target that has it in two."""
+    values, first = noise(750_000), 2**18 + 16
+    head, tail = Box((0,), (first,)), Box((first,), (values.size - first,))
+    source = store(
+        directory / "in",
+        {KEY: (values, dtypes.FLOAT32, [Placement(Box.whole(values.shape), "a", 64, (0,))])},
+    )
+    places = [Placement(head, "a", 64, (0,)), Placement(tail, "b", second_gap, (0,))]
+    output = target(directory / "out", {KEY: (values.shape, dtypes.FLOAT32, places)})
+    return values, source, output
+
+
+@pytest.mark.parametrize(("second_gap", "blocks"), [(64, 255), (128, 255 + 475)])
+def test_blocks_at_the_same_place_in_both_files_are_shared(
+    second_gap: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, source, output = in_two(second_gap, tmp_path)
+    written = dict[int, int]()
+
+    def clone(descriptor: int, _request: int, wanted: bytes) -> int:
+        of, begin, length, offset = struct.unpack("=qQQQ", wanted)
+        assert {begin % 4096, length % 4096, offset % 4096} == {0}
+        written[length] = written.get(length, 0) + 1
+        return os.pwrite(descriptor, os.pread(of, length, begin), offset)
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    report = execute(plan(source, output.checkpoint), source.root, output)
+    assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+    assert sum(length * times for length, times in written.items()) == blocks * 4096
+    assert report.bytes_written == values.nbytes
+    (note,) = report.notes
+    assert note.startswith(f"{blocks * 4096} bytes were not copied")
+
+
+def test_a_file_system_without_shared_blocks_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, source, output = in_two(128, tmp_path)
+    asked = []
+
+    def refuse(_descriptor: int, _request: int, wanted: bytes) -> int:
+        asked.append(wanted)
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    transfer = Transfer(budget=MemoryBudget(workers=1))
+    report = execute(plan(source, output.checkpoint), source.root, output, transfer=transfer)
+    assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+    assert len(asked) == 1
+    assert report.notes == ()
 
 
 def test_checksums_literals_and_carried_bytes(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from zerotools.io.output.part_ledger import parts_begun
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
-from zerotools.ops.execution.write import Writer, create_file
+from zerotools.ops.execution.write import Writer, create_file, shared_note
 from zerotools.runs.manifest import write_manifest
 
 
@@ -216,6 +216,7 @@ def _write(
             for key, losses in lost:
                 report.add_losses(key, losses)
             transfer.on_bytes(written)
+    report.notes += shared_note(writer.bytes_shared)
     return report
 
 

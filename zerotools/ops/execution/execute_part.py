@@ -48,6 +48,7 @@ from zerotools.ops.execution.write import (
     crc_of,
     create_file,
     known_parts,
+    shared_note,
 )
 from zerotools.runs.manifest import write_manifest
 
@@ -183,6 +184,7 @@ class _Writing:
                 for key, lost in lost_here:
                     report.add_losses(key, lost)
                 transfer.on_bytes(written)
+            report.notes += shared_note(writer.bytes_shared)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """Return the journal entries of the files in `share` that are complete and still exist,

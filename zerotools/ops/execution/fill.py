@@ -84,6 +84,16 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
+def moved_ranges(tile: Tile) -> Iterator[NeededRange]:
+    """Yield the ranges of source files with the bytes of `tile`, in order, if they are moved
+    unchanged. Yield nothing if elements are cast, or selected from blocks.
+    """
+    if tile.source_dtype == tile.target_dtype:
+        flat = [part for part in tile.parts if isinstance(part, RangePart)]
+        pieces = (piece for part in flat for piece in part.pieces)
+        yield from flat_reads(pieces, tile.source_dtype.itemsize)
+
+
 def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
     """Yield the ranges of files that must be read for a tile, with the buffers of `scratch`."""
     room = scratch.read.nbytes

@@ -20,14 +20,16 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
 from zerotools.io.files.crc32 import combine_crc32, of_zeros
-from zerotools.io.files.open_files import OpenFiles, copy_bytes
+from zerotools.io.files.open_files import NeededRange, OpenFiles, copy_bytes
+from zerotools.io.files.open_source import LocalSource
 from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.shared_blocks import SharedBlocks, whole_blocks
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.reserve_blocks import reserve_blocks
-from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
+from zerotools.ops.execution.fill import Losses, fill_tile, moved_ranges, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.tiles import Tile
@@ -42,6 +44,7 @@ class _Written:
     length: int
     crc: int
     losses: Losses
+    shared: int = 0
 
 
 class Writer:
@@ -49,6 +52,9 @@ class Writer:
 
     Several runs write one range each of the files in `cut`. For these files, checksums are recorded
     in the journal and not written.
+
+    `bytes_shared` are the bytes that were not written, because their blocks are those of the
+    source.
     """
 
     def __init__(
@@ -74,6 +80,8 @@ class Writer:
         self._losses: dict[str, dict[Key, LostValues]] = {}
         self._finishing: list[Future[None]] = []
         self._unflushed = 0
+        self._blocks = SharedBlocks()
+        self.bytes_shared = 0
 
     def run(self, copies: Iterable[Copy | RangeCopy]) -> Iterator[tuple[int, Losses]]:
         """Write the tiles of the missing files; yield the size and the losses of each."""
@@ -92,8 +100,31 @@ class Writer:
         data, losses = fill_tile(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
         losses = of_weights(tile, losses)
         crc = zlib.crc32(data) if self._target.files[tile.file].checksums else 0
-        self._writes.write_at(tile.file, tile.offset, data)
-        return _Written(tile.file, tile.offset, tile.nbytes, crc, losses)
+        shared = self._write(tile, data)
+        return _Written(tile.file, tile.offset, tile.nbytes, crc, losses, shared)
+
+    def _write(self, tile: Tile, data: memoryview) -> int:
+        """Write the bytes of a tile, except the blocks that the file can share with the source.
+        Return the number of shared bytes.
+        """
+        at = written = shared = 0
+        for moved in () if self._blocks.is_refused or self._reads.is_far else moved_ranges(tile):
+            begin, end = whole_blocks(moved.begin, tile.offset + at, moved.end - moved.begin)
+            if end and self._share(moved, tile, at, begin, end):
+                self._writes.write_at(tile.file, tile.offset + written, data[written : at + begin])
+                written, shared = at + end, shared + end - begin
+            at += moved.end - moved.begin
+        self._writes.write_at(tile.file, tile.offset + written, data[written:])
+        return shared
+
+    def _share(self, moved: NeededRange, tile: Tile, at: int, begin: int, end: int) -> bool:
+        """Share the bytes [begin, end) of `moved`, which is at byte `at` of the tile."""
+        with self._reads.source(moved.file) as source, self._writes.source(tile.file) as output:
+            assert isinstance(source, LocalSource)
+            assert isinstance(output, LocalSource)
+            offset = tile.offset + at + begin
+            ends = source.descriptor, moved.begin + begin, output.descriptor, offset
+            return self._blocks.share(*ends, end - begin)
 
     def _account(self, written: _Written) -> None:
         file = written.file
@@ -104,6 +135,7 @@ class Writer:
             part = ChecksummedRange(written.offset, written.length, written.crc)
             self._crcs.setdefault(file, []).append(part)
         self._missing[file] -= written.length
+        self.bytes_shared += written.shared
         if not self._missing[file]:
             self._finish(file)
         else:
@@ -140,6 +172,13 @@ class Writer:
         parts += known_parts(plan, partial(crc_of, self._writes, file))
         for offset, data in checksum_bytes(plan.checksums, parts):
             self._writes.write_at(file, offset, data)
+
+
+def shared_note(nbytes: int) -> tuple[str, ...]:
+    """Return the sentence for the user about the bytes that an output shares with its source."""
+    if not nbytes:
+        return ()
+    return (f"{nbytes} bytes were not copied: the output shares their blocks with the source",)
 
 
 _READ_BYTES = 2**20
