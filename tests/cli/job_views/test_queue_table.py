@@ -75,6 +75,13 @@ def test_why_a_job_failed_has_a_line_of_its_own() -> None:
     assert painted == f"    \x1b[31m{why}\x1b[0m"
 
 
+def test_a_column_of_reasons_is_named_if_it_has_one() -> None:
+    waits = job_of(3, "anna", "sweep", reason=NEEDS)
+    assert "why" not in queue_lines([runs(1, "anna", "x"), waits], 140)[0]
+    ended = runs(2, "anna", "y", state="cancelled", reason="cancelled by anna")
+    assert queue_lines([ended, waits], 140)[0].endswith("saved  why")
+
+
 def test_without_a_terminal_everything_is_there() -> None:
     lines = queue_lines(five_jobs(), None)
     assert lines[3].endswith(NEEDS)

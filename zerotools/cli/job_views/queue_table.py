@@ -79,9 +79,8 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
     reasons = [render.clean(reason_text(job)) for job in jobs]
     widths = _widths(names, rows, columns)
     header = _cells(names, names, widths)
-    titled = _GAP.join([*header, WHY])
-    has_room = columns is None or (any(reasons) and render.width(titled) <= columns)
-    lines = [paint(titled if has_room else _GAP.join(header).rstrip(), "quiet", sys.stdout)]
+    lines = list[str]()
+    has_column = columns is None
     for row, reason, job in zip(rows, reasons, jobs, strict=True):
         cells = _painted(names, _cells(names, row, widths), widths)
         if columns is None:
@@ -90,8 +89,11 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
             failed = is_stalled(job) or job["state"] == FAILED
             meaning = "bad" if failed else "quiet"
             waits = _has_no_figures(job) and not is_over(job)
+            own = sum(width + len(_GAP) for width in widths.values() if width)
+            has_column |= bool(reason) and not waits and own + render.width(reason) <= columns
             lines += _row(names, cells, widths, reason, columns, waits=waits, meaning=meaning)
-    return lines
+    title = _GAP.join([*header, WHY] if has_column else header).rstrip()
+    return [paint(title, "quiet", sys.stdout), *lines]
 
 
 def _widths(

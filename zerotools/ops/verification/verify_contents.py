@@ -101,7 +101,7 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
 
 
 def _verdict(found: Verification) -> str:
-    """Return the last words of `zerotools verify`, and what they mean if they leave that open."""
+    """Return the last words of `zerotools verify`, with their meaning if they leave it open."""
     conclusion = found.verdict.conclusion
     if found.verdict is not Soundness.UNCHECKED:
         return conclusion

@@ -107,7 +107,7 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 def _pressure(look: ScreenData, columns: int) -> Line:
     """Return the cell of pressure: the percentage of the last 10 s in which tasks waited. A narrow
-    cell leaves out the processors, which the cell of their load is about.
+    cell leaves out the processors: their load has its own cell.
     """
     pressure = look.snapshot.host.pressure
     assert pressure is not None
