@@ -1,5 +1,5 @@
 """Schemes of quantised weights: for each element of the weight, the scale and the payload elements
-from which it is computed.
+that it is computed from.
 
 Only positions are computed here, no values. Sources: DeepSeek-V3 `inference/kernel.py`
 (`weight_dequant`), OCP Microscaling Formats (MX) v1.0, transformers `integrations/mxfp4.py`

@@ -281,7 +281,7 @@ class Detection:
         )
 
     def _finished(self, path: Path) -> Detected | None:
-        """Return the checkpoint at `path`; None if there is none, or it is not finished. A job's
+        """Return the checkpoint at `path`; None if it does not exist, or is not finished. A job's
         checkpoint is finished if it has its manifest.
         """
         if not path.is_dir() or UNFINISHED.fullmatch(path.name):

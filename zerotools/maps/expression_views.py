@@ -64,8 +64,8 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """Return, for each tensor of the expression, the parts of the view from which this tensor can
-    be filled again.
+    """Return, for each tensor of the expression, the parts of the view that can fill this tensor
+    again.
     """
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]

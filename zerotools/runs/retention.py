@@ -90,7 +90,7 @@ def _read(path: Path) -> list[NeededCheckpoint]:
 @dataclass(frozen=True)
 class KeepRule:
     """The rule that decides which checkpoints are kept: the `last` newest ones (None: all), and
-    every checkpoint whose step is a multiple of `every`.
+    every checkpoint with a step that is a multiple of `every`.
     """
 
     last: int | None = None

@@ -74,8 +74,8 @@ def checkpoint_in_upload(output_dir: Path) -> Path | None:
 
 
 def fetched_url(output_dir: Path) -> str | None:
-    """Return the URL from which the checkpoint in the directory `FETCHED` was downloaded, or None
-    if it is not recorded.
+    """Return the URL that the checkpoint in the directory `FETCHED` was downloaded from, or None if
+    it is not recorded.
     """
     try:
         data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)

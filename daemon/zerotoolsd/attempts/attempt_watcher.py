@@ -452,8 +452,8 @@ class StopRequestFiles:
         self._unheard[attempt.token] = reason
 
     def take_unheard(self, attempt: AttemptRow) -> str | None:
-        """Remove the stop request that `keep` has stored, and return its reason; None if there
-        is none.
+        """Remove the stop request that `keep` has stored, and return its reason; None if none
+        exists.
         """
         return self._unheard.pop(attempt.token, None)
 

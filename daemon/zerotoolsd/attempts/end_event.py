@@ -96,8 +96,8 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 
 def held_by(record: Mapping[str, Any]) -> str | None:
-    """Return text that names the processes which survived the attempt and may still use its
-    GPUs; None if there are none.
+    """Return text that names the processes which survived the attempt and may still use its GPUs;
+    None if none exist.
     """
     return _listed(gpu_survivors(record)) or None
 

@@ -56,7 +56,7 @@ def why_refused(
 ) -> str | None:
     """Return the reason why this daemon cannot run a job with these limits; None if it can.
 
-    `way` is the way in which the daemon starts supervisors.
+    `way` says how the daemon starts supervisors.
     """
     wanted = attempt_limits(spec, config)
     if not wanted:

@@ -90,8 +90,8 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def newest_verification(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
-    """Return the newest verification of the checkpoint `path` in any of `attempts`; None if
-    there is none.
+    """Return the newest verification of the checkpoint `path` in any of `attempts`; None if none
+    exists.
     """
     reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
     return next((found for found in reports if found is not None), None)

@@ -1,4 +1,4 @@
-"""Finds and kills the processes of an attempt whose supervisor and keeper are gone.
+"""Finds and kills the processes of an attempt after its supervisor and keeper have ended.
 
 A program may clear its environment, change its name, fork twice and make a new session, so one
 property alone cannot find all its processes. Each of these proves that a process belongs to the
@@ -54,7 +54,7 @@ MAX_LOOKS = 20
 
 @dataclass(frozen=True)
 class Traces:
-    """The data by which the processes of an attempt are recognised."""
+    """The data that identify the processes of an attempt."""
 
     token: str
     roots: frozenset[tuple[int, int]] = frozenset()
@@ -96,10 +96,10 @@ class Traces:
 
 
 def traces_of(run_dir: Path, token: str) -> Traces:
-    """Return the data by which the processes of the attempt in `run_dir` are recognised.
+    """Return the data that identify the processes of the attempt in `run_dir`.
 
-    If the attempt's record cannot be read or is from an earlier boot, the data contains only
-    the token.
+    If the attempt's record cannot be read or is from an earlier boot, the data contains only the
+    token.
     """
     uid = owner_of(run_dir)
     try:

@@ -126,11 +126,11 @@ class MemoryAction:
 
 @dataclass(frozen=True)
 class Escalation:
-    """The current level of action, and the data from which the next level is decided.
+    """The current level of action, and the data that the next level is decided from.
 
-    `wanted` is the level that the newest sample requires, and `why` is the reason; actions
-    against jobs depend on this level. `level` is the level that decides whether jobs may
-    start. It decreases only slowly.
+    `wanted` is the level that the newest sample requires, and `why` is the reason; actions against
+    jobs depend on this level. `level` is the level that decides whether jobs may start. It
+    decreases only slowly.
     """
 
     level: EscalationStep = EscalationStep.CALM

@@ -203,7 +203,7 @@ class GpuOutlook:
 
 
 class GpuCurve:
-    """The samples of one GPU in the order of time, from which forecasts are made."""
+    """The samples of one GPU in the order of time. Forecasts are made from them."""
 
     def __init__(self) -> None:
         self._samples: deque[GpuSample] = deque()

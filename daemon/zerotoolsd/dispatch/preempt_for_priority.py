@@ -264,8 +264,8 @@ class _Place:
 
 
 def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
-    """Return the seconds until another attempt has been running for `after_seconds`; infinity
-    if there is none.
+    """Return the seconds until another attempt has been running for `after_seconds`; infinity if
+    none exists.
     """
     left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
     return min((seconds for seconds in left if seconds > 0), default=float("inf"))

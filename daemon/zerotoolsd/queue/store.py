@@ -204,8 +204,8 @@ class Store:
         return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
-        """Return the job that was queued before with the idempotency key of `new`; None if
-        there is none. Raises Conflict if that job differs from `new`.
+        """Return the job that was queued before with the idempotency key of `new`; None if none
+        exists. Raises Conflict if that job differs from `new`.
         """
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
@@ -244,8 +244,8 @@ class Store:
         return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
-        """Return the job that the user `uid` submitted with the idempotency key `key`; None if
-        there is none.
+        """Return the job that the user `uid` submitted with the idempotency key `key`; None if none
+        exists.
         """
         if key is None:
             return None

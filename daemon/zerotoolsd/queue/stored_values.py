@@ -30,7 +30,7 @@ class Unstorable(OverflowError, ValueError):
 
 
 def sql_value(value: object) -> object:
-    """Return `value` in the form in which it is passed to an SQL statement. Raises Unstorable."""
+    """Return `value` as it is passed to an SQL statement. Raises Unstorable."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -43,10 +43,9 @@ def sql_value(value: object) -> object:
 
 
 def stored_row(row: Iterable[object]) -> list[object]:
-    """Return the values of a row in the form in which they are passed to an SQL statement.
+    """Return the values of a row as they are passed to an SQL statement.
 
-    Raises Unstorable. The statement itself raises OverflowError for integers that are too
-    large.
+    Raises Unstorable. The statement itself raises OverflowError for integers that are too large.
     """
     return [value if type(value) in _AS_THEY_ARE else sql_value(value) for value in row]
 

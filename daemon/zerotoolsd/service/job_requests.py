@@ -416,7 +416,7 @@ class JobRequests:
     async def events(self, since: int, wait: float) -> list[Event]:
         """Return up to 1,000 events with `seq > since`, in order.
 
-        If there is none yet, wait up to `wait` seconds for the first one.
+        If none exists yet, wait up to `wait` seconds for the first one.
         """
         since = min(since, _LARGEST_ID)
         changed = self._dispatcher.changed

@@ -43,7 +43,7 @@ def user_of(job: Job) -> str:
 
 
 def reason_text(job: Job, now: float | None = None) -> str:
-    """Return the reason why a job waits, or the way in which it ended.
+    """Return the reason why a job waits, or how it ended.
 
     For a running job, return its phase, the duration of the phase, and whether the job makes
     progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log line:

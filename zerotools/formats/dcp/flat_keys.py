@@ -92,7 +92,7 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield each model whose optimizer state gets names, with the prefix that the names begin
+    """Yield each model with optimizer state that gets names, with the prefix that the names begin
     with.
     """
     if choice.model is not None:

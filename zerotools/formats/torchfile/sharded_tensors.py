@@ -1,6 +1,6 @@
 """The part of a tensor in one torch file: a whole tensor, FSDP2's DTensor, FSDP1's ShardedTensor.
 
-A DTensor consists of a local tensor, and of the way in which the whole tensor is split over a
+A DTensor consists of a local tensor, and of a description of how the whole tensor is split over a
 device mesh. A dimension of `n` elements over `w` ranks is split as in torch.chunk: each rank gets
 ceil(n / w) elements, until all are used.
 

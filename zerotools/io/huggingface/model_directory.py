@@ -90,7 +90,7 @@ def file_name(stem: str, suffix: str, number: int, count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelFileStyle:
-    """The way in which a format writes a model directory.
+    """How a format writes a model directory.
 
     Attributes:
         stem, suffix: the name of a weight file is `stem`, a number and `suffix`.

@@ -93,7 +93,7 @@ def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
 
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
-    """Return the files of `more` whose kind no file in `known` has."""
+    """Return the files of `more` that are of another kind than all files in `known`."""
     kinds = {sidecar_kind(name) for name in known}
     return {name: path for name, path in more.items() if sidecar_kind(name) not in kinds}
 

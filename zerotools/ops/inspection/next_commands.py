@@ -85,7 +85,7 @@ def next_commands(
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
     """Return the checkpoint's directory, and directories next to it with almost the same name that
-    have files which it lacks; empty if there are none. After an interrupted rename, files of other
+    have files which it lacks; empty if none exist. After an interrupted rename, files of other
     nodes may be in `tmp-checkpoint-100`.
     """
     root = inspection.checkpoint.root

@@ -116,8 +116,8 @@ def _method(settings: Mapping[str, Any]) -> str | None:
 
 
 def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
-    """Return the text of a config.json whose only quantization_config is `settings` (None: it has
-    none). Return None if the file is not a table.
+    """Return the text of a config.json with `settings` as its only quantization_config (None:
+    without any). Return None if the file is not a table.
 
     The file is at `path`, or `text` replaces it.
 

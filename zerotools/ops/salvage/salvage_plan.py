@@ -198,7 +198,7 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Add the weights of which only the name is known, and the weights that cannot be made from the
+    """Add the weights that are known only by name, and the weights that cannot be made from the
     remaining data.
     """
     lost = dict(own.lost)

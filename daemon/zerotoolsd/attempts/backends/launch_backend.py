@@ -31,7 +31,7 @@ _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchBackend:
-    """The way in which supervisors are started.
+    """How supervisors are started.
 
     Attributes:
         program: the path of systemd-run; None: supervisors are children of the daemon.
@@ -58,11 +58,10 @@ def choose_way(
     uid: int | None = None,
     booted: Callable[[], bool] = BOOTED.is_dir,
 ) -> LaunchBackend:
-    """Return the way in which the daemon starts supervisors. `by` is the value in its
-    configuration.
+    """Return how the daemon starts supervisors. `by` is the value in its configuration.
 
-    Raises BadRequest if the value is unknown, or if systemd is required but does not run
-    this machine.
+    Raises BadRequest if the value is unknown, or if systemd is required but does not run this
+    machine.
     """
     uid = os.geteuid() if uid is None else uid
     wanted = environment.get(VARIABLE, AUTO) if by == AUTO else by

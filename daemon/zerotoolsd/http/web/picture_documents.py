@@ -34,7 +34,7 @@ class PictureDocuments:
         return token
 
     def find(self, token: str) -> str | None:
-        """Return the document of this token; None if there is none, or no longer."""
+        """Return the document of this token; None if it does not exist, or no longer."""
         now = self._clock()
         for old in [each for each, (until, _) in self._kept.items() if until < now]:
             del self._kept[old]

@@ -360,10 +360,10 @@ class Waits(Mapping[int, str]):
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """Keep the data from which the reasons are computed.
+        """Keep the data that the reasons are computed from.
 
-        `host` maps a need to the reason why its jobs wait for host memory. `users` maps
-        (uid, need) to the reason why these jobs wait for other jobs of the same user.
+        `host` maps a need to the reason why its jobs wait for host memory. `users` maps (uid, need)
+        to the reason why these jobs wait for other jobs of the same user.
         """
         self._users = users
         self._line = line

@@ -183,7 +183,7 @@ class JobReruns:
         `resume_from`.
 
         Checkpoints that the script reported are preferred to those that are found otherwise.
-        Returns `spec` unchanged if there are none.
+        Returns `spec` unchanged if none exist.
 
         Raises Conflict if all of them are damaged.
         """

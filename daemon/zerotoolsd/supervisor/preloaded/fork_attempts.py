@@ -179,8 +179,8 @@ class LoadedFiles:
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 
     def changed(self) -> str | None:
-        """Return the first file that has changed or was deleted since its state was read; None
-        if there is none.
+        """Return the first file that has changed or was deleted since its state was read; None if
+        none exists.
         """
         return next((p for p, stamp in self.stamps.items() if _stamp(p) != stamp), None)
 

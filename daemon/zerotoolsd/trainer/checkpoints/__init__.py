@@ -3,7 +3,7 @@
 save_checkpoint    all ranks write one checkpoint together
 commit             rank 0 renames the complete directory to its name
 keep_policy        which checkpoints are kept
-resume_point       the checkpoint from which a run continues
+resume_point       the checkpoint that a run continues from
 
 These modules may import `engine`, `model` and `rank`.
 """

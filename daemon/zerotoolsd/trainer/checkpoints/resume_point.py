@@ -1,4 +1,4 @@
-"""Chooses the checkpoint from which a run continues."""
+"""Chooses the checkpoint that a run continues from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint from which the run continues, at `path`, with its `record`.
+    """The checkpoint that the run continues from, at `path`, with its `record`.
 
     Attributes:
         skipped: the damaged or missing checkpoints that could not be used.
@@ -75,7 +75,7 @@ def foreign_resume_point(path: Path, spec: JobSpec, meta_model: MetaModel) -> Re
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
-    """Choose the checkpoint from which the run continues.
+    """Choose the checkpoint that the run continues from.
 
     Rank 0 chooses and verifies it for all ranks.
 

@@ -130,7 +130,7 @@ def _found(patterns: Sequence[str], key: str) -> list[Path]:
 
 
 def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
-    """Find all files of a job key; return None if there are none, or if the search may take long.
+    """Find all files of a job key; return None if none exist, or if the search may take long.
 
     `named` is (key, patterns).
     """

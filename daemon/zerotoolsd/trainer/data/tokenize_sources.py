@@ -75,7 +75,7 @@ class Source:
 class ReadSource:
     """The data of a source after it was read. Every rank opens this data.
 
-    It is of one of three kinds: a file of `ids`; text files whose bytes are tokens (`paths`, with
+    It is of one of three kinds: a file of `ids`; text files with bytes as tokens (`paths`, with
     their `sizes` in bytes); or token `arrays`.
 
     Attributes:

@@ -356,8 +356,8 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of an active dropout module outside of the base model; None if there is
-        none.
+        """Return the name of an active dropout module outside of the base model; None if none
+        exists.
         """
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):

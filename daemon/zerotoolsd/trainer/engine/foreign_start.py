@@ -43,7 +43,7 @@ from zerotoolsd.trainer.model.pretrained import (
 
 @dataclass(frozen=True)
 class ForeignStart:
-    """A checkpoint of another program from which a job can continue.
+    """A checkpoint of another program that a job can continue from.
 
     Attributes:
         run: the tensors of the checkpoint, with the names of the job's model.

@@ -128,8 +128,8 @@ def add_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def router_loss_in(model: Any) -> RouterLoss | None:
-    """Return the auxiliary loss that `add_router_loss` has stored in `model`; None if there is
-    none.
+    """Return the auxiliary loss that `add_router_loss` has stored in `model`; None if none
+    exists.
     """
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
@@ -327,8 +327,8 @@ def move_router_bias(spec: JobSpec, model: Any) -> None:
 
 
 def router_bias_in(model: Any) -> RouterBias | None:
-    """Return the `RouterBias` that `move_router_bias` has stored in `model`; None if there is
-    none.
+    """Return the `RouterBias` that `move_router_bias` has stored in `model`; None if none
+    exists.
     """
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

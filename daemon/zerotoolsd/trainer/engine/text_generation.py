@@ -88,8 +88,8 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """Return the last special token that the chat template puts after a response; None if there is
-    none.
+    """Return the last special token that the chat template puts after a response; None if none
+    exists.
     """
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None

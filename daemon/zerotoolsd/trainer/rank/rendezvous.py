@@ -419,8 +419,8 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
 
 
 def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
-    """Return a sentence on the first difference between the cards of the nodes; None if there
-    is none.
+    """Return a sentence on the first difference between the cards of the nodes; None if none
+    exists.
     """
     first = cards[0]
     for node, card in sorted(cards.items()):

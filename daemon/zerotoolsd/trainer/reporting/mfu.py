@@ -22,7 +22,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 
 @dataclass(frozen=True)
 class Utilization:
-    """The numbers from which the MFU of a run is computed.
+    """The numbers that the MFU of a run is computed from.
 
     `flops_per_token` is the number of operations of the model per token. `peak` is the number of
     operations per second of all GPUs of the run together.

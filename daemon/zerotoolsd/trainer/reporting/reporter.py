@@ -294,7 +294,7 @@ class Reporter:
         same_rng: bool,
         verified: str | None = None,
     ) -> None:
-        """Report the checkpoint from which the run resumes.
+        """Report the checkpoint that the run resumes from.
 
         `same_rng` is True if the states of the random number generators are restored. `verified`
         says how the bytes of the checkpoint were checked.

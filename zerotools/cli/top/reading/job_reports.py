@@ -20,7 +20,7 @@ STEADY = 300
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The values from which a curve is drawn: `points` (step and value) for a chart, and for a
+    """The values that a curve is drawn from: `points` (step and value) for a chart, and for a
     sparkline `means`, the averages over equal parts of the curve.
     """
 

@@ -136,8 +136,8 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Return the step of each parameter keyed by name, in the type in which the optimizer of the
-    resuming run stores steps.
+    """Return the step of each parameter keyed by name, in the type that the optimizer of the
+    resuming run uses for steps.
     """
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
     is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)

@@ -146,7 +146,7 @@ def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> lis
 
 
 def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
-    """Return `shape` in the type in which the source stores shapes: torch.Size or a plain tuple."""
+    """Return `shape` in the type that the source uses for shapes: torch.Size or a plain tuple."""
     return saved if tuple(saved) == shape else type(saved)(shape)
 
 

@@ -326,8 +326,8 @@ def _unsharded(groups: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 
 def _schedule(optimizer: WrittenOptimizer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a learning rate schedule with the known values. Use it for runs whose own
-    options override it.
+    """Return the state of a learning rate schedule with the known values. Use it for runs that
+    override it by their own options.
     """
     group = optimizer.optimizers[0][0]
     return {

@@ -181,8 +181,8 @@ class Answers:
         return at + len(text) if is_first else begin
 
     def _following(self, end: int) -> int:
-        """Return the length of the special token at position `end` of the text; 0 if there is
-        none.
+        """Return the length of the special token at position `end` of the text; 0 if none
+        exists.
         """
         found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
         return max(found, default=0)
