@@ -122,7 +122,7 @@ CASES = (
     Case(
         "a state that BUILD sets on a function",
         pickled(REBUILD + b"}" + TEXT + b"K\x01sb."),
-        "it sets the state of a Global",
+        "it sets a state that a Global cannot have",
     ),
     Case(
         "an attribute of a name that is known",
@@ -175,7 +175,7 @@ CASES = (
     Case(
         "a tuple that doubles 200 times, as a key",
         pickled(b"\x80\x02}K\x01" + b"2\x86" * 200 + b"Ns."),
-        "a key has more than 256 parts",
+        "a dict key has more than 256 parts",
     ),
     Case("a dict that holds itself", calling(OWN), NONE),
 )

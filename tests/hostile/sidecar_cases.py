@@ -120,7 +120,12 @@ CASES = (
         PIPE,
         ("inspect", "verify", "salvage"),
     ),
-    Case("a checkpoint thinned at no time", beside(THINNED, NEVER), "not have the schema", READ),
+    Case(
+        "a checkpoint thinned at no time",
+        beside(THINNED, NEVER),
+        "not a record of the schema",
+        READ,
+    ),
     Case(
         "a salvage record that is a pipe",
         beside("zerotools-salvage.json", os.mkfifo),

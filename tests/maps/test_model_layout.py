@@ -81,7 +81,7 @@ def test_a_map_that_has_a_part_twice_names_both_rules() -> None:
 
 def test_two_rules_for_one_name_are_both_named() -> None:
     change = ('"block.{i}.bias" =', '"once" = "$L.kv"\n"block.{i}.bias" =')
-    assert "once: layer.{i}.kv has the index i, which neither the name" in refused(change)
+    assert "once: layer.{i}.kv uses the index i, which neither the name" in refused(change)
     said = refused(('"block.{i}.bias" =', '"block.0.q" = "head"\n"block.{i}.bias" ='))
     assert "block.0.q is ambiguous: the rules block.{i}.q and block.0.q" in said
 

@@ -326,8 +326,8 @@ class _Binding:
         lacking = [name for name in indices_of(pattern) if name not in indices]
         if lacking:
             raise BadRequest(
-                f"{self.target}: {pattern} has the index {lacking[0]}, which neither the name nor "
-                "a stack(...) has"
+                f"{self.target}: {pattern} uses the index {lacking[0]}, which neither the name "
+                "nor a stack(...) defines"
             )
         name = with_indices(pattern, indices)
         if name not in self.maker.hub:
@@ -382,11 +382,15 @@ def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
     checkpoint is not written yet.
     """
     if wanted < rows:
-        raise BadRequest(f"{name} has {rows} rows by config.json, and cannot have {wanted}")
+        raise BadRequest(
+            f"{name} has {rows} rows according to config.json, but the program gives it only "
+            f"{wanted}"
+        )
     if there not in (None, rows, wanted):
         raise BadRequest(
-            f"{name} has {there} rows, but config.json has a vocabulary of {rows}, which the "
-            f"program makes {wanted}; correct vocab_size, or give the config.json of this model"
+            f"{name} has {there} rows, but should have {rows} (the vocabulary in config.json) "
+            f"or {wanted} (padded by the program); correct vocab_size, or give the config.json "
+            "of this model"
         )
     return wanted if there is None else there
 

@@ -175,7 +175,7 @@ class TargetOptions(TypedDict, total=False):
         Option(
             group=OUTPUT,
             choices=STYLES,
-            help="Which names and directories to use (dcp). Default: torch.",
+            help="Style of the names and directories (dcp). Default: torch.",
         ),
     ]
     dtype: Annotated[

@@ -52,7 +52,7 @@ def test_blog_syntax_is_let_pass_in_a_file_that_the_job_names(
 ) -> None:
     job, config = written(tmp_path, f'{ENGINE}{PRECISION}[deepspeed]\nconfig = "ds.json"\n')
     Path(config).write_text(f"// from a blog\n{CONFIG}")
-    assert "(--lenient mends this" in zerotools("submit", job).err
+    assert "(--lenient repairs this" in zerotools("submit", job).err
     done = zerotools("submit", job, "--lenient")
     assert done.status == 0, done.err
     assert "a comment (line 1)" in re.sub(r"\n#\s+", " ", done.err)

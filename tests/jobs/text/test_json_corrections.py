@@ -67,7 +67,7 @@ PAGES = {
 @pytest.mark.parametrize("page", PAGES)
 def test_it_is_the_config_again(page: str) -> None:
     assert mended(PAGES[page]) == WHOLE
-    with pytest.raises(BadRequest, match="--lenient mends this"):
+    with pytest.raises(BadRequest, match="--lenient repairs this"):
         parse_json(PAGES[page], source="ds.json")
 
 
@@ -125,7 +125,7 @@ def test_what_would_be_a_guess_is_refused(text: str, told: str) -> None:
             parse_json(text, source="ds.json", lenient=lenient)
         if lenient:
             assert told in str(caught.value)
-        assert "--lenient mends" not in str(caught.value)
+        assert "--lenient repairs" not in str(caught.value)
 
 
 KEYS = st.text(st.sampled_from("ab \u00e9\u4e2d\"'\\"), min_size=1, max_size=4)

@@ -62,8 +62,8 @@ def _ends_an_object(line: str) -> bool:
 @pytest.mark.parametrize(
     ("text", "place", "what", "mend"),
     [
-        ('{\n  "a": 1 # c\n}', "2:10", "no comments", "--lenient mends this"),
-        ('{\n  "a": 1 // c\n}', "2:10", "no comments", "--lenient mends this"),
+        ('{\n  "a": 1 # c\n}', "2:10", "no comments", "--lenient repairs this"),
+        ('{\n  "a": 1 // c\n}', "2:10", "no comments", "--lenient repairs this"),
         ('{"a": 1,\n}', "1:8", "a comma stands before }", "remove it (--lenient"),
         ('{"a": [1,]}', "1:9", "a comma stands before ]", "remove it"),
         ('{\n "x": true\n "y": 2}', "2:11", "a comma is missing", "write , after the value"),
@@ -134,7 +134,7 @@ def test_the_published_flaws_are_mended_in_one_pass() -> None:
     text = (CONFIGS / "broken.json").read_text()
     message = refused(text)
     assert message.startswith("ds.json:2:29: ")
-    assert "(--lenient mends this and 3 more, and shows the result)" in message
+    assert "(--lenient repairs this and 3 more, and shows the result)" in message
     document = parse_json(text, source="ds.json", lenient=True)
     assert document.accepted == (
         "ds.json:2: a comment",

@@ -156,7 +156,7 @@ def test_without_lenient_it_is_never_read_as_another_stage(page: str) -> None:
         )
         assert imported.problem is not None or imported.tree["zero"]["stage"] == 3
         return
-    with pytest.raises(BadRequest, match=r"\(--lenient mends this"):
+    with pytest.raises(BadRequest, match=r"\(--lenient repairs this"):
         parse_yaml(PAGES[page], source="acc.yaml", keys=YAML_KEYS)
 
 

@@ -48,7 +48,7 @@ def test_wrappers_come_off_and_param_groups_find_their_weights(tmp_path: Path, t
     training = TrainingState(groups=(ParamGroup(names, {"lr": 0.1}),))
     made = mapped_checkpoint(source, MapRequest(to=to), training)
     assert made.is_changed
-    assert "took module. off the names, to match the layouts of the map" in made.notes
+    assert "removed module. from the names, to match the layouts of the map" in made.notes
     (group,) = mapped_training(source, training, made.origins).groups
     assert len(group.params) == len(names) == len(made.checkpoint.tensors)
     assert set(group.params) == {key.name for key in made.checkpoint.tensors}

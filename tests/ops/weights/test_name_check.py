@@ -138,7 +138,7 @@ def test_what_is_left_out_on_purpose_is_not_missing(folder: Path) -> None:
 def test_a_wrapper_comes_off_and_is_said(prefix: str, folder: Path) -> None:
     names, notes = exported(folder, {prefix + name: shape for name, shape in WHOLE.items()})
     assert names == set(WHOLE)
-    assert [note for note in notes if note.startswith("took ") and "off the names" in note]
+    assert [note for note in notes if note.startswith("removed ") and "from the names" in note]
 
 
 def test_a_wrapper_stays_where_the_names_do_not_fit_without_it(folder: Path) -> None:
@@ -185,7 +185,7 @@ def test_convert_takes_wrappers_off_and_refuses_alike(tmp_path: Path) -> None:
     path = source(tmp_path / "a", wrapped)
     done = zerotools.convert(path, tmp_path / "out", to="safetensors", config_dir=tmp_path / "a")
     assert set(load_file(tmp_path / "out" / "model.safetensors")) == set(WHOLE)
-    assert any("off the names" in note for note in done.notes)
+    assert any("from the names" in note for note in done.notes)
     lost = source(tmp_path / "b", BODY)
     with pytest.raises(BadRequest, match=r"1 tensor missing \(lm_head\.weight\)"):
         zerotools.convert(lost, tmp_path / "no", to="safetensors")
@@ -293,9 +293,7 @@ def test_a_note_says_that_names_look_wrapped(folder: Path) -> None:
     wrapped = {"module._orig_mod.a.weight": (2,), "module._orig_mod.b.weight": (2,)}
     names, notes = exported(folder, wrapped, config={"model_type": "toy"})
     assert names == set(wrapped)
-    assert [
-        note for note in notes if note.endswith("--strip-prefix module._orig_mod. takes it off")
-    ]
+    assert [note for note in notes if note.endswith("--strip-prefix module._orig_mod. removes it")]
 
 
 def test_a_config_that_is_no_object_is_said(folder: Path) -> None:

@@ -70,7 +70,8 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Number of the settings to choose, among those that fit.  [default: the cheapest]",
+    help="Use the settings with this number in the list of those that fit.  [default: the "
+    "cheapest]",
 )
 @config_options
 @json_option

@@ -91,7 +91,8 @@ _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools e
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Number of the settings to choose, among those that fit.  [default: the cheapest]",
+    help="Use the settings with this number in the list of those that fit.  [default: the "
+    "cheapest]",
 )
 @option(
     "--sequence-length",

@@ -50,16 +50,7 @@ _VERBS = """
     write zerotools
 """
 _PHRASES = (
-    *(
-        "did you mean",
-        "do not use",
-        "end it",
-        "go on",
-        "is it",
-        "is zerotoolsd",
-        "its log",
-        "its tags",
-    ),
+    *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
     *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
     *(
         "those that are",

@@ -247,7 +247,7 @@ def check_key(key: Any) -> None:
         return
     if kind is int:
         if not -_LARGEST_INTEGER <= key <= _LARGEST_INTEGER:
-            raise BadFile("a key is an integer of more than 60 bits")
+            raise BadFile("a dict key is an integer of more than 60 bits")
     elif isinstance(key, tuple | frozenset):
         _check_parts(key)
 
@@ -258,7 +258,7 @@ def _check_parts(key: tuple[Any, ...] | frozenset[Any]) -> None:
         part = waiting.pop()
         seen += len(part)
         if seen > _MAX_PARTS:
-            raise BadFile(f"a key has more than {_MAX_PARTS} parts")
+            raise BadFile(f"a dict key has more than {_MAX_PARTS} parts")
         for value in part:
             if isinstance(value, tuple | frozenset):
                 waiting.append(value)

@@ -258,7 +258,7 @@ def _extend(target: Any, values: list[Any]) -> None:
 
 def _update(target: Any, values: list[Any]) -> None:
     if len(values) % 2:
-        raise BadFile("it sets a key without a value")
+        raise BadFile("it has a dict key without a value")
     keys = values[::2]
     pairs = zip(keys, values[1::2], strict=True)
     if isinstance(target, dict):

@@ -293,7 +293,10 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
             )
         if flags & _UNREAD_FLAGS:
             _refuse_if_plain(window, name, header, "encrypted or a patch")
-            raise Unsupported(f"{window}: record {name!r} is encrypted or a patch")
+            raise Unsupported(
+                f"{window}: record {name!r} is encrypted, or stored as a patch, which zerotools "
+                "does not read"
+            )
         if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
                 f"{window}: record {name!r} of {length} bytes at {header} reaches beyond byte "

@@ -50,7 +50,9 @@ def _value(value: Any, where: str) -> str:
         return _string(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise BadRequest(f"{where}: {value} is not a number for a job file")
+            raise BadRequest(
+                f"{where}: a job file cannot have the number {value}; write a finite number"
+            )
         return repr(value)
     if isinstance(value, int):
         return str(value)

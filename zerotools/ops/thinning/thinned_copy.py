@@ -275,8 +275,8 @@ def _check_keys(plan: ThinPlan, found: Checkpoint) -> None:
     ]
     if wrong:
         raise BadFile(
-            f"{plan.subject}: {_some(wrong)} would not be there as before, so {NOTHING_CHANGED}; "
-            "please report it"
+            f"{plan.subject}: {_some(wrong)} would be missing, new or different, so "
+            f"{NOTHING_CHANGED}; please report it"
         )
 
 

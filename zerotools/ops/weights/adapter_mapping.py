@@ -279,7 +279,7 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
     if lacking is not None:
         raise BadRequest(
             f"{path} has an adapter of {own}, but not of {_module(lacking)}; all are parts of "
-            f"{_module(name)}, which has one adapter: {_instead(path)}"
+            f"{_module(name)}, so all must have adapters: {_instead(path)}"
         )
     first = adapter.tensors[_half(parts[0], A)]
     for part in parts[1:]:
