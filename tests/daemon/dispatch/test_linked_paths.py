@@ -37,7 +37,9 @@ def test_a_state_directory_reached_by_a_link_protects_what_waiting_jobs_name(
         waits = store_waiting(it, make_job("release", **wishes))
         answer = await clean(it, job, outputs=True)
         assert ids(answer) == []
-        assert answer.kept[0].why.startswith(f"job {waits}, which is waiting retry, names it in ")
+        assert answer.kept[0].why.startswith(
+            f"job {waits}, which is waiting retry, needs these files ("
+        )
         assert (step / "data").exists()
         await it.service.cancel(waits, uid=ME)
         assert ids(await clean(it, job, outputs=True)) == [job]

@@ -140,5 +140,5 @@ def test_overflow_to_8_bits_is_counted(
 
 @pytest.mark.parametrize("source", [dtype for dtype in FLOATS if dtype != SCALES], ids=str)
 def test_a_type_for_scales_is_not_cast_to(source: DType) -> None:
-    with pytest.raises(Unsupported, match="holds only powers of two"):
+    with pytest.raises(Unsupported, match="has only powers of two"):
         check_castable(source, SCALES)
