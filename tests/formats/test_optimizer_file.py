@@ -34,7 +34,7 @@ def test_the_state_of_accelerate_is_read_with_the_weights() -> None:
     tree = TorchFile.open(ACCELERATE, "optimizer.bin").tree["state"][1]["exp_avg"]
     assert elements(found, Key("optimizer.state.1", "exp_avg")).shape == tree.shape
     assert found.origin.notes[0].endswith("2 files of random state")
-    assert any("no file has their names" in note for note in found.origin.notes)
+    assert any("no file has the names" in note for note in found.origin.notes)
 
 
 def test_the_trainer_says_its_step_and_its_schedule() -> None:

@@ -132,7 +132,7 @@ def test_the_vocabulary_of_gemma2_has_rows_of_zeros_in_maxtext(tmp_path: Path) -
     rows = MapRequest(to="hf", arguments={"maxtext_rows": 128})
     back = mapped_checkpoint(formats.read(tmp_path / "there"), rows)
     assert arrays_of(back.checkpoint)["model.embed_tokens.weight"].shape == (100, 32)
-    with pytest.raises(BadRequest, match=r"has 128 rows, but config\.json has a vocabulary of 100"):
+    with pytest.raises(BadRequest, match=r"has 128 rows, but should have 100 "):
         mapped_checkpoint(formats.read(tmp_path / "there"), MapRequest(to="hf"))
 
 

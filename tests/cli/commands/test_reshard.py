@@ -87,7 +87,7 @@ def test_a_configuration_of_another_type_is_refused(tmp_path: Path) -> None:
     config.write_text(json.dumps({"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}))
     for ranks in (2, 3):
         arguments = (FLAT, tmp_path / "out", "--world-size", ranks, "--ds-config", config)
-        assert "trained in bfloat16 and the configuration" in refused(2, "reshard", *arguments)
+        assert "trained in bfloat16, but the configuration" in refused(2, "reshard", *arguments)
     config.write_text('{"zero_optimization": {"stage": NaN}}')
     assert "is not a whole number" in refused(2, "reshard", *arguments)
 

@@ -96,7 +96,7 @@ def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="does not take --tag"):
+    with pytest.raises(BadRequest, match="for which --tag cannot be used"):
         prepare_convert(
             model(tmp_path / "in", {"a": noise(2)}),
             tmp_path / "out",

@@ -14,9 +14,11 @@ def test_the_gpus_are_those_that_slurm_gave() -> None:
     spec = job({}, device="cuda", ranks=None, gpus=2)
     assert node.gpus_of(spec, {"CUDA_VISIBLE_DEVICES": "4,5"}) == ("4", "5")
     assert node.gpus_of(job({}), {"CUDA_VISIBLE_DEVICES": "4,5"}) == ()
-    with pytest.raises(BadRequest, match="gave it 1 GPU, and the job needs 2 GPUs of each node"):
+    with pytest.raises(
+        BadRequest, match="has 1 GPU from Slurm, but the job needs 2 GPUs on each node"
+    ):
         node.gpus_of(spec, {"CUDA_VISIBLE_DEVICES": "4"})
-    with pytest.raises(BadRequest, match="gave it 0 GPUs"):
+    with pytest.raises(BadRequest, match="has 0 GPUs from Slurm"):
         node.gpus_of(spec, {})
 
 
