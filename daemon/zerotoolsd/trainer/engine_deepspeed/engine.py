@@ -45,7 +45,7 @@ from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
@@ -99,21 +99,24 @@ class DeepSpeedEngine:
             losses.append(part.detach())
             if number < len(pieces) - 1 and self._counts_pieces:
                 engine.step()
-        # Read once: each reading waits for the GPU, which would then be given nothing to do.
-        loss = sum(each / len(losses) for each in torch.stack(losses).tolist())
-        total, stops = group.total([loss, float(stop_asked())])
-        mean = total / group.rank.world_size
-        norm = self._norm_of_whole_gradients()
-        if not self._scales:
-            self._divergence.check(step, mean, norm or 0.0)
+        loss = torch.stack(losses).double().mean()
+        whole_norm = self._norm_of_whole_gradients()
         self._update()
-        if norm is None:
-            norm = float(engine.get_global_grad_norm() or 0.0)
-            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for NaN
+        # Read once, at the end: the GPU has nothing to do while the host waits for it.
+        norm_tensor = self._norm_of_update() if whole_norm is None else whole_norm
+        numbers = join_values([float(stop_asked())], [loss], group.device)
+        (stops, total), norm = group.total_of(
+            numbers, norm_tensor.to(group.device, non_blocking=True)
+        )
+        mean = total / group.rank.world_size
         skip = engine.skipped_steps > before
         bias = router_bias_in(self._model)
         if bias is not None:
             bias.step(skipped=skip)
+        if whole_norm is None:
+            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for NaN
+        if not self._scales:
+            self._divergence.check(step, mean, 0.0 if whole_norm is None else norm)
         if not skip:
             self._divergence.check(step, mean, norm)
         self._divergence.count(skip, fixed_scale=scale if self._scale_is_fixed else None)
@@ -149,15 +152,21 @@ class DeepSpeedEngine:
             each["lr"] = rate
         return rate
 
-    def _norm_of_whole_gradients(self) -> float | None:
+    def _norm_of_whole_gradients(self) -> torch.Tensor | None:
         """Return the gradient norm of fp32 training at stage 0, which DeepSpeed does not compute.
 
-        Returns None in all other cases.
+        Call it before the update, which frees the gradients. Returns None in all other cases.
         """
         if stage_of(self.config) or self.engine.fp16_enabled() or self.engine.bfloat16_enabled():
             return None
         gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients))
+        norm: torch.Tensor = torch.nn.utils.get_total_norm(gradients)
+        return norm
+
+    def _norm_of_update(self) -> torch.Tensor:
+        """Return the gradient norm that DeepSpeed has computed in its update, a scalar."""
+        norm = self.engine.get_global_grad_norm()  # a tensor at some stages
+        return torch.as_tensor(0.0 if norm is None else norm)
 
     def _update(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from zerotoolsd.trainer.engine.router_balance import router_bias_in
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.training_loss import are_preferences, preference_loss, training_loss
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
-from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def train_step(
     numbers = [float(stop_asked()), float(own), float(own * own)]
     tensors = [loss, ~norm.isfinite(), rewards]
     # The only point of a step at which the host waits for the device.
-    summed, own_norm = group.total_of(_vector(numbers, tensors, group.device), norm)
+    summed, own_norm = group.total_of(join_values(numbers, tensors, group.device), norm)
     stops, marks, squares, total, overflows, *rest = summed
     grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
     overflow = not math.isfinite(grad_norm)
@@ -110,17 +110,6 @@ def train_step(
     if are_preferences(examples):
         means = Rewards(*(each / (alike * max(1, batch.predicted)) for each in rest))
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)
-
-
-def _vector(
-    numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
-) -> torch.Tensor:
-    """Join `numbers` and the elements of `tensors` to one fp64 vector on `device`.
-
-    The host does not wait for the device.
-    """
-    filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
-    return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -150,6 +150,17 @@ class WorldGroup:
             dist.all_reduce(values)
             *summed, mine = torch.cat([values, own.view(1)]).tolist()
         return summed, mine
+
+
+def join_values(
+    numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """Join `numbers` and the elements of `tensors` to one fp64 vector on `device`.
+
+    The host does not wait for the device.
+    """
+    filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
+    return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])
 
 
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
