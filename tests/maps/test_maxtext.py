@@ -149,6 +149,14 @@ def test_a_gemma2_of_another_query_scale_is_refused() -> None:
         layout_of_model(map_of_model(config), "maxtext", config)
 
 
+def test_a_tied_head_has_no_tensor_in_maxtext(tmp_path: Path) -> None:
+    """There it is transposed, so that it is no second name of the embedding."""
+    model(tmp_path / "hf", "llama-tied", {})
+    there = mapped_checkpoint(formats.read(tmp_path / "hf"), MapRequest(to="maxtext")).checkpoint
+    assert "decoder.logits_dense.kernel" not in {key.name for key in there.tensors}
+    assert not there.aliases
+
+
 def test_layers_that_predict_further_tokens_are_not_lost(tmp_path: Path) -> None:
     model(tmp_path / "hf", "deepseek-v3", {"num_nextn_predict_layers": 1})
     source = formats.read(tmp_path / "hf")

@@ -162,9 +162,15 @@ def test_a_type_that_tensorstore_lacks_is_refused() -> None:
         lay_out(described("a", dtype="float8_e8m0fnu"))
 
 
-@pytest.mark.parametrize("most", [1, 64])
-def test_too_many_files_are_refused(most: int) -> None:
-    with pytest.raises(BadRequest, match=r"choose a larger --max-shard-size$"):
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (1, "an element of params.params.a has 4 bytes, which are more than a file of 1 bytes"),
+        (64, "which are 250000 files of 64 bytes, and zerotools writes at most 100000; choose"),
+    ],
+)
+def test_a_size_of_files_that_is_too_small_is_refused(most: int, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
         lay_out(described("a", (1000, 1000, 4)), most)
 
 
