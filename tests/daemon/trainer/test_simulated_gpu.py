@@ -63,7 +63,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "gradients on the host in pieces": Case({"precision": "fp32", **PIECES}, 2, HOST),
+    "gradients on the host, loss in parts": Case({"chunked_loss": "on", **PIECES}, 2, HOST),
     "state on disk": Case({"precision": "bf16"}, 1, DISK),
     "a concurrent save": Case(
         {"precision": "bf16", **PIECES}, 0, more={"checkpoint": {"asynchronous": True}}
@@ -95,7 +95,7 @@ OPTIMIZERS = {
 }
 MODELS = {
     "experts": Case({}, 2, HOST, {"model": {"config": ROUTED, "attention": "eager"}}),
-    "loss in parts": Case({"chunked_loss": "on", **PIECES}, 3),
+    "loss in parts of 16 bits": Case({"precision": "bf16", "chunked_loss": "on"}, 3),
     "evaluation": Case({}, 2, HOST, {"eval": {"every": 1, "fraction": 0.05}}),
     "preferences": Case({"learning_rate": 1e-4}, 2, HOST, PAIRS),
     "activations again": Case({"activation_checkpointing": True}, 3, HOST),
