@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import subprocess
@@ -186,6 +187,12 @@ def test_closed_output_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["--version"])
     sys.stdout.close()
     assert left.value.code == 0
+
+
+def test_the_last_collection_has_nothing_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert gc.get_objects(generation=2) == []
 
 
 def test_averaging_is_refused_with_the_tool_that_does_it(
