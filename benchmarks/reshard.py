@@ -1,13 +1,12 @@
-"""`zerotools reshard` and `convert` against copying the same bytes, and against ds_to_universal.
+"""`zerotools reshard` and `convert` against copying the same bytes, and against their floor.
 
     python -m benchmarks.reshard 271M [--runs 3]
-    python -m benchmarks.reshard universal [--deepspeed-python PYTHON]
     python -m benchmarks.reshard small-files
     python -m benchmarks.reshard 2B --runs 1
 
-271M: ZeRO-3 and ZeRO-2 of 4 ranks, 3.2 GB of optimizer state, warm cache; universal: the same
-against ds_to_universal. small-files: 579 tensors of 238M parameters, ZeRO-3 over 64 ranks, 128
-files. 2B: ZeRO-3 of 4 ranks, 24 GB, which do not fit in the cache.
+271M: ZeRO-3 and ZeRO-2 of 4 ranks, 3.2 GB of optimizer state, warm cache. small-files: 579 tensors
+of 238M parameters, ZeRO-3 over 64 ranks, 128 files. 2B: ZeRO-3 of 4 ranks, 24 GB, which do not fit
+in the cache. The floor is `benchmarks/move_floor.py`.
 
 Whole processes, each in turn; a ratio is the median of those within one round. "Flushed": every
 output file is flushed to the disk before the process ends, as zerotools always does; `cp -r` is
@@ -37,8 +36,6 @@ from benchmarks.runs import (
 
 COPY = 'cp -r --reflink=never "$1" "$2"'
 FLUSH = ' && find "$2" -type f -exec sync {} +'
-# What the checksums of the archives cost: the same without them, and a file that nobody can load.
-NO_CRC = "import zlib; zlib.crc32 = lambda *_: 0; " + UNFLUSHED
 ROUNDING = 64 * MIB
 MAX_TOUCHED = 8 * 1024 * MIB
 MEDIUM = ("--model", "271M", "--ranks", "4")
@@ -115,32 +112,9 @@ def medium(work: Path, runs: int) -> None:
             ],
         }
         commands = against_copy(cases, sliced, out)
-        bare = [sys.executable, "-c", NO_CRC, *wider]
-        commands["ZeRO-3, 4 to 8 ranks, without CRCs, not flushed"] = runner(out, sliced)(bare)
+        floor = [sys.executable, "-m", "benchmarks.move_floor", str(sliced), str(out)]
+        commands["floor, 4 to 8 files, flushed"] = runner(out, sliced)(floor)
         table(interleaved(commands, runs=runs))
-
-
-def universal(work: Path, runs: int, python: str) -> None:
-    """271M, against DeepSpeed's own way to another world size."""
-    out = work / "out"
-    with checkpoint(work, *MEDIUM, "--stage", "3") as source:
-        run = runner(out, source)
-        theirs = [
-            *(python, "-m", "deepspeed.checkpoint.ds_to_universal"),
-            *("--input_folder", str(next(source.glob("global_step*")))),
-            *("--output_folder", str(out)),
-        ]
-        mine = ["reshard", str(source), str(out), "--world-size", "8"]
-        commands = {
-            "zerotools reshard, flushed": run(ours(mine, flush=True)),
-            "zerotools reshard, not flushed": run(ours(mine, flush=False)),
-            "ds_to_universal, not flushed": run(theirs),
-        }
-        results = interleaved(commands, runs=runs)
-    table(results)
-    slower = results["ds_to_universal, not flushed"]
-    for name in list(results)[:2]:
-        print(f"{name}: {ratio(slower, results[name]):.1f} times faster than ds_to_universal\n")
 
 
 def small_files(work: Path, runs: int) -> None:
@@ -162,13 +136,11 @@ def large(work: Path, runs: int) -> None:
 
 
 def main() -> None:
-    sizes = ("271M", "universal", "small-files", "2B")
+    sizes = ("271M", "small-files", "2B")
     with sized_benchmark(__doc__, sizes, runs=3) as asked:
         print(f"{asked.size}: {machine()}; {asked.runs} rounds\n")
         if asked.size == "271M":
             medium(asked.work, asked.runs)
-        elif asked.size == "universal":
-            universal(asked.work, asked.runs, asked.deepspeed_python)
         elif asked.size == "small-files":
             small_files(asked.work, asked.runs)
         else:

@@ -1,0 +1,82 @@
+"""The floor of a reshard: read every byte, compute its CRC-32, write it, flush; and of verify.
+
+    python -m benchmarks.move_floor CHECKPOINT [OUT] [--workers N]
+
+Each .pt file becomes two of half the size below OUT, in MiB, by the system calls that zerotools
+makes. Without OUT nothing is written. No names, no plan, no proof, no zip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from zerotools.io.output.reserve_blocks import reserve_blocks
+
+TILE = 2**20
+
+
+class Tile(NamedTuple):
+    """Bytes of an open file, and where they go."""
+
+    source: int
+    begin: int
+    length: int
+    output: int
+    offset: int
+
+
+def tiles(checkpoint: Path, out: Path | None) -> Iterator[Tile]:
+    for number, path in enumerate(sorted(checkpoint.rglob("*.pt"))):
+        source = os.open(path, os.O_RDONLY)
+        size = os.fstat(source).st_size
+        half = size // 2 // TILE * TILE
+        for begin, end in ((0, half), (half, size)) if half else ((0, size),):
+            output = -1
+            if out is not None:
+                output = os.open(out / f"{number}-{begin}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                os.truncate(output, end - begin)
+                reserve_blocks(output, end - begin)
+            for at in range(begin, end, TILE):
+                yield Tile(source, at, min(TILE, end - at), output, at - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    asked = parser.parse_args()
+    if asked.out is not None:
+        asked.out.mkdir()
+    work = tiles(asked.checkpoint, asked.out)
+    taking, outputs = threading.Lock(), set[int]()
+
+    def move() -> None:
+        buffer, crc = memoryview(bytearray(TILE)), 0
+        while True:
+            with taking:
+                tile = next(work, None)
+            if tile is None:
+                return
+            data = buffer[: tile.length]
+            os.preadv(tile.source, [data], tile.begin)
+            crc = zlib.crc32(data, crc)
+            if tile.output >= 0:
+                os.pwrite(tile.output, data, tile.offset)
+                outputs.add(tile.output)
+
+    with ThreadPoolExecutor(asked.workers) as pool:
+        for done in [pool.submit(move) for _ in range(asked.workers)]:
+            done.result()
+        list(pool.map(os.fsync, outputs))
+
+
+if __name__ == "__main__":
+    main()
