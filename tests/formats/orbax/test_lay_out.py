@@ -100,6 +100,13 @@ def test_it_is_read_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert all(np.array_equal(each, arrays[key.name]) for key, each in loaded.items())
 
 
+def test_it_may_be_an_item_of_a_run(tmp_path: Path) -> None:
+    """A CheckpointManager restores RUN/STEP/items."""
+    written(model(tmp_path / "in", {"w": np.ones(3, "f4")}), tmp_path / "run" / "7" / "items")
+    for place in ("run", "run/7", "run/7/items"):
+        assert formats.read(tmp_path / place).origin.step == 7
+
+
 @pytest.mark.parametrize("name", ["a.w", "b"])
 def test_a_lost_file_of_elements_is_a_hole(tmp_path: Path, name: str) -> None:
     arrays = {"a.w": np.arange(30, dtype="f4").reshape(10, 3), "b": np.ones((), "f4")}

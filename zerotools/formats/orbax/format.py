@@ -132,6 +132,13 @@ def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
             yield from (path / name / item for item in ITEMS if (path / name / item).is_dir())
 
 
+def _is_our_output(item: Path) -> bool:
+    """Return whether zerotools wrote the item; then nothing more is written into its step."""
+    from zerotools.io.output.marker import MARKER
+
+    return (item / MARKER).is_file()
+
+
 def _fault(path: Path, names: set[str]) -> str | None:
     """Return the sign that the save of an item or a step did not finish; None without a sign.
 
@@ -146,7 +153,8 @@ def _fault(path: Path, names: set[str]) -> str | None:
         return f"it has {processes[0]} and no {DATABASE}, which is written later"
     if COMMITTED not in names:
         inside = (name for name in _items(path, names) if (path / name / COMMITTED).is_file())
-        if (item := next(inside, None)) is not None:
+        item = next(inside, None)
+        if item is not None and not _is_our_output(path / item):
             return f"{item} has {COMMITTED}, and the step has none"
     if TREE not in names and DATABASE in names:
         return f"it has {DATABASE} and no {TREE}"
