@@ -66,7 +66,7 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
     problems, longer = list[Problem](), dict[str, int]()
     for file, (end, key) in ends.items():
         if file not in files:
-            problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
+            problems.append(Problem(f"{root / file} is missing, but the metadata lists it", file))
         elif end > files[file]:
             message = (
                 f"{root / file} has {files[file]} bytes, but {key} ends at {end}: it is truncated"

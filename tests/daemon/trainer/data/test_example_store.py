@@ -48,7 +48,7 @@ def test_token_files_that_shrink_or_go(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"1 ends at byte 40, .* it is truncated"):
         stream.read(100, 150)
     (tmp_path / "2").unlink()
-    with pytest.raises(BadFile, match=r"2 is missing; data\.tokens names it"):
+    with pytest.raises(BadFile, match=r"2 is missing, but data\.tokens lists it"):
         stream.read(200, 210)
     with pytest.raises(BadFile, match="truncated it"):
         largest_id(arrays[1:2])
