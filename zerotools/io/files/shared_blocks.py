@@ -28,7 +28,7 @@ class SharedBlocks:
 
     def share(self, source: int, source_offset: int, output: int, offset: int, length: int) -> bool:
         """Share `length` bytes of the file `source` from `source_offset` on with the file
-        `output`, where they are at `offset`. All are whole blocks.
+        `output`, at its byte `offset`. All are whole blocks.
 
         Return False if they are not shared, for example because the file system cannot do so.
         Nothing is copied then.
