@@ -20,6 +20,7 @@ from typing import NamedTuple
 from zerotools.io.output.reserve_blocks import reserve_blocks
 
 TILE = 2**20
+WRITE = 2**17
 
 
 class Tile(NamedTuple):
@@ -69,7 +70,8 @@ def main() -> None:
             os.preadv(tile.source, [data], tile.begin)
             crc = zlib.crc32(data, crc)
             if tile.output >= 0:
-                os.pwrite(tile.output, data, tile.offset)
+                for at in range(0, tile.length, WRITE):
+                    os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)
                 outputs.add(tile.output)
 
     with ThreadPoolExecutor(asked.workers) as pool:
