@@ -189,7 +189,7 @@ def test_an_output_that_exists(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     status, _, err = convert(FULL, tmp_path / "mine", "--to", "torch", "--overwrite")
-    assert (status, "--overwrite does not replace it" in err) == (2, True)
+    assert (status, "--overwrite does not replace this directory" in err) == (2, True)
 
 
 @pytest.mark.parametrize("to", ["torch", "safetensors", "dcp", "deepspeed"])

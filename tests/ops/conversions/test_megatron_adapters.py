@@ -144,7 +144,7 @@ V = f"{HUB}.self_attn.v_proj"
             {},
             "an adapter of .*q_proj, .*k_proj, but not of .*v_proj; all are parts of",
         ),
-        ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha of .* but both become"),
+        ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha are .* but both become"),
         ({}, {"alpha_pattern": {"down_proj": 3}}, "have different r or lora_alpha"),
     ],
 )

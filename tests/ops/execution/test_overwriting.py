@@ -81,7 +81,7 @@ def trained_on(out: Path) -> str:
 
 def no_marker(out: Path) -> str:
     (out / MARKER).unlink()
-    return r"out has no \.zerotools-output\.json .*remove .*/out \(rm -r\)"
+    return r"out has no \.zerotools-output\.json, .*remove .*/out \(rm -r\)"
 
 
 def torn_marker(out: Path) -> str:
