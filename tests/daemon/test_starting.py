@@ -50,7 +50,7 @@ def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> No
     assert daemon.spawn().wait(timeout=20) == DaemonRefused.exit_code
     daemon.process = first
     assert daemon.log.read_text().splitlines()[-2:] == [
-        f"error: another zerotoolsd, pid {first.pid}, holds {daemon.state}",
+        f"error: another zerotoolsd, pid {first.pid}, uses the state directory {daemon.state}",
         "hint: stop it, or start with another --state-dir",
     ]
 

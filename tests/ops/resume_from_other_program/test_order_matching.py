@@ -63,7 +63,9 @@ def test_parameters_without_state_have_their_place_too() -> None:
 
 @pytest.mark.parametrize("sizes", [(4,), (1, 1), (3, 1)])
 def test_another_number_of_parameters_is_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(BadRequest, match=r"it has the state of \d parameters .* another model"):
+    with pytest.raises(
+        BadRequest, match=r"it has the optimizer state of \d parameters .* another model"
+    ):
         names_of_numbers(numbers(*sizes), {}, MODEL, "it")
 
 
