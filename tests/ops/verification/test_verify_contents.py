@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 import zerotools
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.picture.test_page import values_of
-from tests.ops.verification.damage import copy
+from tests.ops.verification.damage import copy, flip
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.ops.verification.verify_contents import DAMAGED, UNKNOWN, WHOLE
@@ -100,3 +103,34 @@ def test_the_command_writes_it_before_its_last_line(tmp_path: Path) -> None:
     refused = command("verify", JOB, "--html", path, "--dry-run")
     assert refused.returncode == 2
     assert "leave out --html" in refused.stderr
+
+
+def test_a_manifest_proves_the_files_next_to_a_damaged_one(tmp_path: Path) -> None:
+    shards = {f"model-0000{n}-of-00003.safetensors": f"layers.{n}.weight" for n in (1, 2, 3)}
+    for file, name in shards.items():
+        save_file({name: np.arange(64, dtype=np.float32)}, tmp_path / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, name in shards.items()}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    zerotools.verify(tmp_path, write_manifest=True)
+    first, second, _ = shards
+    flip(tmp_path / second, 200)
+    flip(tmp_path / second, 240)
+    (tmp_path / "later.json").write_text("{}")
+    found = shown(tmp_path)
+    states = {
+        row[0]: check for row, check in zip(found["files"], found["checks"]["files"], strict=True)
+    }
+    assert states.pop("later.json")[:2] == [UNKNOWN, "no checksums"]
+    state, why, _ = states.pop(second)
+    assert state == DAMAGED
+    assert f"changed are {shards[second]}" in why
+    assert set(states) == {
+        first,
+        "model-00003-of-00003.safetensors",
+        "model.safetensors.index.json",
+    }
+    assert all(each[:2] == [WHOLE, ""] for each in states.values())
+    assert found["checks"]["tensors"] == [WHOLE, DAMAGED, WHOLE]
+    assert found["notes"] == ["later.json: no checksums"]
+    told = command("verify", tmp_path).stdout
+    assert "no checksums and no manifest, in 1 file: later.json" in told

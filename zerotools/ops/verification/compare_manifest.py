@@ -384,9 +384,9 @@ class Comparing:
         if not is_thinned and same_layout(manifest, own, self._files.names):
             found = list(self._files_of(manifest, digests, claims))
             if found and (stranger := self._stranger(other)) is not None:
-                found = [stranger]
-            vouched = frozenset(self._own_files(manifest)) if not found else frozenset[str]()
-            return found, Comparison(path, len(self._own), True, vouched)
+                return [stranger], Comparison(path, len(self._own), True)
+            vouched = self._own_files(manifest).keys() - {each.file for each in found}
+            return found, Comparison(path, len(self._own), True, frozenset(vouched))
         self._digest(self._own)
         result = compare_tensors(
             manifest, self._manifest(digests), thinned=is_thinned, portion=self._portion

@@ -4,7 +4,7 @@ manifests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -324,7 +324,7 @@ class AllChecks:
         ]
         vouched = known.keys() - {name for name, _ in wrong}
         self.as_written = Comparison(record.path, by_files=True, vouched=frozenset(vouched))
-        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in known}
 
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
@@ -350,14 +350,15 @@ class AllChecks:
             if other is not None:
                 found, self.comparison = comparing.compare(other, self._digests, self._claims)
                 self.findings += found
-                self._vouch(self.comparison)
+                self._vouch(self.comparison, {each.file for each in found})
             if digests and not self.findings:
                 self.manifest = comparing.manifest(self._digests)
         except BadFile as error:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
-    def _vouch(self, comparison: Comparison) -> None:
-        """Mark files as checked if the comparison with a manifest proves that they are unchanged.
+    def _vouch(self, comparison: Comparison, changed: Set[str | None]) -> None:
+        """Mark files as checked if the comparison with a manifest proves that they are unchanged,
+        or that they are `changed`.
 
         If all tensors are equal bit by bit, this includes files that the manifest does not list:
         files that hold only tensors, and an index with the positions of tensors.
@@ -367,7 +368,8 @@ class AllChecks:
             below = self._checkpoint.root.relative_to(self._files.base)
             vouched |= {(below / name).as_posix() for name in self._checkpoint.files}
             vouched |= {name for name in self._files.names if name.endswith(_INDEX)}
-        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
+        known = vouched | changed
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in known}
 
     def own_unchecked(self) -> dict[str, str]:
         """Return the unchecked files of the portion. Files are included if their tensors were
