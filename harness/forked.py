@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -181,8 +182,16 @@ class _Server:
         """End it and all processes that it has started, unless another process uses it too."""
         self._socket.close()
         if self.is_own:
+            before = _children_cpu_seconds()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
+            # The system now counts all that the server had forked, which is counted already.
+            forked_cpu_seconds[0] -= _children_cpu_seconds() - before
+
+
+def _children_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _without_python_path() -> dict[str, str]:
