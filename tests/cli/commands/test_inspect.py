@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.golden_files import GOLDEN, digests
 from zerotools.cli.main import build, run
+from zerotools.cli.output import render
 from zerotools.formats import read
 
 RUNS = {
@@ -78,3 +80,28 @@ def test_the_adapter_is_the_one_that_ms_swift_saved(tmp_path: Path) -> None:
     assert run(build(), ["consolidate", str(checkpoint), str(out), "--adapter-only"]) == 0
     (theirs,) = checkpoint.glob("*/checkpoint-4/adapter_model.safetensors")
     assert digests(out / "adapter_model.safetensors") == digests(theirs)
+
+
+@pytest.mark.parametrize("columns", [None, 72, 80])
+def test_long_lines_end_between_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    columns: int | None,
+) -> None:
+    source, tag = GOLDEN / "openrlhf-0.11.2/sft-z2-w2" / "checkpoint", "global_step2"
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(source / tag, tag)
+    Path(tag, "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    assert run(build(), ["inspect", tag]) == 1
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(render, "terminal_columns", lambda: columns)
+    assert run(build(), ["inspect", tag]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    if columns is None:
+        assert lines == whole
+        return
+    assert max(map(len, lines)) <= columns
+    assert " ".join(lines).split() == " ".join(whole).split()
+    at = next(n for n, line in enumerate(lines) if line.startswith("affected: "))
+    assert lines[at + 1].startswith("    model.layers")

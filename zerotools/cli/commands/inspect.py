@@ -4,7 +4,7 @@ values on request."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,14 +115,20 @@ def describe(
         if inspection.run.training.groups:
             lines += ["", *_groups(inspection.run)]
         if inspection.checkpoint.aliases:
-            lines += ["", f"tied: {_tied(inspection)}"]
+            lines += ["", *_between_words([f"tied: {_tied(inspection)}"])]
         lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
     if statistics is not None:
         lines += ["", *_statistics(statistics)]
-    lines += [f"note: {render.clean(note)}" for note in inspection.notes]
-    return [*lines, *_problems(inspection)]
+    lines += _between_words(f"note: {render.clean(note)}" for note in inspection.notes)
+    return [*lines, *_between_words(_problems(inspection))]
+
+
+def _between_words(lines: Iterable[str]) -> list[str]:
+    """Return the lines, folded between words to the width of the terminal."""
+    columns = render.terminal_columns()
+    return [part for line in lines for part in render.folded(line, columns, 4)]
 
 
 def _tied(inspection: Inspection) -> str:
@@ -333,9 +339,8 @@ def _run(run: RunListing, *, verbose: bool) -> list[str]:
     if not verbose:
         broken = sum(checkpoint.fault is not None for checkpoint in run.checkpoints)
         unfinished = f", {broken} of them unfinished" if broken else ""
-        return [
-            f"{named} {count_text(len(run.checkpoints), 'checkpoint')}{unfinished} (-v lists them)"
-        ]
+        count = count_text(len(run.checkpoints), "checkpoint")
+        return _between_words([f"{named} {count}{unfinished} (-v lists them)"])
     rows = [
         (
             render.clean(checkpoint.name),
@@ -398,11 +403,11 @@ def _statistics(statistics: CheckpointStatistics) -> list[str]:
     ]
     headers = ("MIN", "MAX", "MEAN", "NORM", "ZEROS", "NAN/INF", "ROLE", "TENSOR")
     lines = render.table(headers, rows, right=headers[:6])
-    lines += [
+    lines += _between_words(
         f"{render.clean(str(key))}: stored as {render.clean(words)}"
         for key, words in statistics.stored_as.items()
         if key in statistics.tensors
-    ]
-    return lines + [
+    )
+    return lines + _between_words(
         f"outlier: {render.clean(str(key))}: {why}" for key, why in statistics.outliers.items()
-    ]
+    )
