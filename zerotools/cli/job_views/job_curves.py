@@ -74,6 +74,11 @@ class CurveKind:
     least: float | None = None
     flat_share: float = 0.001
 
+    def is_flat(self, points: SeriesPoints) -> bool:
+        """Return whether these points of the curve are shown as one number."""
+        values = points.values()
+        return not values or max(values) - min(values) <= self.flat_share * max(map(abs, values))
+
 
 KINDS = (
     CurveKind("loss", lambda curves: curves.loss, render.loss),
@@ -84,6 +89,7 @@ KINDS = (
     CurveKind("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0, 0.1),
     CurveKind("GPU memory, peak so far", lambda curves: curves.gpu_bytes, render.size, 0.0, 0.1),
 )
+LOSS, EVAL_LOSS, *_ = KINDS
 OTHER_ROWS = 5
 """The rows of a chart other than the first one, without a terminal."""
 
@@ -106,7 +112,7 @@ def charts(
         series = _series(kind, named)
         if not any(each.points for each in series):
             lines += [f"{kind.name}: no values were reported"] if kind is KINDS[0] else []
-        elif all(_is_flat(kind, each.points) for each in series):
+        elif all(kind.is_flat(each.points) for each in series):
             flat.append(f"{strong(kind.name)}  {_last_values(kind, named)}, unchanged")
         else:
             drawn[kind] = series
@@ -146,11 +152,6 @@ def _series(kind: CurveKind, named: NamedCurves) -> list[Series]:
 def _edges(kind: CurveKind, series: Sequence[Series]) -> tuple[float, float]:
     values = [value for each in series for value in each.points.values()]
     return min(values) if kind.least is None else min(kind.least, *values), max(values)
-
-
-def _is_flat(kind: CurveKind, points: SeriesPoints) -> bool:
-    values = points.values()
-    return not values or max(values) - min(values) <= kind.flat_share * max(map(abs, values))
 
 
 def _last_values(kind: CurveKind, named: NamedCurves) -> str:

@@ -178,6 +178,39 @@ def test_a_chart_has_its_rows_and_the_evaluations_are_points_in_it() -> None:
     assert text_of(lines[-1]).split() == ["step", "1", "1000"]
 
 
+def test_a_flat_loss_is_one_line() -> None:
+    loss, evals = LongCurve(), LongCurve()
+    for step in range(1, 90):
+        loss.put(step, 3.0)
+    flat = JobReports(loss=loss.seen())
+    assert list(map(text_of, job_detail_rows.loss_chart(flat, 80, 14))) == [
+        "loss 3.0000, unchanged"
+    ]
+    evals.put(50, 3.5)
+    (line,) = job_detail_rows.loss_chart(replace(flat, eval_loss=evals.seen()), 80, 14)
+    assert text_of(line) == "loss 3.0000, unchanged   ● eval 3.5000 at step 50"
+    evals.put(60, 3.0)
+    assert len(job_detail_rows.loss_chart(replace(flat, eval_loss=evals.seen()), 80, 14)) == 14
+    one = LongCurve()
+    one.put(1, 3.0)
+    (line,) = job_detail_rows.loss_chart(JobReports(loss=one.seen()), 80, 14)
+    assert text_of(line) == "loss 3.0000"
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_job_that_reports_no_tokens_has_no_speed(logged: bool) -> None:
+    job = job_of(3, progress=FULL)
+    found = chosen(job)
+    silent = replace(found, reported=replace(found.reported, speed=JobReports().speed))
+
+    def shown(details: JobDetails) -> str:
+        lines = detail_lines(a_look(job, chosen=details), job, 110, 40, NOW, logged=logged)
+        return "\n".join(map(text_of, lines))
+
+    assert "\nspeed " in shown(found)
+    assert "\nspeed " not in shown(silent)
+
+
 def test_the_speed_begins_at_nothing() -> None:
     lines = job_detail_rows.speed_chart(reported().speed, 60, 8)
     assert len(lines) == 8

@@ -107,6 +107,14 @@ def test_a_click_on_the_last_line_is_the_key_that_is_named_there() -> None:
     assert text_of(draw(60, 24).lines[-1]).rstrip().endswith("q quit")
 
 
+@pytest.mark.parametrize("columns", range(40, 130))
+def test_the_last_line_has_whole_keys(columns: int) -> None:
+    for only in ("", "lo", "llama"):
+        foot = text_of(draw(columns, 24, state=replace(STATE, only=only)).lines[-1]).rstrip()
+        assert foot.endswith("  q quit")
+        assert ("+" in foot) is ("+- prio" in foot)
+
+
 def test_errors_of_a_log_are_shown_with_the_lines_after_them() -> None:
     lines = ("step 1", "WARNING: slow", "a", "b", "c", "Traceback (most recent call last):", "d")
     assert error_lines(lines) == ("WARNING: slow", "a", "b", *lines[5:])

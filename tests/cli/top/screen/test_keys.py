@@ -89,7 +89,11 @@ def test_the_page_of_a_job_is_opened_and_left() -> None:
     for key in ("enter", "q", "escape"):
         assert after(page, key) == (STATE, [])
     assert after(page, "c")[0].asks.startswith("Cancel job 3")
-    assert after(page, "l")[0].page == LOG
+    for key in ("l", "e", "question_mark"):
+        assert after(page, key)[0].page in (LOG, HELP)
+        for closing in ("q", "escape"):
+            assert after(page, key, closing)[0] == page
+            assert after(page, key, closing, closing)[0] == STATE
 
 
 def test_a_log_shows_all_lines_or_those_with_errors() -> None:

@@ -21,6 +21,7 @@ from zerotools.cli.job_views.describe_job import (
     user_of,
     verification,
 )
+from zerotools.cli.job_views.job_curves import EVAL_LOSS, LOSS
 from zerotools.cli.output import render
 from zerotools.cli.output.text_charts import FRAME, ChartGrid, Series, chart_grid, sparkline
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
@@ -111,7 +112,8 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
             free = max(left * 3 // 5, left - len(found.log)) - 1
             height = max(LOWEST + FRAME, min(TALLEST, free))
             lines += loss_chart(reported, columns, height)
-            lines.append(speed_line(reported.speed, columns))
+            if reported.speed.last is not None:
+                lines.append(speed_line(reported.speed, columns))
         else:
             lines.append(loss_line(reported, columns))
             if len(reported.eval_loss.shape.means) > 1 and left >= 5:
@@ -121,9 +123,11 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return charts in all of the given rows: the loss, and the speed if there is enough space."""
+    """Return a chart of the loss, and one of the speed if it is reported and there is enough space.
+    They have all of the given rows, unless the loss is flat.
+    """
     least = LOWEST + FRAME
-    if rows < 2 * least + 4:
+    if rows < 2 * least + 4 or reported.speed.last is None:
         return loss_chart(reported, columns, max(least, rows))
     below = max(least, rows // 3)
     lines = loss_chart(reported, columns, rows - below)
@@ -289,14 +293,19 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
     """Return a chart of the loss and of evaluations in `rows` rows. Two rows are for the title and
-    the steps. The other rows are at least `LOWEST`.
+    the steps. The other rows are at least `LOWEST`. Flat curves have only the title.
     """
     loss, evals = reported.loss, reported.eval_loss
+    is_flat = LOSS.is_flat(loss.shape.points) and EVAL_LOSS.is_flat(evals.shape.points)
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
-    if loss.least_step is not None:
+    if is_flat:
+        title.append((", unchanged" if len(loss.shape.points) > 1 else "", "quiet"))
+    elif loss.least_step is not None:
         title.append((f"   least {_loss(loss.least)} at step {loss.least_step}", "quiet"))
     if evals.last is not None:
         title += [("   ", ""), *_evaluated(evals)]
+    if is_flat:
+        return [cut(title, columns)] if loss.shape.points else []
     drawn = _loss_rows(loss.shape, evals.shape, columns, rows - FRAME)
     return [cut(title, columns), *drawn] if drawn else []
 

@@ -46,6 +46,7 @@ class ViewState:
         said: the daemon's last response, with its meaning.
         rank, top: the log page shows the log of this rank, from this line on; None: the end of the
             log.
+        back: the page that a log or the help was opened from.
         errors: the log page shows only lines with errors and warnings.
     """
 
@@ -55,6 +56,7 @@ class ViewState:
     typed: bool = False
     first: int = 0
     page: str = JOBS
+    back: str = JOBS
     rank: int = 0
     top: int | None = None
     errors: bool = False

@@ -313,6 +313,7 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
         return _folded(state.said, columns)
     keys = {JOB: _PAGE_KEYS, LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
     line: Line = []
+    pair: Line = []
     key, word = keys[-1]
     end: Line = [(key, "key"), (f" {word}", "quiet")]
     in_use = {"filter": bool(state.only), "sort": state.order > 0}  # these come first
@@ -323,7 +324,11 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
             word = f"filter: {plain(state.only)}"
         elif word == "errors" and state.errors:
             word = "all"
-        part = _key_piece(key, word)
+        part = [*pair, *_key_piece(key, word)]
+        if not word:  # of two keys, the second one has the word for both
+            pair = part
+            continue
+        pair = []
         if width(line) + width(part) + width(end) <= columns:
             line += part
     return [padded([*line, *end], columns)]

@@ -55,7 +55,7 @@ def press(state: ViewState, key: str, character: str | None, shown: KeyContext) 
         return _answered(state, key, shown)
     if state.page == HELP:
         closes = key in ("escape", "q", "question_mark", "enter")
-        return (replace(state, page=JOBS) if closes else state), None
+        return (replace(state, page=state.back, back=JOBS) if closes else state), None
     if state.page == LOG:
         return _in_log(state, key, shown), None
     return _among_jobs(state, key, shown)
@@ -97,7 +97,7 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
     top = last if state.top is None else state.top
     match key:
         case "escape" | "q" | "l":
-            return replace(state, page=JOBS, top=None, errors=False)
+            return replace(state, page=state.back, back=JOBS, top=None, errors=False)
         case "e":
             return replace(state, top=None, errors=not state.errors)
         case "up" | "k":
@@ -149,7 +149,7 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
         case "q":
             return state, UserAction(QUIT)
         case "question_mark" | "h":
-            return replace(state, page=HELP), None
+            return replace(state, page=HELP, back=state.page), None
         case "s":
             return replace(state, order=(state.order + 1) % len(ORDERS)), None
         case "slash":
@@ -177,7 +177,7 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
             return state, UserAction(RESUME, job)
         case "plus" | "minus":
             return state, UserAction(PRIORITY, job, 1 if key == "plus" else -1)
-    return replace(state, page=LOG, top=None, rank=0, errors=key == "e"), None
+    return replace(state, page=LOG, back=state.page, top=None, rank=0, errors=key == "e"), None
 
 
 def _hold(state: ViewState, job: Job) -> Pressed:
