@@ -18,6 +18,8 @@ DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
 its delivery took too long.
 """
 _MOST_TROUBLE = 300
+_HOLDING_TRIES = 3
+"""After so many failed deliveries, a notice does not hold up the later ones of its job."""
 _LONGEST_WAIT = 7200.0
 """Seconds within which each waiting notice is tried again."""
 
@@ -116,6 +118,9 @@ class Outbox:
     def due(self, now: float, limit: int) -> list[Notice]:
         """Return at most `limit` notices that are due, the oldest first.
 
+        A recipient gets the notices of a job in order: one is due only after the earlier ones were
+        delivered, or have failed `_HOLDING_TRIES` times.
+
         At most a quarter of them are notices of one user. Of these, the first to each recipient
         are preferred, and recipients that have refused none of the waiting notices. So slow
         addresses delay neither other users nor the other recipients. A notice is also due if it
@@ -125,9 +130,11 @@ class Outbox:
             "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY refused, turn,"
             " id) AS place FROM (SELECT *, row_number() OVER (PARTITION BY uid, channel, target"
             " ORDER BY id) AS turn FROM (SELECT *, max(tries > 0) OVER (PARTITION BY channel,"
-            " target) AS refused FROM outbox) WHERE next_at <= ? OR next_at > ?))"
+            " target) AS refused, count(*) FILTER (WHERE tries < ?) OVER (PARTITION BY job_id,"
+            " channel, target ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+            " AS ahead FROM outbox) WHERE ahead = 0 AND (next_at <= ? OR next_at > ?)))"
             " WHERE place <= ? ORDER BY refused, id LIMIT ?",
-            (now, now + _LONGEST_WAIT, max(1, limit // 4), limit),
+            (_HOLDING_TRIES, now, now + _LONGEST_WAIT, max(1, limit // 4), limit),
         )
         return [_notice(row) for row in rows]
 

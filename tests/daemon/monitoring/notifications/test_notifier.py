@@ -147,6 +147,33 @@ def test_each_is_told_once_where_that_succeeds(store: Store) -> None:
     assert store.outbox.counts()["delivered"] == 2
 
 
+def test_a_slow_first_notice_of_a_job_leaves_before_the_next_one(store: Store) -> None:
+    sent = list[str]()
+
+    async def story() -> None:
+        answers = asyncio.Event()
+
+        class Slow:
+            async def send(self, notice: Notice) -> str:
+                sent.append(notice.key)
+                await answers.wait()
+                return ""
+
+        courier = NoticeDelivery(store.outbox, NotifyConfig(), {"webhook": Slow()}, now=lambda: 1.0)
+        put(store, [a_notice("first step"), a_notice("succeeded"), a_notice("other", job_id=2)])
+        for _ in range(3):
+            courier.begin_due()
+            await asyncio.sleep(0)
+        assert sent == ["first step", "other"]
+        answers.set()
+        await courier.settle()
+        courier.begin_due()
+        await courier.settle()
+
+    asyncio.run(story())
+    assert sent == ["first step", "other", "succeeded"]
+
+
 def test_a_receiver_that_fails_for_a_day_is_tried_ever_later_and_given_up(store: Store) -> None:
     sender, clock = Told(refusing), [0.0]
 
@@ -179,7 +206,7 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
     async def story() -> None:
         senders: dict[str, NoticeSender] = {"webhook": Hanging(), "command": sender}
         courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: 1.0)
-        put(store, [a_notice(f"hangs {number}") for number in range(50)])
+        put(store, [a_notice(f"hangs {number}", job_id=number) for number in range(50)])
         put(store, [a_notice("theirs", uid=2, channel="command")])
         for _ in range(20):
             courier.begin_due()
@@ -222,9 +249,9 @@ def test_a_service_that_asks_to_wait_gets_nothing_until_then(store: Store) -> No
     async def story() -> None:
         for _ in range(2):  # two daemons
             courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: clock[0])
-            for key in ("a", "b"):
-                notice = a_notice(key, created=1000.0)
-                put(store, [notice, a_notice(f"{key}!", channel="command")])
+            for job, key in ((1, "a"), (2, "b")):
+                notice = a_notice(key, job_id=job, created=1000.0)
+                put(store, [notice, a_notice(f"{key}!", job_id=job, channel="command")])
                 courier.begin_due()
                 await courier.settle()
             clock[0] += 45.0
@@ -232,7 +259,7 @@ def test_a_service_that_asks_to_wait_gets_nothing_until_then(store: Store) -> No
     asyncio.run(story())
     assert slow.keys == ["a"]
     assert {*fast.keys} == {"a!", "b!"}
-    waits = {each.key: each.next_at - 1000.0 for each in store.outbox.of_job(1)}
+    waits = {e.key: e.next_at - 1000.0 for job in (1, 2) for e in store.outbox.of_job(job)}
     assert waits == {"a": 90.0, "b": 90.0}
 
 
@@ -248,7 +275,7 @@ def test_a_clock_that_is_set_back_ends_the_wait_that_a_service_asked_for(store: 
         )
         for now in (1e6, 1000.0):
             clock[0] = now
-            put(store, [a_notice(f"at {now:g}", created=now, next_at=now)])
+            put(store, [a_notice(f"at {now:g}", job_id=int(now), created=now, next_at=now)])
             courier.begin_due()
             await courier.settle()
 

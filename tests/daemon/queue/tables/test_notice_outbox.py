@@ -77,8 +77,8 @@ def test_the_oldest_of_a_user_go_first_and_are_counted(store: Store) -> None:
 
 
 def test_nobody_keeps_others_waiting(store: Store) -> None:
-    put(store, [a_notice(f"{number}") for number in range(50)])
-    put(store, [a_notice("theirs", uid=2)])
+    put(store, [a_notice(f"{number}", job_id=number) for number in range(50)])
+    put(store, [a_notice("theirs", uid=2, job_id=50)])
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "1", "theirs"]
     assert store.outbox.due(-1.0, 8) == []
     put(store, [a_notice("elsewhere", target="https://other/")])
@@ -88,20 +88,45 @@ def test_nobody_keeps_others_waiting(store: Store) -> None:
 def test_recipients_that_refused_a_notice_come_last(store: Store) -> None:
     """Two addresses hang, with many notices each; a user gets two deliveries at a time."""
     hang = [f"https://hangs-{number}/" for number in (1, 2)]
-    put(store, [a_notice(f"{url} {number}", target=url) for number in range(5) for url in hang])
+    for number in range(5):
+        put(store, [a_notice(f"{url} {number}", job_id=number, target=url) for url in hang])
     put(store, [a_notice("elsewhere", target="https://other/")])
     first = store.outbox.due(1.0, 8)
     assert [each.key for each in first] == [f"{url} 0" for url in hang]
     for each in first:
         store.outbox.failed(each, 50.0, "no answer")
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["elsewhere", f"{hang[0]} 1"]
-    put(store, [a_notice("theirs", uid=2)])
+    put(store, [a_notice("theirs", uid=2, job_id=5)])
     assert [each.key for each in store.outbox.due(1.0, 2)] == ["elsewhere", "theirs"]
 
 
 def test_a_clock_that_is_set_back_keeps_no_notice_waiting(store: Store) -> None:
-    put(store, [a_notice("a", next_at=9e9), a_notice("b", next_at=1000.0 + 3600)])
+    put(store, [a_notice("a", next_at=9e9), a_notice("b", job_id=2, next_at=4600.0)])
     assert [each.key for each in store.outbox.due(1000.0, 8)] == ["a"]
+
+
+def test_a_recipient_gets_the_notices_of_a_job_in_order(store: Store) -> None:
+    put(store, [a_notice("first"), a_notice("last"), a_notice("of job 2", job_id=2)])
+    put(store, [a_notice("elsewhere", target="https://other/"), a_notice("run", channel="command")])
+    others = ["elsewhere", "of job 2", "run"]
+
+    def due() -> list[str]:
+        return sorted(each.key for each in store.outbox.due(1.0, 99))
+
+    assert due() == sorted(["first", *others])
+    first = store.outbox.of_job(1)[0]
+    for _ in range(2):
+        store.outbox.failed(first, 50.0, "no answer")
+        assert due() == others, "the last one waits with the first one"
+    store.outbox.failed(first, 50.0, "no answer")
+    assert due() == sorted(["last", *others]), "one that is always refused blocks no other"
+
+
+def test_a_delivered_notice_makes_the_next_one_due(store: Store) -> None:
+    put(store, [a_notice("first"), a_notice("last")])
+    (first,) = store.outbox.due(1.0, 8)
+    store.outbox.delivered(first)
+    assert [each.key for each in store.outbox.due(1.0, 8)] == ["last"]
 
 
 def test_what_becomes_of_a_notice(store: Store) -> None:
