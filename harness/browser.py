@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -15,6 +16,22 @@ ARGUMENTS = (
     *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
+
+
+SERIOUS = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter(({ impact }) => impact === "serious" || impact === "critical")
+  .map(({ id, nodes }) => [id, ...nodes.map((each) => each.target.join(" ")).slice(0, 3)])"""
+"""The violations that axe-core finds: the rule and the first elements. `AXE_PACKAGE` has its script
+(deque.com/axe), which checks by WCAG 2.2 A and AA."""
+AXE_PACKAGE = "axe_playwright_python"
+
+
+def script_of_axe() -> str | None:
+    """Return the script of axe-core, or None if its package is not installed."""
+    found = find_spec(AXE_PACKAGE)
+    if found is None or found.origin is None:
+        return None
+    return (Path(found.origin).parent / "axe.min.js").read_text("utf-8")
 
 
 def why_no_browser() -> str | None:

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zerotools
-from harness.browser import started_browser
+from harness.browser import SERIOUS, script_of_axe, started_browser
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import JOB
 from zerotools.core.errors import BadRequest
@@ -272,6 +272,47 @@ def test_a_browser_draws_a_verification_and_the_loss(browser: Any, tmp_path: Pat
     page.get_by_label("colour").select_option("role")
     page.locator("#map button").first.click()
     assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("report", ["inspect", "verify", "diff"])
+def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, report: str, scheme: str) -> None:
+    axe = script_of_axe()
+    if axe is None:
+        pytest.skip("./scripts/browser installs axe-core")
+    made: dict[str, Callable[[], Any]] = {
+        "inspect": lambda: zerotools.inspect(JOB, stats=True),
+        "verify": lambda: zerotools.verify(JOB),
+        "diff": lambda: zerotools.diff(JOB, JOB, changes=True),
+    }
+    contents = json.loads(values_of(made[report]().to_html()))
+    if report != "diff":
+        names = list(dict.fromkeys(tensor[0] for tensor in contents["tensors"]))
+        for n, tensor in enumerate(contents["tensors"]):
+            state = names.index(tensor[0]) % 3
+            tensor[6] = state - 1
+            if report == "verify":
+                contents["checks"]["tensors"][n] = state
+    path = tmp_path / "page.html"
+    path.write_text(page_of(contents, "diff" if report == "diff" else "checkpoint"))
+    context = browser.new_context(
+        viewport={"width": 390, "height": 900}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.evaluate(axe)
+    assert page.evaluate(SERIOUS) == []
+    colours = page.locator("#colour option").evaluate_all("(all) => all.map(({ value }) => value)")
+    for colour in colours:
+        page.get_by_label("colour").select_option(colour)
+        assert page.evaluate(SERIOUS) == [], colour
+    if report != "diff":
+        page.locator("#map button").first.click()
+        assert page.evaluate(SERIOUS) == [], "of the chosen module"
+    page.evaluate("for (const each of document.querySelectorAll('.scroll')) each.tabIndex = -1")
+    assert [each[0] for each in page.evaluate(SERIOUS)] == ["scrollable-region-focusable"]
     context.close()
 
 

@@ -122,7 +122,9 @@
         const splits = child.children.size && depth < 5 && tile.w * tile.h > 6000 && map.childElementCount < MOST_TILES;
         if (splits) { place(child, tile, depth + 1); return; }
         const button = make("button");
-        Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colourOf(most(child)) });
+        const colour = colourOf(most(child));
+        button.classList.toggle("plain", colour === "var(--none)");
+        Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colour });
         if (tile.w > 34 && tile.h > 15) button.textContent = tileName(child.path.slice(open.path ? open.path.length + 1 : 0), tile.w);
         button.dataset.path = child.path;
         button.setAttribute("aria-label", `${child.path}, ${size(child.bytes)}, ${count(child.elements)} parameters`);
@@ -262,6 +264,7 @@
       table.append(row);
     });
     const scroll = make("div", undefined, "scroll");
+    Object.entries({ role: "region", tabindex: "0", "aria-label": "table of the chosen tensors" }).forEach(([name, value]) => scroll.setAttribute(name, value));
     scroll.append(table);
     detail.append(scroll);
     if (statistics) drawValuesOf(detail, tensors);

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.browser import SERIOUS, script_of_axe
 from tests.daemon.daemons import Daemon
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
@@ -22,25 +22,21 @@ pytestmark = pytest.mark.browser
 WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-SERIOUS = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
-  .filter(({ impact }) => impact === "serious" || impact === "critical")
-  .map(({ id, nodes }) => [id, ...nodes.map((each) => each.target.join(" ")).slice(0, 3)])"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(
     browser: Any, page: Served, service: FakeService, scheme: str
 ) -> None:
     """axe-core's rules (deque.com/axe), by which WCAG 2.2 A and AA are checked."""
-    package = pytest.importorskip("axe_playwright_python", reason="./scripts/browser installs it")
-    script_of_axe = (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
+    axe = script_of_axe()
+    if axe is None:
+        pytest.skip("./scripts/browser installs axe-core")
     service.add(uid=ANNA, state="running", attempts=(an_attempt(),))
     service.add(uid=ANNA)
     service.add(uid=ANNA, state="failed", reason="rank 0 died", ended=time.time())
     service.write(1, "progress.jsonl", json.dumps({**STEP, "event": "step"}).encode() + b"\n")
     options = {"viewport": {"width": 1280, "height": 800}, "color_scheme": scheme}
     with visiting(browser, page, **options) as visit:
-        visit.page.evaluate(script_of_axe)
+        visit.page.evaluate(axe)
         for view in (*VIEWS, "#/jobs/1/curves/2"):
             visit.show(view)
             visit.page.wait_for_timeout(300)
