@@ -200,6 +200,11 @@ def test_a_browser_draws_statistics(browser: Any, tmp_path: Path) -> None:
     assert page.locator("#norms .ring").count() == 1
     page.locator("#outliers button").click()
     assert page.locator("#detail figure").count() == 3
+    assert "from one power of two to the next" in page.locator("#detail").inner_text()
+    page.locator("#tree [role=treeitem]").first.click()
+    assert page.locator("#detail figure").count() == 0
+    assert "power of two" not in page.locator("#detail").inner_text()
+    page.locator("#outliers button").click()
     assert "outlier: model.embed_tokens.weight" in page.locator("#detail").inner_text()
     page.locator("#heat svg").focus()
     page.keyboard.press("ArrowRight")

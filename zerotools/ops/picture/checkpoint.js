@@ -301,6 +301,7 @@
       const name = tensor[NAME].slice(selected.path.length + 1);
       drawHistogram(figures, `${name ? `${name}, ` : ""}${values.roles[tensor[ROLE]]}`, found[FIRST], found[NEGATIVE], found[POSITIVE], found[ZEROS]);
     });
+    if (shown.length) host.append(make("p", "Each bar counts the values from one power of two to the next, so the axis is not linear. Zeros have a bar of their own.", "muted"));
     host.append(figures);
   };
   const shortLayers = statistics ? statistics.layers.map((layer) => layer.split(".").pop()) : [];
