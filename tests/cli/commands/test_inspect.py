@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.golden_files import GOLDEN, digests
 from zerotools.cli.main import build, run
-from zerotools.cli.output import render
 from zerotools.formats import read
 
 RUNS = {
@@ -95,7 +95,9 @@ def test_long_lines_end_between_words(
     Path(tag, "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
     assert run(build(), ["inspect", tag]) == 1
     whole = capsys.readouterr().out.splitlines()
-    monkeypatch.setattr(render, "terminal_columns", lambda: columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns or 40))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None)
     assert run(build(), ["inspect", tag]) == 1
     lines = capsys.readouterr().out.splitlines()
     if columns is None:
