@@ -6,13 +6,12 @@ not import each other. Readers and writers are imported when they are first used
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from zerotools.core.adapter_names import state_without_weights
-from zerotools.core.checkpoint import Checkpoint, Problem, Stamp
+from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
@@ -33,7 +32,7 @@ from zerotools.formats.orbax.format import OrbaxFormat
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
-from zerotools.io.files.source_stamps import recording_sources, written_apart
+from zerotools.io.files.source_stamps import WrittenApart, recording_sources, written_apart
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
 from zerotools.runs.optimizer_names import named_order_of
 from zerotools.runs.thinning_record import read_thinned
@@ -147,11 +146,13 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
         checkpoint = with_optimizer(form.read(found.path, options), table)
         records = (read_thinned(checkpoint.root), named_order_of(checkpoint))
     said = [record.sentence() for record in records if record is not None]
-    said += _written_apart(checkpoint, sources.stamps)
+    checkpoint = replace(checkpoint, stamps=sources.stamps)
+    apart = files_written_apart(checkpoint)
+    said += [] if apart is None else [apart.sentence()]
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
     checkpoint = _refusing_lost_adapters(checkpoint)
-    return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
+    return replace(checkpoint, origin=origin, own_config=config)
 
 
 def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
@@ -172,17 +173,14 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, problems=[*checkpoint.problems, problem])
 
 
-def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
-    """Return a note if the modification times of the files show that some rank files are from
-    another save; else return an empty tuple.
-    """
+def files_written_apart(checkpoint: Checkpoint) -> WrittenApart | None:
+    """Return the rank files that are from another save, if their modification times show it."""
     if checkpoint.origin.world_size in (None, 1):
-        return ()
+        return None
     root = checkpoint.root.absolute()
-    found = {name: stamps.get(root / name) for name in checkpoint.files}
+    found = {name: checkpoint.stamps.get(root / name) for name in checkpoint.files}
     times = {name: each.mtime_ns / 1e9 for name, each in found.items() if each is not None}
-    said = written_apart(times)
-    return () if said is None else (said,)
+    return written_apart(times)
 
 
 def require_model(checkpoint: Checkpoint) -> None:

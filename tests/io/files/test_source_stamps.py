@@ -38,7 +38,7 @@ def _times(*hours: float) -> dict[str, float]:
 def test_files_that_were_not_written_with_the_others(hours: tuple[float, ...], said: str) -> None:
     found = written_apart(_times(*hours))
     assert found is not None
-    assert found.startswith(said)
+    assert found.sentence().startswith(said)
 
 
 @pytest.mark.parametrize("hours", [(0,), (0, 0.5), (0, 0.4, 0.8, 1.9), (), (0, 0.2, 0.4, 4)])

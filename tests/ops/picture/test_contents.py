@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -79,6 +80,20 @@ def test_a_file_that_is_lost_is_listed_and_its_tensors_are_incomplete(tmp_path: 
     assert lost[3]
     assert any(not tensor[8] for tensor in found["tensors"])
     assert found["problem_count"] == len(found["problems"]) > 0
+
+
+def test_a_rank_file_of_another_save_is_marked(tmp_path: Path) -> None:
+    path = tmp_path / "step-00000003"
+    shutil.copytree(JOB, path)
+    assert contents_of(path)["apart"] == {}
+    old = path / "dcp/__1_0.distcp"
+    os.utime(old, (old.stat().st_mtime - 4 * 86400,) * 2)
+    found = contents_of(path)
+    ((index, when),) = found["apart"].items()
+    name = found["files"][int(index)][0]
+    assert name.endswith("__1_0.distcp")
+    assert when == "written 4.0 days before the other files"
+    assert any(note.startswith(f"{name}: {when}") for note in found["notes"])
 
 
 def test_a_thousand_ranks_make_a_small_page() -> None:

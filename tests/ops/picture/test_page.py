@@ -260,6 +260,7 @@ def test_a_browser_draws_a_verification_and_the_loss(browser: Any, tmp_path: Pat
     data = bytearray(lost.read_bytes())
     data[len(data) // 2] ^= 1
     lost.write_bytes(data)
+    os.utime(lost, (lost.with_name("__1_0.distcp").stat().st_mtime - 4 * 86400,) * 2)
     steps = ({"step": step, "loss": 9 / step, "lr": 0.1} for step in range(1, 9))
     (run.parent / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in steps))
     path.write_text(zerotools.verify(run).to_html())
@@ -273,6 +274,8 @@ def test_a_browser_draws_a_verification_and_the_loss(browser: Any, tmp_path: Pat
     assert page.locator("#verdict").inner_text() == "DAMAGED"
     assert "damaged" in page.locator("#legend").inner_text()
     assert page.locator("#files .problem").first.inner_text().strip() == "✗"
+    row = page.locator("#files tr", has_text="__0_0.distcp")
+    assert row.inner_text().endswith("written 4.0 days before the other files")
     assert page.locator("#curves svg").count() == 2
     page.get_by_label("colour").select_option("role")
     page.locator("#map button").first.click()

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -201,9 +202,26 @@ span of all other files. A slow save has a long span.
 """
 
 
-def written_apart(times: Mapping[str, float]) -> str | None:
-    """Return a sentence that names files which were written long before or after the others; None
-    without such files.
+@dataclass(frozen=True)
+class WrittenApart:
+    """The names of files that were not written with the others; `when` says how long before or
+    after them.
+    """
+
+    names: tuple[str, ...]
+    when: str
+
+    def sentence(self) -> str:
+        """Return the note on these files."""
+        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
+        return (
+            f"{', '.join(self.names[:3])}{more}: {self.when}; they are from another save, unless "
+            "files were copied one by one"
+        )
+
+
+def written_apart(times: Mapping[str, float]) -> WrittenApart | None:
+    """Return the files that were written long before or after the others; None without such files.
 
     `times` maps each name to the time of the last change, in seconds since 1970; 0: unknown.
     """
@@ -215,12 +233,7 @@ def written_apart(times: Mapping[str, float]) -> str | None:
     few, most = (before, after) if len(before) <= len(after) else (after, before)
     if gap <= max(_HOUR, _SPREADS * (most[-1][0] - most[0][0])):
         return None
-    names = ", ".join(name for _, name in few[:3]) + (
-        f" and {len(few) - 3} more" if len(few) > 3 else ""
-    )
     how = "before" if few is before else "after"
     long = f"{gap / _DAY:.1f} days" if gap > 2 * _DAY else f"{gap / _HOUR:.1f} hours"
-    return (
-        f"{names}: written {long} {how} the other files; they are from another save, unless files "
-        "were copied one by one"
-    )
+    names = tuple(name for _, name in few)
+    return WrittenApart(names, f"written {long} {how} the other files")

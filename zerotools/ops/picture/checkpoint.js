@@ -469,6 +469,7 @@
         lost.setAttribute("aria-label", `${name} is missing`);
         picture.append(lost);
       }
+      if (index in values.apart) picture.append(make("div", values.apart[index], "doubt"));
       row.append(cell, make("td", strip ? size(bytes) : "missing", "number"), picture);
       body.append(row);
     });

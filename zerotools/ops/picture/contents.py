@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
+from zerotools.formats import files_written_apart
 from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
@@ -48,6 +49,7 @@ def picture_contents(
         files: for each `[name, bytes, strip, is_named_by_a_problem]`. `strip` alternates the
             number of cells and the index of the tensor that has most bytes in them, or UNCLAIMED;
             it is None for a file that does not exist.
+        apart: the index of a file that was not written with the others -> when it was written.
         aliases: pairs of a tied name and the name that holds the bytes.
         statistics: those of the values (`statistics_contents`); None if they were not requested.
         curves: the loss of the run, with the name of its file; None if there is no such file.
@@ -60,6 +62,7 @@ def picture_contents(
     names = sorted({*checkpoint.files, *missing})
     number = {name: index for index, name in enumerate(names)}
     tensor_bytes, file_ranges = _tensor_bytes((tensor for _, tensor in tensors), number)
+    apart = files_written_apart(checkpoint)
     group_of = {name: n for n, group in enumerate(training.groups) for name in group.params}
     incomplete, affected = set(inspection.incomplete), set(inspection.affected)
     cells = max(FEWEST_CELLS, min(MOST_CELLS, ALL_CELLS // max(1, len(names))))
@@ -102,6 +105,7 @@ def picture_contents(
             ]
             for index, name in enumerate(names)
         ],
+        "apart": {} if apart is None else {number[name]: apart.when for name in apart.names},
         "aliases": [list(pair) for pair in checkpoint.aliases.items()],
         "statistics": None
         if statistics is None
