@@ -9,9 +9,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from zerotools import formats
@@ -94,6 +96,19 @@ def test_a_rank_file_of_another_save_is_marked(tmp_path: Path) -> None:
     assert name.endswith("__1_0.distcp")
     assert when == "written 4.0 days before the other files"
     assert any(note.startswith(f"{name}: {when}") for note in found["notes"])
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_config_json_ties_an_output_layer_without_a_tensor(tmp_path: Path, is_tied: bool) -> None:
+    embedding = {"model.embed_tokens.weight": np.ones((4, 2), np.float32)}
+    save_file(embedding, tmp_path / "model.safetensors")
+    config = {"model_type": "llama", "tie_word_embeddings": is_tied}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tied = [["the output layer (config.json)", *embedding]]
+    assert contents_of(tmp_path)["aliases"] == (tied if is_tied else [])
+    own = {**embedding, "lm_head.weight": np.zeros((4, 2), np.float32)}
+    save_file(own, tmp_path / "model.safetensors")
+    assert contents_of(tmp_path)["aliases"] == []
 
 
 def test_a_thousand_ranks_make_a_small_page() -> None:

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
 from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
+from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config
 
 if TYPE_CHECKING:
     from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
@@ -50,7 +51,8 @@ def picture_contents(
             number of cells and the index of the tensor that has most bytes in them, or UNCLAIMED;
             it is None for a file that does not exist.
         apart: the index of a file that was not written with the others -> when it was written.
-        aliases: pairs of a tied name and the name that holds the bytes.
+        aliases: pairs of a tied name and the name that holds the bytes. The output layer has no
+            name if config.json alone ties it.
         statistics: those of the values (`statistics_contents`); None if they were not requested.
         curves: the loss of the run, with the name of its file; None if there is no such file.
     """
@@ -106,7 +108,7 @@ def picture_contents(
             for index, name in enumerate(names)
         ],
         "apart": {} if apart is None else {number[name]: apart.when for name in apart.names},
-        "aliases": [list(pair) for pair in checkpoint.aliases.items()],
+        "aliases": [*map(list, checkpoint.aliases.items()), *_tied_by_config(checkpoint)],
         "statistics": None
         if statistics is None
         else statistics_contents([key for key, _ in tensors], statistics),
@@ -219,6 +221,20 @@ def run_lengths(cells: Iterable[int]) -> list[int]:
         else:
             found += [1, value]
     return found
+
+
+def _tied_by_config(checkpoint: Checkpoint) -> list[list[str]]:
+    """Return the output layer and the embedding, if config.json says that they are tied and the
+    files have no output layer.
+    """
+    config = model_config(checkpoint.own_config)
+    if config.get("tie_word_embeddings") is not True:
+        return []
+    names = {key.name for key in checkpoint.tensors if key.role == "param"}
+    embeddings = [name for name in names if is_embedding(name)]
+    if len(embeddings) != 1 or not {*names, *checkpoint.aliases}.isdisjoint(HEADS):
+        return []
+    return [["the output layer (config.json)", embeddings[0]]]
 
 
 def _verdict(inspection: Inspection) -> str:
