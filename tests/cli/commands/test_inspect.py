@@ -103,7 +103,8 @@ def test_long_lines_end_between_words(
     if columns is None:
         assert lines == whole
         return
-    assert max(map(len, lines)) <= columns
+    # the directory of the test is one word, however long it is
+    assert all(len(line) <= columns for line in lines if str(tmp_path) not in line)
     assert " ".join(lines).split() == " ".join(whole).split()
     at = next(n for n, line in enumerate(lines) if line.startswith("affected: "))
     assert lines[at + 1].startswith("    model.layers")
