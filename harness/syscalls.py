@@ -13,6 +13,7 @@ child are traced, too. The caller must have no other child that ends meanwhile. 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -169,7 +170,8 @@ class _Tracer:
         _, status = os.waitpid(self._child, _WALL)
         if os.WIFEXITED(status):
             raise OSError("a child cannot be traced here")
-        self._ask(_SETOPTIONS, self._child, 0, _OPTIONS)
+        if not self._ask(_SETOPTIONS, self._child, 0, _OPTIONS):
+            raise OSError("the child ended before it could be traced")
         self._go_on(self._child)
         while True:
             thread, status = os.waitpid(-1, _WALL)
@@ -190,9 +192,13 @@ class _Tracer:
 
     def _is_the_one(self, thread: int) -> bool:
         """Pass the call at which a thread stopped to the judge; return whether the child is killed
-        there."""
+        there.
+
+        A thread that another one's exit ended after its stop has no call to judge.
+        """
         info = ctypes.create_string_buffer(_INFO_BYTES)
-        self._ask(_GET_CALL_INFO, thread, _INFO_BYTES, ctypes.addressof(info))
+        if not self._ask(_GET_CALL_INFO, thread, _INFO_BYTES, ctypes.addressof(info)):
+            return False
         number, *arguments = struct.unpack_from("<7Q", info.raw, 24)
         return info.raw[0] == _ENTRY and self._judge(thread, number, tuple(arguments))
 
@@ -204,12 +210,13 @@ class _Tracer:
                 return
 
     def _go_on(self, thread: int, stopped_by: int = 0) -> None:
-        self._ask(_CONT_TO_CALL, thread, 0, stopped_by, may_be_gone=True)
+        self._ask(_CONT_TO_CALL, thread, 0, stopped_by)
 
-    def _ask(
-        self, request: int, thread: int, address: int, data: int, *, may_be_gone: bool = False
-    ) -> None:
-        done = self._libc.ptrace(request, thread, address, data)
-        if done < 0 and not may_be_gone:
-            code = ctypes.get_errno()
+    def _ask(self, request: int, thread: int, address: int, data: int) -> bool:
+        """Return false where the thread is gone: exit_group(2) and kill(2) end stopped threads."""
+        if self._libc.ptrace(request, thread, address, data) >= 0:
+            return True
+        code = ctypes.get_errno()
+        if code != errno.ESRCH:
             raise OSError(code, os.strerror(code))
+        return False
