@@ -1,6 +1,5 @@
 """Threads of a traced child that its exit ends while they are stopped at a call."""
 
-import os
 import threading
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def ask_in_threads(file: Path) -> None:
 
     def ask() -> None:
         while True:
-            os.stat(file)
+            file.stat()
 
     for _ in range(4):
         threading.Thread(target=ask, daemon=True).start()
