@@ -252,7 +252,7 @@ def test_it_is_written_for_interpreters_that_zerotools_itself_is_not_for() -> No
 
 _IMPORTED = (
     "zerotools",
-    "zerotools.core.training_pace",
+    "zerotools.core.step_timer",
     "zerotools.io.telemetry.datagram_sender",
     "zerotools.io.telemetry.metrics",
     "zerotools.worker",

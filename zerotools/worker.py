@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zerotools.core.training_pace import StepTimer
+from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.datagram_sender import (
     LARGEST_DATAGRAM,
     Sender,

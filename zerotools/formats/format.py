@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.thinning import Keep, Thinning
+from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 
 if TYPE_CHECKING:

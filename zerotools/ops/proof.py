@@ -58,7 +58,6 @@ from zerotools.ops.verification.digest_manifest import (
     sidecar_of_path,
     written_record,
 )
-from zerotools.ops.verification.digests import ALGORITHM, digests_of
 from zerotools.ops.verification.file_scan import (
     ClaimedBytes,
     FileScan,
@@ -66,6 +65,7 @@ from zerotools.ops.verification.file_scan import (
     ScannedFile,
     scan_files,
 )
+from zerotools.ops.verification.tensor_digests import ALGORITHM, digests_of
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 from zerotools.runs.thinning_record import is_thinned
 

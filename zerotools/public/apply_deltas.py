@@ -15,7 +15,7 @@ from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions.quantised_output import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file
-from zerotools.ops.delta.models import model_of
+from zerotools.ops.delta.weights_of_model import model_of
 from zerotools.public.command_options.option import (
     OUTPUT,
     Option,

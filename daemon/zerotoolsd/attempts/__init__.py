@@ -11,7 +11,7 @@ attempt_watcher       watches the supervisors, and asks attempts to stop by a fi
 attempt_status        the status of an attempt, from its run directory
 reattach              finds the attempts of the previous daemon, and of held jobs
 rebuild_queue         adds the data of run directories that the queue lacks
-stop_attempts         decides which attempts are asked to save and stop
+ask_to_stop           decides which attempts are asked to save and stop
 cause_of_end          why an attempt ended: cause, advice, and whether a restart would help
 end_event             the lifecycle's event for the end of an attempt
 finalize_attempt      commits the end

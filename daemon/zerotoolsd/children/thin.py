@@ -31,7 +31,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     Raises DaemonError if the daemon does not respond.
     """
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.core.thinning import Keep
+    from zerotools.core.kept_by_thinning import Keep
     from zerotools.jobs.client.daemon_client import DaemonClient
     from zerotools.jobs.client.needed_checkpoints import Need, needed_paths, refuse_needed
     from zerotools.ops.thinning.swap_directories import clear_left

@@ -20,6 +20,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.attempts import rebuild_queue
+from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
@@ -30,17 +31,16 @@ from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.run_directory import LaunchSettings
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
-from zerotoolsd.attempts.stop_attempts import AttemptStopper
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.cleaner import Cleaner
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
+from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
 from zerotoolsd.dispatch.memory_guard import memory_guards
-from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
@@ -58,10 +58,10 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.resources.gpu_arbiter import GpuArbiter
 from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.leak_watch import LeakWatch
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SLEEP_FACTOR = 4.0

@@ -15,7 +15,7 @@ from zerotoolsd.attempts.backends.systemd_unit import SLICE
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.monitoring.history_recorder import host_memory
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
 from zerotoolsd.resources.gpu_use import Owner
 
 _MANAGER = "user@"

@@ -1,7 +1,7 @@
 """Two loops that measure the memory of the host and of shared GPUs, and act before it is used
 up.
 
-`low_memory_actions` decides on the actions, and `preempt_for_memory` carries them out.
+`choose_low_memory_action` decides on the actions, and `end_jobs_for_memory` carries them out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts import last_report
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig
 from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.dispatch.host_memory_reading import (
-    HostMemoryReader,
-    HostMemoryUse,
-    HostReading,
-)
-from zerotoolsd.dispatch.low_memory_actions import (
+from zerotoolsd.dispatch.choose_low_memory_action import (
     HIGHEST,
     Escalation,
     EscalationStep,
@@ -40,16 +35,21 @@ from zerotoolsd.dispatch.low_memory_actions import (
     why_asked,
     why_scarce,
 )
+from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
+from zerotoolsd.dispatch.host_memory_reading import (
+    HostMemoryReader,
+    HostMemoryUse,
+    HostReading,
+)
 from zerotoolsd.dispatch.memory_forecast import (
     LONG_SECONDS,
     GpuCurve,
     GpuSample,
     MemorySample,
 )
-from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow, Lease
-from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow, is_usable
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow, is_usable
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 from zerotoolsd.resources.gpu_use import MeasuredUse, measure_gpu_use
 from zerotoolsd.resources.machine_snapshot import SnapshotCache

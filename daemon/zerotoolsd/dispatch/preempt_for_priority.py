@@ -19,7 +19,7 @@ from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts import last_report
 from zerotoolsd.config.config_tables import PreemptionConfig
-from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
+from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.placement import QueuePlacement

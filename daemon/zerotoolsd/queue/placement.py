@@ -29,7 +29,7 @@ from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, E
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.gpu_fences import with_fences
 from zerotoolsd.queue.rows import JobRow, Lease
-from zerotoolsd.queue.scheduling.declared_memory import (
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import (
     NOTHING_DECLARED,
     DeclaredMemory,
     HostMemoryNow,

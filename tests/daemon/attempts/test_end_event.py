@@ -11,7 +11,7 @@ from tests.daemon.made_attempts import an_attempt_row
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.end_event import outcome_of, steps_lost
-from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
+from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.supervisor.plan import OUTSIDE

@@ -12,6 +12,7 @@ from tests.daemon.dispatch.test_memory_forecast import GIB
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.sensors.cgroups import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
+from zerotoolsd.dispatch.choose_low_memory_action import EscalationStep, wanted_level
 from zerotoolsd.dispatch.host_memory_reading import (
     AGE_SECONDS,
     HostMemoryReader,
@@ -19,10 +20,9 @@ from zerotoolsd.dispatch.host_memory_reading import (
     HostReading,
     group_of_units,
 )
-from zerotoolsd.dispatch.low_memory_actions import EscalationStep, wanted_level
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
 from zerotoolsd.resources.gpu_use import Owner
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))

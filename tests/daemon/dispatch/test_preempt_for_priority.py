@@ -27,7 +27,7 @@ from zerotoolsd.dispatch.preempt_for_priority import (
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.queue_terms import QueueTerms
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed

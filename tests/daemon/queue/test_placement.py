@@ -25,7 +25,7 @@ from zerotoolsd.queue.lifecycle import EDIT, JobStatus
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.row_writes import JobParts
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostMemoryNow
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory, HostMemoryNow
 from zerotoolsd.queue.store import Store
 
 

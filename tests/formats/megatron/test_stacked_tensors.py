@@ -19,7 +19,7 @@ from zerotools.formats.megatron.stacked_tensors import (
     reorder_gated_lora,
     unstack_tensors,
 )
-from zerotools.io.distcp.items import ItemChunks
+from zerotools.io.distcp.item_bytes import ItemChunks
 
 STACK = Key("decoder.layers.mlp.experts.experts.linear_fc1.weight", "exp_avg")
 

@@ -13,7 +13,6 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, FLOAT64
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.verification.digests import block_hasher, of_blocks
 from zerotools.ops.verification.file_scan import (
     BLOCK_BYTES,
     ClaimedBytes,
@@ -22,6 +21,7 @@ from zerotools.ops.verification.file_scan import (
     claims_of,
     scan_files,
 )
+from zerotools.ops.verification.tensor_digests import block_hasher, of_blocks
 
 from .damage import SMALL, flip
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.thinning import Keep, Thinning
+from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.dcp.file_names import fsdp_models
 from zerotools.formats.format import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.thinning import Keep, Thinning
+from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.schema.file_names import (
     SIDECAR_NAMES,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.thinning import Keep, Thinning
+from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 

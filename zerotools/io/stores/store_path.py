@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.open_source import FarSource, RemotePath
-from zerotools.io.stores.connections import BUCKETS, Place, place_of, root_words
 from zerotools.io.stores.remote_source import RemoteSource, status_of
 from zerotools.io.stores.store_interface import FarObject, WritableStore
+from zerotools.io.stores.store_of_path import BUCKETS, Place, place_of, root_words
 
 _SIGN = ":\0"
 

@@ -37,7 +37,7 @@ from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.carried_files import file_of_bytes
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.sidecars import with_sidecars
+from zerotools.ops.copied_sidecars import with_sidecars
 from zerotools.ops.weights.adapter_config import (
     ADAPTER_CONFIG,
     BASE_NAME,

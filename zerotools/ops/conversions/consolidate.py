@@ -42,11 +42,11 @@ from zerotools.ops.conversions.quantised_output import (
     refuse_quantising,
     with_quantised_config,
 )
+from zerotools.ops.copied_sidecars import lacking_config
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.sidecars import lacking_config
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digest_manifest import sidecar_of
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint

@@ -52,6 +52,12 @@ from zerotools.ops.conversions.quantised_output import (
     refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
+from zerotools.ops.copied_sidecars import (
+    lacking_config,
+    left_behind,
+    requested_sidecars,
+    undeclared_losses,
+)
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantisation import Quantisation
@@ -67,12 +73,6 @@ from zerotools.ops.resume_from_other_program.order_option import (
     AskedOrder,
     asked_order,
     how_to_name,
-)
-from zerotools.ops.sidecars import (
-    lacking_config,
-    left_behind,
-    requested_sidecars,
-    undeclared_losses,
 )
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training

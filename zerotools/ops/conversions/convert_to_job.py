@@ -26,6 +26,7 @@ from zerotools.ops.conversions.optimizer_options import (
     with_missing_options,
 )
 from zerotools.ops.conversions.reshard import check_world_size
+from zerotools.ops.copied_sidecars import left_behind, requested_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
 from zerotools.ops.resume_from_other_program.job_checks import (
@@ -47,7 +48,6 @@ from zerotools.ops.resume_from_other_program.order_option import (
     asked_order,
     how_to_name,
 )
-from zerotools.ops.sidecars import left_behind, requested_sidecars
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import RNG_RESEED, JobRecord, ModelRecord
 from zerotools.runs.optimizer_names import named_order_of

@@ -17,8 +17,8 @@ from zerotools.formats.format import option_flag
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.quantised_output import AUTO
+from zerotools.ops.copied_sidecars import with_sidecars
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.sidecars import with_sidecars
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
 from zerotools.ops.weights.rewrite import SIXTEEN_BIT

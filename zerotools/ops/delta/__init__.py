@@ -1,10 +1,10 @@
 """Deltas: the difference between two models, and its application to the first.
 
-apply_delta  apply one delta, or several in order, to a model
-make_delta   write the delta of two models
-models       the weights of a checkpoint as the model that `consolidate` would write
-delta_file   the file: header, blocks, digests
-block_codec  the changed elements of one block, compressed
+apply_delta       apply one delta, or several in order, to a model
+make_delta        write the delta of two models
+weights_of_model  the weights of a checkpoint as the model that `consolidate` would write
+delta_file        the file: header, blocks, digests
+block_codec       the changed elements of one block, compressed
 
 docs/explanation/delta-file.md describes the file.
 """

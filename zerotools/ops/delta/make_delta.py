@@ -30,7 +30,7 @@ from zerotools.ops.delta.delta_file import (
     digest_of,
     is_delta,
 )
-from zerotools.ops.delta.models import in_layout, tensors_of
+from zerotools.ops.delta.weights_of_model import in_layout, tensors_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 

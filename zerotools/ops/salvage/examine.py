@@ -18,7 +18,7 @@ from zerotools.formats import (
     read_any,
     require_model,
 )
-from zerotools.io.distcp.items import ItemChunks
+from zerotools.io.distcp.item_bytes import ItemChunks
 from zerotools.io.files.source_stamps import note_source, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -28,7 +28,7 @@ from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesTo
 from zerotools.ops.verification.compare_manifest import adjacent_manifest
 from zerotools.ops.verification.copy_checks import differing_weights
 from zerotools.ops.verification.digest_manifest import DigestManifest
-from zerotools.ops.verification.digests import digests_of
+from zerotools.ops.verification.tensor_digests import digests_of
 
 OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 

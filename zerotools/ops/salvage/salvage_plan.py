@@ -15,6 +15,7 @@ from zerotools.io.files.json_file import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.merged_model import MergedModel
+from zerotools.ops.copied_sidecars import lacking_config, with_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.salvage.examine import Examined
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
@@ -26,7 +27,6 @@ from zerotools.ops.salvage.filled_weights import (
     in_pieces,
     joined_parts,
 )
-from zerotools.ops.sidecars import lacking_config, with_sidecars
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.rewrite import describe_output, name_function, name_matcher, parse_rule

@@ -37,8 +37,8 @@ from zerotools.ops.thinning.kept_entries import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.compare_manifest import Against, adjacent_manifest
-from zerotools.ops.verification.digests import digests_of
 from zerotools.ops.verification.findings import Soundness
+from zerotools.ops.verification.tensor_digests import digests_of
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import rewrite_manifest

@@ -7,7 +7,7 @@ checkpoint_files  the files of a checkpoint, and the checksums in them
 file_scan         read every byte once: checksums, and values that are not finite
 copy_checks       copies of one tensor are equal, and weights are the casts of their masters
 value_checks      impossible values, and scales that cannot be used
-digests           the digest of a tensor
+tensor_digests    the digest of a tensor
 digest_manifest   NAME.zerotools.json, which records digests, and the record inside an output
 compare_manifest  compare a checkpoint with a manifest, or with another checkpoint
 findings          the faults that were found, the verdict, and its JSON

@@ -29,7 +29,7 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.marker import MARKER, read_written, tree_digest
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
-from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
+from zerotools.ops.verification.tensor_digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.version import version

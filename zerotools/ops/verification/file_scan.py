@@ -30,7 +30,7 @@ from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
-from zerotools.ops.verification.digests import block_hasher, of_blocks
+from zerotools.ops.verification.tensor_digests import block_hasher, of_blocks
 
 BLOCK_BYTES = BLOCK_ELEMENTS
 STRETCH_BYTES = 2 * BLOCK_BYTES

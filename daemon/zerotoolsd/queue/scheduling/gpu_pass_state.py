@@ -16,7 +16,7 @@ from zerotools.core.counts import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
-from zerotoolsd.queue.scheduling.declared_memory import GIB
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import (
     NameJob,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import NOTHING_DECLARED, DeclaredMemory
 from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_jobs
 

@@ -40,8 +40,8 @@ from types import MappingProxyType
 from zerotools.core.counts import count_text
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.scheduling.declared_memory import HostMemoryPass, free_shared_memory
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryPass, free_shared_memory
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
 from zerotoolsd.queue.scheduling.requests import (

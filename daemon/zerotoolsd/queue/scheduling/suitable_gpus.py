@@ -12,7 +12,7 @@ from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed
 
 MOST_LISTED = 8

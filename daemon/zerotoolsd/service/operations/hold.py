@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
+from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, name_of

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zerotools.core.counts import count_text
-from zerotools.core.training_pace import StepTimer
+from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP, SAVING, STEPPING

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, seen, started, wants
-from tests.daemon.queue.scheduling.test_declared_memory import MEMORY, share
+from tests.daemon.queue.scheduling.test_memory_left_for_jobs import MEMORY, share
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, usable_gpus

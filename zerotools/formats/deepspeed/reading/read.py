@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.thinning import Keep
+from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked_experts
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative

@@ -43,7 +43,7 @@ from zerotools.formats.megatron.training_metadata import (
     optimizers_in,
     origin_of,
 )
-from zerotools.io.distcp.data_files import existing_sizes
+from zerotools.io.distcp.check_data_files import existing_sizes
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile

@@ -8,7 +8,7 @@ import pytest
 from tests.io.stores.far import far, served
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
-from zerotools.io.stores.connections import place_of
+from zerotools.io.stores.store_of_path import place_of
 
 ABSENT = """
 import sys

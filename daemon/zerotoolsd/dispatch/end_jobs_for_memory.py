@@ -14,7 +14,7 @@ from zerotools.jobs import states
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.dispatch.low_memory_actions import MemoryAction, MemoryHolder
+from zerotoolsd.dispatch.choose_low_memory_action import MemoryAction, MemoryHolder
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import NotAllowed

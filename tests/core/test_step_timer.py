@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.training_pace import WINDOW, StepTimer
+from zerotools.core.step_timer import WINDOW, StepTimer
 
 
 def test_the_first_step_tells_nothing() -> None:

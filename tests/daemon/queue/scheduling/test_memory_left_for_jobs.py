@@ -7,7 +7,7 @@ import dataclasses
 from tests.daemon.queue.scheduling.deciding import LIMITS, cpu, decide, gpus, seen, started, wants
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, free_shared_memory
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.requests import Request
 from zerotoolsd.queue.scheduling.suitable_gpus import usable_gpus, why_impossible
 

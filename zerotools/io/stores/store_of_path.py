@@ -73,13 +73,13 @@ def _opened(
 
 def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
     if scheme in BUCKETS:
-        from zerotools.io.stores.obstore_stores import open_bucket
+        from zerotools.io.stores.s3_gs_azure_http import open_bucket
 
         return open_bucket(scheme, words[0])
     if scheme == "hf":
         from zerotools.io.stores.hub_files import HubFiles
 
         return HubFiles(*words)
-    from zerotools.io.stores.obstore_stores import WebFiles
+    from zerotools.io.stores.s3_gs_azure_http import WebFiles
 
     return WebFiles(f"{scheme}://{words[0]}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.runs.checkpoint_dirs import directory_name
-from zerotoolsd.dispatch.preempt_for_memory import unsaved_seconds
+from zerotoolsd.dispatch.end_jobs_for_memory import unsaved_seconds
 from zerotoolsd.queue.clocks import Moment
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.dispatch.test_memory_forecast import GIB, TOTAL, curve
-from zerotoolsd.dispatch.low_memory_actions import (
+from zerotoolsd.dispatch.choose_low_memory_action import (
     CALM_SECONDS,
     HURRY_SECONDS,
     PAUSE_SECONDS,

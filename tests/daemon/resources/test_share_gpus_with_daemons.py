@@ -18,8 +18,8 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.config.config_tables import GpusConfig
-from zerotoolsd.resources import gpu_arbiter
-from zerotoolsd.resources.gpu_arbiter import GpuArbiter
+from zerotoolsd.resources import share_gpus_with_daemons
+from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.supervisor.gpu_locks import take_locks
 from zerotoolsd.users.account import user_name
 
@@ -118,7 +118,7 @@ def test_a_daemon_without_descriptors_does_not_believe_that_there_are_no_locks(
 def test_nobody_takes_a_gpu_while_another_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_arbiter, "GATE_SECONDS", 0.0)
+    monkeypatch.setattr(share_gpus_with_daemons, "GATE_SECONDS", 0.0)
     gpus = lock_directory(tmp_path)
     mine, theirs = make(gpus), make(gpus)
 
@@ -141,7 +141,7 @@ def test_without_a_directory_all_is_as_it_was_and_said_once(
     assert "No such file" in str(found.to_json()["trouble"])
     (record,) = caplog.records
     assert "no locks of GPUs" in record.getMessage()
-    assert GpuArbiter("", lambda uuid: False).to_json()["trouble"] == gpu_arbiter.OFF
+    assert GpuArbiter("", lambda uuid: False).to_json()["trouble"] == share_gpus_with_daemons.OFF
 
 
 def test_a_lock_that_was_removed_is_taken_again(tmp_path: Path) -> None:
