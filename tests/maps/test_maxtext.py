@@ -145,7 +145,7 @@ def test_the_vocabulary_of_gemma2_is_that_of_maxtext_by_itself() -> None:
 def test_a_gemma2_of_another_query_scale_is_refused() -> None:
     """Gemma 2 27B: MaxText divides its queries by the root of 128, the model by that of 144."""
     config = {**config_of("gemma2"), "query_pre_attn_scalar": 9}
-    with pytest.raises(BadRequest, match=r"query_pre_attn_scalar == head; config\.json"):
+    with pytest.raises(BadRequest, match=r"query_pre_attn_scalar == head, but head is 8"):
         layout_of_model(map_of_model(config), "maxtext", config)
 
 

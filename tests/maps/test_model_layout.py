@@ -126,5 +126,5 @@ def test_rows_that_are_not_padding_are_refused_with_the_numbers() -> None:
 
 
 def test_a_layout_for_other_models_is_refused() -> None:
-    said = refused(('stacked = "i"', 'stacked = "i"\nif = "hidden > 100"'))
-    assert "is for models with hidden > 100" in said
+    said = refused(('stacked = "i"', 'stacked = "i"\nif = "not bias and hidden > 100"'))
+    assert "is for models with hidden > 100, but hidden is 4 by config.json" in said

@@ -243,6 +243,22 @@ def value_of(text: str, names: Mapping[str, Any]) -> Any:
     return None if isinstance(found, _Unset) else found
 
 
+def unmet_part(condition: str, names: Mapping[str, Any]) -> str | None:
+    """Return the first part of `A and B and ...` that is false, with the values of its names.
+
+    Returns:
+        For instance `layers % 2 == 0, but layers is 3`; None if the condition is true.
+    """
+    tree = parse_size_expression(condition)
+    is_and = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
+    for part in tree.values if is_and else [tree]:  # type: ignore[attr-defined]
+        if not _value(part, names, condition):
+            used = sorted({node.id for node in ast.walk(part) if isinstance(node, ast.Name)})
+            values = [f"{name} is {names.get(name, 'not set')!s:.40}" for name in used]
+            return f"{ast.unparse(part)}, but {' and '.join(values)}"
+    return None
+
+
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
     """Return the value of an expression like `value_of`, but accept unset names. An error about
     the unset name is raised only when the value is used.

@@ -29,6 +29,7 @@ from zerotools.maps.expressions import (
     TensorName,
     indices_of,
     size_of,
+    unmet_part,
     value_of,
     with_indices,
 )
@@ -98,10 +99,9 @@ def layout_of_model(
     if layout.same_as is not None:
         base = family.layouts[layout.same_as]
         layout = replace(base, name=name, about=layout.about, same_as=layout.same_as)
-    if not value_of(layout.condition, sizes.values):
+    if unmet := unmet_part(layout.condition, sizes.values):
         raise BadRequest(
-            f"the layout {name} of the map {family.name} is for models with {layout.condition}; "
-            "config.json does not meet this condition"
+            f"the layout {name} of the map {family.name} is for models with {unmet} by config.json"
         )
     return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
 
