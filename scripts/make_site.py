@@ -18,6 +18,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,8 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, SITE, STAGED = ROOT / "docs", ROOT / "site", ROOT / "build/site"
 CHINESE_START = "README.zh-CN.md"
+CHINESE_PICTURES = ("main-job.svg",)
+"""The pictures that pages in Chinese show."""
 SECTION_CHINESE = "中文"
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -36,6 +39,8 @@ WIDE = "---\nhide: [navigation, toc]\n---\n"
 """The start page has no lists of pages and headings next to its text."""
 TABS = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- end of tabs -->$", re.MULTILINE | re.DOTALL)
 TAB_TITLE = re.compile(r"\*\*(.+)\*\*")
+SWITCH = re.compile(r'href="[^"]*" hreflang="(\w+)"')
+"""A link of the language switch."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +73,23 @@ def _base_version() -> str:
     return str(base)
 
 
+@cache
 def languages() -> tuple[Language, Language]:
-    """The English and the Chinese site."""
+    """The English and the Chinese site, in which a page and its translation have the same name."""
     english = {
         page: str(page.relative_to(DOCS))
         for page in sorted(DOCS.rglob("*"))
         if page.is_file() and page.parent.name != "zh"
     }
     english[DOCS / "README.md"] = "pages.md"
-    chinese = {page: page.name for page in sorted((DOCS / "zh").glob("*.md"))}
-    chinese |= {ROOT / CHINESE_START: "index.md", DOCS / "site.css": "site.css"}
+    twins = {Path(name).name: name for name in english.values() if name.endswith(".md")}
+    chinese = {page: twins[page.name] for page in sorted((DOCS / "zh").glob("*.md"))}
+    chinese |= {
+        page: name
+        for page, name in english.items()
+        if page == DOCS / "site.css" or page.name in CHINESE_PICTURES
+    }
+    chinese[ROOT / CHINESE_START] = "quick-start.md"
     return (
         Language("en", "English", english, "."),
         Language("zh", "中文", chinese, "zh"),
@@ -183,6 +195,23 @@ def _build(language: Language, version: str) -> None:
     place = SITE / language.place / version
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(work / "site", place)
+    for page in place.rglob("*.html"):
+        if page.name != "404.html":  # its links are absolute
+            text = switched(page.read_text("utf-8"), page.relative_to(place), language, version)
+            page.write_text(text, "utf-8")
+
+
+def switched(text: str, page: Path, language: Language, version: str) -> str:
+    """A built page with links to its translations, and to the start page where none exists."""
+    here = Path(language.place, version, page).parent
+
+    def target(found: re.Match[str]) -> str:
+        [other] = [each for each in languages() if each.code == found[1]]
+        is_there = str(page.with_suffix(".md")) in other.pages.values()
+        away = Path(other.place, version, page if is_there else "index.html")
+        return f'href="{os.path.relpath(away, here)}" hreflang="{other.code}"'
+
+    return SWITCH.sub(target, text)
 
 
 def settings(language: Language, version: str) -> str:

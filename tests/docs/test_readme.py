@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.cli.main import build, run
 
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+TRANSLATED = sorted((ROOT / "docs/zh").glob("*.md"))
 
 
 def quick_start(page: Path) -> list[Block]:
@@ -88,25 +90,48 @@ def test_the_first_block_fits_a_terminal_of_80_columns() -> None:
             assert max(map(len, block.text.splitlines())) <= 80, block.text
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs/zh").glob("*.md")), ids=lambda page: page.stem
-)
-def test_chinese_pages_have_the_blocks_of_the_english_ones(page: Path) -> None:
+def english_of(page: Path) -> Path:
+    """The page of which `page` in Chinese is a translation."""
+    if page.name == "index.md":
+        return ROOT / "docs/index.md"
     [english] = [
         path
         for path in ROOT.glob(f"docs/*/{page.name}")
         if path.parent.name in ("tutorial", "how-to")
     ]
+    return english
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.stem)
+def test_chinese_pages_have_the_blocks_of_the_english_ones(page: Path) -> None:
+    """Those of `docs/how-to` may leave sections out, and lead to the English page instead."""
+    english = english_of(page)
     both = (english.read_text("utf-8"), page.read_text("utf-8"))
-    assert list(blocks(both[1])) == list(blocks(both[0]))
-    assert both[1].count("\n## ") == both[0].count("\n## ")
-    assert f"[English](../{english.parent.name}/{page.name})" in both[1]
+    theirs = blocks(both[0])
+    assert all(block in theirs for block in blocks(both[1])), "in this order"
+    place = os.path.relpath(english, page.parent)
+    if both[1].count("\n## ") != both[0].count("\n## "):
+        assert f"]({place}#" in both[1]
+    else:
+        assert not list(theirs)
+    assert f"[English]({place})" in both[1]
+    assert both[1].count("<!-- tabs -->") == both[0].count("<!-- tabs -->")
+
+
+def test_the_chinese_start_page_has_the_figures_of_the_english_one() -> None:
+    page = ROOT / "docs/zh/index.md"
+    figures = [
+        re.findall(r"[\d.,]+ (?:s|MiB)\b", each.read_text("utf-8"))
+        for each in (page, english_of(page))
+    ]
+    assert figures[0] == figures[1] != []
+    assert page.read_text("utf-8").count("\n- **") == 3
 
 
 def test_chinese_pages_have_every_tutorial_and_the_readme_all_that_the_english_one_has() -> None:
-    chinese = {path.name for path in (ROOT / "docs/zh").glob("*.md")}
+    chinese = {path.name for path in TRANSLATED}
     tutorials = {path.name for path in (ROOT / "docs/tutorial").glob("*.md")}
-    assert chinese == {*tutorials, "troubleshooting.md"}
+    assert chinese >= {*tutorials, "troubleshooting.md", "index.md"}
     texts = [page.read_text("utf-8") for page in (README, CHINESE)]
     for line in (r"^## ", r"^\| ", r"^(?:- |\d\. )"):
         assert len({len(re.findall(line, text, re.M)) for text in texts}) == 1, line

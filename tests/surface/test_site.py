@@ -51,13 +51,35 @@ def test_links_lead_into_the_site_or_to_the_repository() -> None:
         "[a](convert.md#b) [c](../zh/first-job.md) [two\nlines](../../README.md) [d](https://x.org)"
     )
     assert SCRIPT["staged"](f"{text}\n```sh\n[a](b.md)\n```\n", page, ENGLISH, "0.3") == (
-        "[a](convert.md#b) [c](../../zh/0.3/first-job.html) "
+        "[a](convert.md#b) [c](../../zh/0.3/tutorial/first-job.html) "
         "[two\nlines](https://github.com/zerotools/zerotools/blob/main/README.md) [d](https://x.org)\n"
         "```sh\n[a](b.md)\n```\n"
     )
     start = ROOT / "README.zh-CN.md"
-    assert SCRIPT["staged"]("[a](docs/how-to/install.md#b)", start, CHINESE, "0.3").endswith(
-        "---\n[a](../../0.3/how-to/install.html#b)"
+    assert SCRIPT["staged"]("[a](docs/how-to/install.md#b)", start, CHINESE, "0.3") == (
+        "[a](../../0.3/how-to/install.html#b)"
+    )
+
+
+def test_the_start_page_has_the_width_of_the_window() -> None:
+    for language in (ENGLISH, CHINESE):
+        [start] = [page for page, name in language.pages.items() if name == "index.md"]
+        assert SCRIPT["staged"]("a", start, language, "0.3").startswith("---\nhide:")
+
+
+def test_the_switch_leads_to_the_translation_or_to_the_start_page() -> None:
+    link = '<a href="./.." hreflang="zh"><a href="x" hreflang="en">'
+    switched = SCRIPT["switched"]
+    assert switched(link, Path("how-to/convert.html"), ENGLISH, "0.3") == (
+        '<a href="../../zh/0.3/how-to/convert.html" hreflang="zh">'
+        '<a href="convert.html" hreflang="en">'
+    )
+    assert switched(link, Path("how-to/numa.html"), ENGLISH, "0.3") == (
+        '<a href="../../zh/0.3/index.html" hreflang="zh"><a href="numa.html" hreflang="en">'
+    )
+    assert switched(link, Path("tutorial/first-job.html"), CHINESE, "0.3") == (
+        '<a href="first-job.html" hreflang="zh">'
+        '<a href="../../../0.3/tutorial/first-job.html" hreflang="en">'
     )
 
 
