@@ -18,7 +18,7 @@ from harness.launching import job, run
 from tests.daemon.daemons import Daemon, daemon_in
 from tests.matrices import FULL
 from zerotools.integrations.evaluation_harness import main, scores_of
-from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.jobfile.derive_evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.children.export import export_newest
 

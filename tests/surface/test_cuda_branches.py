@@ -142,7 +142,7 @@ COVERED: dict[str, str] = {
     "test_batch_size.py test_tensor_ranks_share_their_sequences",
     "zerotools/jobs/imports/script_job.py _keys": "tests/cli/commands/test_import_config.py "
     "test_as_script_the_program_runs_with_its_launcher_and_a_repaired_config",
-    "zerotools/jobs/jobfile/evaluation_job.py _options": "tests/jobs/jobfile/"
+    "zerotools/jobs/jobfile/derive_evaluation_job.py _options": "tests/jobs/jobfile/"
     "test_evaluation_job.py "
     "test_it_takes_the_surroundings_and_one_rank_of_the_job_that_it_evaluates",
     f"{TABLES}/elastic.py _with_ranks": f"{OF_TABLES}/test_elastic.py "

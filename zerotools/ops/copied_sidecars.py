@@ -20,7 +20,7 @@ from zerotools.io.huggingface.model_sidecars import (
     of_other_kinds,
 )
 from zerotools.io.output.carried_files import RANDOM_STATE
-from zerotools.io.output.marker import MARKER
+from zerotools.io.output.written_files import MARKER
 from zerotools.runs.job_record import RNG_PER_RANK
 from zerotools.runs.optimizer_names import NAMED_ORDER
 

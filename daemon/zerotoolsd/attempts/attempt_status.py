@@ -19,7 +19,7 @@ from zerotoolsd.supervisor.durable_files import (
     is_shallow,
     read_json,
 )
-from zerotoolsd.supervisor.exit_record.keeper import KILLED
+from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
 from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan

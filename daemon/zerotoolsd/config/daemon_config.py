@@ -13,7 +13,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build_dataclass, format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.priorities import why_not_priority
+from zerotools.jobs.priority_range import why_not_priority
 from zerotoolsd.config.config_tables import (
     ApiConfig,
     DataCacheConfig,

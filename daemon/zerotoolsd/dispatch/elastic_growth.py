@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.priorities import LEAST_PRIORITY
+from zerotools.jobs.priority_range import LEAST_PRIORITY
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard

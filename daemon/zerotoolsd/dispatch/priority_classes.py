@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
+from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
 from zerotoolsd.config.config_tables import PriorityConfig
 from zerotoolsd.interface.api_types import Forbidden
 from zerotoolsd.users.account import NAME_SERVICE, Account, UnknownAccount

@@ -18,7 +18,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
-from zerotools.jobs.priorities import MOST_PRIORITY
+from zerotools.jobs.priority_range import MOST_PRIORITY
 from zerotools.sensors.gpu_memory_use import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig

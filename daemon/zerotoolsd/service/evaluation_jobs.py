@@ -15,7 +15,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.evaluation_job import evaluation_job, evaluation_name, is_evaluated
+from zerotools.jobs.jobfile.derive_evaluation_job import (
+    evaluation_job,
+    evaluation_name,
+    is_evaluated,
+)
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import scores_in, step_of
 from zerotoolsd.attempts.last_report import last_report

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.evaluation_job import count_jobs, is_evaluated
+from zerotools.jobs.jobfile.derive_evaluation_job import count_jobs, is_evaluated
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.training_estimate import kernels_of
 from zerotoolsd.attempts.job_environment import job_environment

@@ -4,7 +4,7 @@ Each step is on the disk before the next: the lock (a second copy exits here), d
 `exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the outcome). A
 directory that has a `run.json` is never started again. Before `run.json` is written, a second
 process exists: the supervisor's parent, which writes `exit.json` if the supervisor is killed
-(`keeper`).
+(`keeper_process`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name
 from zerotoolsd.supervisor.durable_files import read_json, room_of, write_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.first_failure import error_line
-from zerotoolsd.supervisor.exit_record.keeper import Records, run_keeper
+from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.outcome import (
     Verdict,
     judge_of,

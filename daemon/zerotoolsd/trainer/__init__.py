@@ -12,7 +12,7 @@ module imports only modules that come after it in this list:
     attention_self_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence
     tensor_parallel_self_test   tests that tensor ranks compute the same as one rank
-    checkpointing               when checkpoints are saved during training
+    background_saves            when checkpoints are saved during training
     engine_torch                FSDP2, optimizers, offload
     engine_deepspeed            DeepSpeed with the job's own JSON
     reporting                   log lines, datagrams to the supervisor, trackers

@@ -26,7 +26,7 @@ from zerotools.jobs.jobfile_tables.data import (
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
 from zerotoolsd.trainer.attention_self_test import check_leaks
-from zerotoolsd.trainer.checkpointing import make_checkpointing
+from zerotoolsd.trainer.background_saves import make_checkpointing
 from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir
 from zerotoolsd.trainer.checkpoints.resume_point import (
     ResumePoint,
@@ -85,7 +85,7 @@ from zerotoolsd.trainer.rank.rank_settings import (
 from zerotoolsd.trainer.reporting.mfu import make_utilization
 from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
-from zerotoolsd.trainer.reporting.trackers.start_trackers import start_tracking
+from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
 

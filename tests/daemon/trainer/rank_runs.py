@@ -32,7 +32,7 @@ from torch.distributed.tensor._utils import (  # noqa: E402
 
 from zerotools.runs.job_record import JobRecord  # noqa: E402
 from zerotoolsd.trainer import session  # noqa: E402
-from zerotoolsd.trainer.checkpointing import Checkpointing  # noqa: E402
+from zerotoolsd.trainer.background_saves import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402

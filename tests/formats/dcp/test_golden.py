@@ -11,7 +11,7 @@ import pytest
 
 from tests.formats.copying import tensor_bytes, write
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 

@@ -14,7 +14,7 @@ from tests.formats.copying import write
 from tests.golden_files import DEEPSPEED, TORCH
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.formats.dcp.lay_out_other_format import (
+from zerotools.formats.dcp.lay_out_converted import (
     lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.formats.torch_optimizers import CLASSES

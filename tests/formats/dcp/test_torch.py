@@ -15,7 +15,7 @@ from harness import forked
 from tests.formats.copying import write
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
-from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.numeric.dtype_casts import numpy_dtype

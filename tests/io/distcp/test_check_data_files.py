@@ -17,7 +17,7 @@ from tests.io.stores.far import put_directory, served
 from zerotools import formats
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.ops.conversions import consolidate

@@ -11,7 +11,6 @@ from tests.io.stores.far import far, served, troubled
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.output.marker import MARKER
 from zerotools.io.output.store_staging import (
     FarStaging,
     ForeignObjects,
@@ -20,6 +19,7 @@ from zerotools.io.output.store_staging import (
 )
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written
+from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import StorePath, writable_store
 

@@ -23,7 +23,7 @@ from tests.layouts import load
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.writing.lay_out_other_format import ONE_STEP_LESS
+from zerotools.formats.deepspeed.writing.lay_out_converted import ONE_STEP_LESS
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, NUMBERED_STATE
 from zerotools.ops.conversions import convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion

@@ -25,9 +25,9 @@ from tests.ops.uploading.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.output.marker import MARKER
 from zerotools.io.output.store_staging import ObjectExists
 from zerotools.io.output.unfinished_output import WRITING
+from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard

@@ -12,7 +12,7 @@ from zerotools.cli.job_actions.job_reference import one_job_argument
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
+from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 
 
 @click.command("priority", context_settings={"ignore_unknown_options": True})

@@ -23,7 +23,7 @@ from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
-from zerotools.jobs.imports.programs.trainer_programs import PRESET
+from zerotools.jobs.imports.programs.trainer_based_programs import PRESET
 from zerotools.jobs.imports.reading.import_report import (
     ENGLISH,
     FIRST,

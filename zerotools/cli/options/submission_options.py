@@ -19,7 +19,7 @@ from zerotools.cli.options.click_options import CLUSTER, JOB, WHEN, given_as, op
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
+from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, values_of
 
 _TEXTS = ("partition", "account", "qos", "constraint", "time")

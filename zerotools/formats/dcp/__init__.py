@@ -10,8 +10,8 @@ optimizer_sections    the optimizers in a DCP
 read                  DCP directory -> Checkpoint
 training_state        DCP directory -> TrainingState
 rank_files            the `.distcp` file of each rank, with the chunks that torch would save there
-lay_out               a DCP for another world size, or for a zerotools job -> Target
-lay_out_other_format  a DCP from a checkpoint of another format -> Target
+lay_out_resharded     a DCP for another world size, or for a zerotools job -> Target
+lay_out_converted     a DCP from a checkpoint of another format -> Target
 naming_styles         how torch, accelerate and torchtitan name the model and optimizer
 thin                  a DCP without its optimizer state
 format                the `Format` of DCP

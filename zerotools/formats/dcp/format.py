@@ -78,7 +78,7 @@ class DcpFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.dcp.lay_out_other_format import lay_out_dcp
+        from zerotools.formats.dcp.lay_out_converted import lay_out_dcp
 
         return lay_out_dcp(
             source,
@@ -89,7 +89,7 @@ class DcpFormat(Format):
         )
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.dcp.lay_out import lay_out
+        from zerotools.formats.dcp.lay_out_resharded import lay_out
 
         return lay_out(source, destination, world_size=options.ranks(source))
 

@@ -69,7 +69,7 @@ class DeepSpeedFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
+        from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 
         return lay_out_zero(
             source,
@@ -80,7 +80,7 @@ class DeepSpeedFormat(Format):
         )
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.deepspeed.writing.lay_out import as_job, lay_out
+        from zerotools.formats.deepspeed.writing.lay_out_resharded import as_job, lay_out
 
         ranks = options.ranks(source)
         target = lay_out(source, destination, world_size=ranks, settings=_settings(options))
@@ -105,7 +105,7 @@ class DeepSpeedFormat(Format):
         return found if found.is_empty else replace(found, notes=(*found.notes, said))
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
-        from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out
+        from zerotools.formats.deepspeed.writing.lay_out_resharded import is_already_laid_out
 
         return is_already_laid_out(source, options.ranks(source), _settings(options))
 

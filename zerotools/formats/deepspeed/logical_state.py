@@ -5,7 +5,7 @@ group lists its parameters in the optimizer's order. For each part of a group, t
 dtypes of its buffers and its other optimizer state.
 
 It is read from DeepSpeed's files (`logical_state_of`), or made from another format
-(`logical_state_from` in `writing/lay_out_other_format.py`). `change_stage` converts it to another
+(`logical_state_from` in `writing/lay_out_converted.py`). `change_stage` converts it to another
 stage, and the writers partition it for any world size.
 """
 

@@ -134,7 +134,7 @@ def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
 
 def _is_our_output(item: Path) -> bool:
     """Return whether zerotools wrote the item; then nothing more is written into its step."""
-    from zerotools.io.output.marker import MARKER
+    from zerotools.io.output.written_files import MARKER
 
     return (item / MARKER).is_file()
 

@@ -1,15 +1,15 @@
 """Files of `torch.save`: a state dict in one file, in Hugging Face `.bin` shards, or one per rank.
 
-file_names            the torch files of a directory that form one checkpoint
-opened_file           one opened file, and the keys of its tensors
-state_dict            a saved tree, split into weights, optimizer and the rest
-sharded_tensors       the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
-non_model_files       files without a whole model, and the error for each
-rank_files            one file per rank -> Checkpoint
-read                  one file, `.bin` shards or rank files -> Checkpoint
-training_state        torch files -> TrainingState
-lay_out               a Hugging Face directory with `pytorch_model*.bin` -> Target
-lay_out_other_format  one file that a plain torch run resumes from -> Target
-thin                  torch files without their optimizer state
-format                the `Format` of torch files
+file_names             the torch files of a directory that form one checkpoint
+opened_file            one opened file, and the keys of its tensors
+state_dict             a saved tree, split into weights, optimizer and the rest
+sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
+refuse_non_model       files without a whole model, and the error for each
+rank_files             one file per rank -> Checkpoint
+read                   one file, `.bin` shards or rank files -> Checkpoint
+training_state         torch files -> TrainingState
+lay_out_pytorch_model  a Hugging Face directory with `pytorch_model*.bin` -> Target
+lay_out_training_file  one file that a plain torch run resumes from -> Target
+thin                   torch files without their optimizer state
+format                 the `Format` of torch files
 """

@@ -71,12 +71,12 @@ class TorchFileFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.torchfile.lay_out_other_format import lay_out_training_file
+        from zerotools.formats.torchfile.lay_out_training_file import lay_out_training_file
 
         return lay_out_training_file(source, training, destination)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.torchfile.lay_out import lay_out
+        from zerotools.formats.torchfile.lay_out_pytorch_model import lay_out
 
         return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
 

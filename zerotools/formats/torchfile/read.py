@@ -18,7 +18,6 @@ from zerotools.formats.torchfile.file_names import (
     numbered_shards,
     rank_groups,
 )
-from zerotools.formats.torchfile.non_model_files import refuse_no_parameter
 from zerotools.formats.torchfile.opened_file import (
     FORMAT,
     OpenedFile,
@@ -34,6 +33,7 @@ from zerotools.formats.torchfile.rank_files import (
     rank_aliases,
     read_ranks,
 )
+from zerotools.formats.torchfile.refuse_non_model import refuse_no_parameter
 from zerotools.formats.torchfile.state_dict import BUFFER_NAMES, STATE_ROLE, FileContents
 from zerotools.io.files.tolerated_damage import (
     raise_or_record,

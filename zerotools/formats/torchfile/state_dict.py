@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.formats.torchfile.non_model_files import (
+from zerotools.formats.torchfile.refuse_non_model import (
     is_partition,
     refuse_other,
     refuse_part_of_model,

@@ -7,7 +7,7 @@ The bytes of one write are gathered in one buffer:
 - A block of a tensor is read by one call, from its first to its last byte in the file, unless most
   bytes between them are not needed. In that case the contiguous runs of the block are read into one
   buffer, and put in order there.
-- Blocks that are close to each other in a file are read together (`strided_pieces`).
+- Blocks that are close to each other in a file are read together (`join_small_reads`).
 
 Elements are selected by strides, and need not be aligned in the file.
 
@@ -38,7 +38,7 @@ from zerotools.io.numeric.dtype_casts import (
     cast_into,
     numpy_dtype,
 )
-from zerotools.io.numeric.strided_pieces import lattice_copies, near_pieces
+from zerotools.io.numeric.join_small_reads import lattice_copies, near_pieces
 
 # One more read call costs about as much as copying this many bytes too many.
 WORTHWHILE_GAP_BYTES = 16 * 1024

@@ -4,7 +4,7 @@ tensors.
 staging            a directory in which the output is made, until it gets its final name
 store_staging      the same in an object store, which has no rename; removal of an output
 exchange_names     exchanges two names atomically
-marker             `.zerotools-output.json`: the files that a command wrote
+written_files      `.zerotools-output.json`: the files that a command wrote
 reserve_blocks     reserves the blocks of a file, so that writing it is faster
 journal            the complete files of an unfinished output, for `--resume`
 part_ledger        the journals of runs that write one output together

@@ -33,9 +33,9 @@ from typing import Any
 from zerotools.core.counts import count_text
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
-from zerotools.io.output.marker import MARKER, marked_files
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written, read_writing
+from zerotools.io.output.written_files import MARKER, marked_files
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import (
     StorePath,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from html.parser import HTMLParser
 
 from zerotools.core.counts import count_text
-from zerotools.jobs.text.text_corrections import ODD
+from zerotools.jobs.text.mend_pasted_text import ODD
 
 
 class BlockKind(StrEnum):

@@ -21,7 +21,7 @@ from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_parser import MAX_DIGITS, mended_too
-from zerotools.jobs.text.text_corrections import (
+from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,
     DOUBLE,
     INVISIBLE,

@@ -29,18 +29,18 @@ from zerotools.ops.conversions.adapter_export import (
     prepare_adapter,
 )
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
-from zerotools.ops.conversions.merged_model import (
-    adapter_dtype,
-    merged_model,
-    refuse_with_adapter,
-)
-from zerotools.ops.conversions.quantised_output import (
+from zerotools.ops.conversions.export_dtype import (
     AUTO,
     in_asked_values,
     in_few_bits,
     refuse_bare_casts,
     refuse_quantising,
     with_quantised_config,
+)
+from zerotools.ops.conversions.merged_model import (
+    adapter_dtype,
+    merged_model,
+    refuse_with_adapter,
 )
 from zerotools.ops.copied_sidecars import lacking_config
 from zerotools.ops.execution.execute import WriteReport
@@ -51,8 +51,8 @@ from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digest_manifest import sidecar_of
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
+from zerotools.ops.weights.model_to_match import Reference, check_against, read_reference
 from zerotools.ops.weights.name_check import named_for_model
-from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
 from zerotools.ops.weights.rewrite import (
     MASTERS,

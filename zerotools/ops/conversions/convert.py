@@ -34,6 +34,11 @@ from zerotools.ops.conversions.adapter_export import (
 )
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
+from zerotools.ops.conversions.export_dtype import (
+    in_asked_values,
+    refuse_bare_casts,
+    refuse_quantising,
+)
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -45,11 +50,6 @@ from zerotools.ops.conversions.optimizer_options import (
     NAMES,
     RequestedHyperparameters,
     with_missing_options,
-)
-from zerotools.ops.conversions.quantised_output import (
-    in_asked_values,
-    refuse_bare_casts,
-    refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
 from zerotools.ops.copied_sidecars import (

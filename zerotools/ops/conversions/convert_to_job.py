@@ -15,7 +15,7 @@ from zerotools import formats
 from zerotools.core.checkpoint_parts import state_words
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
-from zerotools.formats.dcp.lay_out import lay_out_job
+from zerotools.formats.dcp.lay_out_resharded import lay_out_job
 from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.source_stamps import recording_sources

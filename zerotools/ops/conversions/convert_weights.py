@@ -14,8 +14,8 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
+from zerotools.ops.conversions.export_dtype import AUTO, in_few_bits, with_quantised_config
 from zerotools.ops.conversions.merged_model import MergedModel
-from zerotools.ops.conversions.quantised_output import AUTO, in_few_bits, with_quantised_config
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.weights.name_check import named_for_model

@@ -23,8 +23,8 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.ownership import copy_access
 from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
-from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
+from zerotools.io.output.written_files import MARKER, check_replaceable, write_marker
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
@@ -32,7 +32,7 @@ from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.delta.weights_of_model import in_layout, is_model_directory
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.thinning.kept_entries import Entries
+from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
 from zerotools.runs.file_names import MANIFEST
 

@@ -13,9 +13,9 @@ from zerotools.core.target import FilePlan, Target
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.quantised_output import AUTO
+from zerotools.ops.conversions.export_dtype import AUTO
 from zerotools.ops.delta.delta_file import DeltaTensor
-from zerotools.ops.weights.reference_model import read_reference
+from zerotools.ops.weights.model_to_match import read_reference
 
 _DESTINATION = Path("model")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
-from zerotools.io.output.marker import MARKER, was_made_of
 from zerotools.io.output.store_staging import ForeignObjects, remove_output
 from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written
+from zerotools.io.output.written_files import MARKER, was_made_of
 from zerotools.io.stores.store_path import StorePath, forget_path, put_object
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice

@@ -33,7 +33,7 @@ from zerotools.io.output.carried_files import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove_complete
-from zerotools.ops.thinning.kept_entries import Entries
+from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.compare_manifest import Against, adjacent_manifest

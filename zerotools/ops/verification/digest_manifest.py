@@ -26,7 +26,7 @@ from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.metadata_memory_limit import Beside, nothing_beside
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.output.marker import MARKER, read_written, tree_digest
+from zerotools.io.output.written_files import MARKER, read_written, tree_digest
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.tensor_digests import ALGORITHM, TensorDigest

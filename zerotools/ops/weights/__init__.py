@@ -4,7 +4,7 @@ rewrite             select and rename tensors, and change their dtype
 tied_weights        names that stand for one weight
 name_check          compare names and shapes with those that config.json needs
 loading_trial       let transformers try to load the names and shapes
-reference_model     the model that an export must match
+model_to_match      the model that an export must match
 layout_mapping      convert a checkpoint to the layout of another program
 layout_search       find the layout that a checkpoint has
 check_map           check a file of layouts

@@ -30,7 +30,7 @@ from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, possible_namings, shapes_of
 from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 from zerotools.ops.weights.merged_config import merged_tree
-from zerotools.ops.weights.reference_model import Reference
+from zerotools.ops.weights.model_to_match import Reference
 from zerotools.ops.weights.rewrite import rename_tensors
 
 _MOST_NAMED = 3

@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
-from zerotools.ops.weights.reference_model import Reference
+from zerotools.ops.weights.model_to_match import Reference
 
 _EMBEDDING = re.compile(r"(^|[._])(embed\w*|tok_embeddings|word_embeddings|wte|shared)\.weight$")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.jobfile.derive_evaluation_job import is_evaluated
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.eval import TASK_KEYS
 from zerotools.jobs.jobfile_tables.spec import JobSpec

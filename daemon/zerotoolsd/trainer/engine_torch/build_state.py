@@ -36,7 +36,7 @@ from zerotoolsd.trainer.model.fill_shards import (
     persistent_buffers,
     values_by_rule,
 )
-from zerotoolsd.trainer.model.initial_weights import initialise_weights
+from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import check_frozen_type
 from zerotoolsd.trainer.model.memory_estimate import parameters_of

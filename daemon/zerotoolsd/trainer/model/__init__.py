@@ -7,7 +7,7 @@ optimizer_groups      which parameters decay, and which Muon updates
 keep_fp32             which parameters stay in fp32 in a 16-bit model
 attention_choice      which attention implementation and which GPU kernel is used
 segment_attention     attention over packed sequences, one segment at a time
-initial_weights       initial values from the seed
+initialise_from_seed  initial values from the seed
 pretrained            the tensors of a Hugging Face directory that fill each parameter
 traced_conversions    tensors that record how transformers' conversions move them
 fill_shards           reads the part of each tensor that a rank keeps

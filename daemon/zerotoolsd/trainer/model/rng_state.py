@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadFile
-from zerotoolsd.trainer.model.initial_weights import seed_from
+from zerotoolsd.trainer.model.initialise_from_seed import seed_from
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:

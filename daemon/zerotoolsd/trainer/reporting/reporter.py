@@ -25,7 +25,7 @@ from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier, resident_bytes
 from zerotoolsd.trainer.rank.rank_settings import Rank
 from zerotoolsd.trainer.reporting.mfu import Utilization
-from zerotoolsd.trainer.reporting.trackers.start_trackers import TrackerFeed
+from zerotoolsd.trainer.reporting.trackers.tracker_feed import TrackerFeed
 
 LOG_SECONDS = 1.0
 READING_SECONDS = 30.0

@@ -18,7 +18,7 @@ from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS
-from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.jobfile.derive_evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.service.admission import interpreter_check
 from zerotoolsd.service.admission.interpreter_check import (

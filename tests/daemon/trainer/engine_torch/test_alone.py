@@ -51,7 +51,7 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
-    from zerotoolsd.trainer.model.initial_weights import initialise_weights
+    from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
     from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.optimizer_groups import muon_names
     from zerotoolsd.trainer.model.sharding import make_mesh, shard_model

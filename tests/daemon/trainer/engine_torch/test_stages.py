@@ -15,7 +15,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats.dcp.lay_out_other_format import (
+from zerotools.formats.dcp.lay_out_converted import (
     lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.ops.conversions import reshard

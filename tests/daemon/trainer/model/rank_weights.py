@@ -24,7 +24,7 @@ from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotools.jobs.jobfile_tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.memory_tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402
-from zerotoolsd.trainer.model.initial_weights import initialise_weights  # noqa: E402
+from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.model.pretrained import match_directory  # noqa: E402
 from zerotoolsd.trainer.model.sharding import shard_model  # noqa: E402

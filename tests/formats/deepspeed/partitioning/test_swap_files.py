@@ -22,7 +22,7 @@ from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats import read
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files, with_swap_files
 from zerotools.formats.deepspeed.schema.optim_states import parse_optim_states
-from zerotools.formats.deepspeed.writing.lay_out import lay_out
+from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.io.torchzip.pt_file import TorchFile
 
 CASE = "z3-bf16-w2-nvme"

@@ -12,7 +12,7 @@ import pytest
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.formats.deepspeed.reading.test_versions import Change, rewrite
-from tests.formats.deepspeed.writing.test_lay_out import described, reshard
+from tests.formats.deepspeed.writing.test_lay_out_resharded import described, reshard
 from tests.golden_files import DEEPSPEED
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -29,8 +29,8 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
     stacked_experts_of,
 )
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
-from zerotools.formats.deepspeed.writing.lay_out import lay_out
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
+from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
+from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.formats.format import WriteOptions
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate

@@ -15,7 +15,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.formats import read
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.model_states import CHECKPOINTED
-from zerotools.formats.deepspeed.writing.lay_out import lay_out
+from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.io.torchzip.pickle_values import Ordered
 
 LISTS = ("param_shapes", "frozen_param_shapes", "frozen_param_fragments", "shared_params")

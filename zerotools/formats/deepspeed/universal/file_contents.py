@@ -27,7 +27,7 @@ from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.deepspeed.param_groups import steps_are_numbers
+from zerotools.formats.deepspeed.foreign_param_groups import steps_are_numbers
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts

@@ -47,7 +47,7 @@ from zerotools.formats.deepspeed.universal.file_contents import (
     universal_model_tree,
 )
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
-from zerotools.formats.deepspeed.writing.lay_out import run_sidecars
+from zerotools.formats.deepspeed.writing.lay_out_resharded import run_sidecars
 from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
 from zerotools.io.numeric.scalars import scalar_bytes
 from zerotools.io.output.carried_files import file_of_bytes, sidecar_files

@@ -1,9 +1,9 @@
 """From a logical state to DeepSpeed's files: a target layout, then one module per kind of file.
 
-Imports `schema`, `partitioning`, `logical_state`, `change_stage` and `param_groups`.
+Imports `schema`, `partitioning`, `logical_state`, `change_stage` and `foreign_param_groups`.
 
-lay_out               a DeepSpeed checkpoint for another world size or stage -> Target
-lay_out_other_format  a checkpoint of another format as DeepSpeed files -> Target
+lay_out_resharded     a DeepSpeed checkpoint for another world size or stage -> Target
+lay_out_converted     a checkpoint of another format as DeepSpeed files -> Target
 source_checks         checks that a source can be laid out again, and that masters match weights
 target_layout         stage, ranks, order and alignment: as requested, else as in the source
 zero12                the files of stages 1 and 2 and of BF16_Optimizer

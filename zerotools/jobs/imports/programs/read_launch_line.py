@@ -32,10 +32,10 @@ from zerotools.jobs.imports.programs.launcher_options import (
     numa_of,
     ranks_of,
 )
-from zerotools.jobs.imports.programs.non_trainer_programs import read_as_of
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.programs.programs_with_own_arguments import read_as_of
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word
-from zerotools.jobs.imports.programs.trainer_programs import as_accelerate
+from zerotools.jobs.imports.programs.trainer_based_programs import as_accelerate
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, by_kind
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import (
@@ -46,7 +46,7 @@ from zerotools.jobs.launcher_keys.launcher_flags import (
     WORDS_AFTER,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import IGNORED, TRAINER_DEFAULTS, TRAINERS_OWN
-from zerotools.jobs.text.shell_corrections import as_typed, mend_shell
+from zerotools.jobs.text.mend_pasted_shell import as_typed, mend_shell
 
 _NUMBER = re.compile(r"-[\d.]")
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
+from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.notify_config import DESTINATION_NOTICES

@@ -15,7 +15,7 @@ import pytest
 
 from harness.started import run
 from tests.daemon.trainer.reporting.trackers.tracker_stand_ins import TOLD, TROUBLE, install, told
-from zerotoolsd.trainer.reporting.trackers.start_trackers import PROGRAM
+from zerotoolsd.trainer.reporting.trackers.tracker_feed import PROGRAM
 from zerotoolsd.trainer.reporting.trackers.tracker_program import SAID, earlier_steps
 
 SECONDS = 60

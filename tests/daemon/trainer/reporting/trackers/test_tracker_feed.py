@@ -11,7 +11,7 @@ import pytest
 from harness.launching import job, run
 from tests.daemon.trainer.reporting.trackers.tracker_stand_ins import TOLD, install, told
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.trainer.reporting.trackers.start_trackers import (
+from zerotoolsd.trainer.reporting.trackers.tracker_feed import (
     SAID,
     TRACKED,
     TrackerFeed,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.text.json_corrections import mend_json
 from zerotools.jobs.text.json_parser import parse_json
-from zerotools.jobs.text.text_corrections import Broken
+from zerotools.jobs.text.mend_pasted_json import mend_json
+from zerotools.jobs.text.mend_pasted_text import Broken
 
 WHOLE = {
     "train_batch_size": 16,

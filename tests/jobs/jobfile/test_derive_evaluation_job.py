@@ -9,7 +9,7 @@ import pytest
 
 from harness.launching import job
 from zerotools.integrations import evaluation_harness
-from zerotools.jobs.jobfile.evaluation_job import (
+from zerotools.jobs.jobfile.derive_evaluation_job import (
     HARNESS,
     evaluation_job,
     evaluation_name,

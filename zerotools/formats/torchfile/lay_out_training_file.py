@@ -29,7 +29,7 @@ from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Tar
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile import state_dict
 from zerotools.formats.torchfile.file_names import TRAINING
-from zerotools.formats.torchfile.lay_out import stored_tensor
+from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
 from zerotools.io.huggingface.model_directory import sidecar_plans
 from zerotools.io.torchzip import archive_layout as archives

@@ -18,12 +18,12 @@ from zerotools.formats.deepspeed.change_stage import (
     new_stored_tensor,
     weight_role,
 )
-from zerotools.formats.deepspeed.logical_state import LogicalState
-from zerotools.formats.deepspeed.param_groups import (
+from zerotools.formats.deepspeed.foreign_param_groups import (
     ForeignCheckpoint,
     group_of,
     never_stepped,
 )
+from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.ds_config import (
@@ -37,7 +37,7 @@ from zerotools.formats.deepspeed.schema.file_names import LATEST
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.formats.deepspeed.schema.pt_keys import schedule_of
-from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
+from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import target_layout_of, with_config

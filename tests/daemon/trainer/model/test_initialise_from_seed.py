@@ -23,7 +23,7 @@ def values(meta_model: Any, names: set[str], loaded: set[str]) -> dict[str, Any]
     import torch
 
     from zerotoolsd.trainer.memory_tiers import make_memory
-    from zerotoolsd.trainer.model.initial_weights import initialise_weights
+    from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
 
     def empty(tensor: Any) -> Any:
         return torch.full(tensor.shape, 7, dtype=tensor.dtype)

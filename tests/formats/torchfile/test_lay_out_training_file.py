@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile.lay_out_other_format import lay_out_training_file
+from zerotools.formats.torchfile.lay_out_training_file import lay_out_training_file
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion, with_target_sources
 from zerotools.ops.execution.tile_workers import MemoryBudget
 

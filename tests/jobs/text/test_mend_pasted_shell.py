@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.jobs.text.shell_corrections import mend_shell
+from zerotools.jobs.text.mend_pasted_shell import mend_shell
 
 KEPT = """#!/bin/bash
 # a comment with --an-option \\

@@ -15,8 +15,8 @@ from zerotools.core.counts import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
+from zerotools.formats.deepspeed.foreign_param_groups import hyperparameters_of
 from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
-from zerotools.formats.deepspeed.param_groups import hyperparameters_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zerotools.formats.deepspeed.param_groups import options_from, steps_are_numbers
+from zerotools.formats.deepspeed.foreign_param_groups import options_from, steps_are_numbers
 
 
 def config(kind: str, **params: Any) -> dict[str, Any]:

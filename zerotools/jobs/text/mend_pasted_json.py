@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 
-from zerotools.jobs.text.text_corrections import (
+from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,
     DOUBLE,
     INVISIBLE,

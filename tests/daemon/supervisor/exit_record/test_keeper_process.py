@@ -17,7 +17,7 @@ from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.supervisor.durable_files import ReservedRecord, read_json, write_json
-from zerotoolsd.supervisor.exit_record.keeper import Records, run_keeper
+from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.main import supervise
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, RUN, Plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from zerotools.jobs.text.text_corrections import (
+from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,
     DOUBLE,
     INVISIBLE,

@@ -18,10 +18,10 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
-from zerotools.formats.dcp.lay_out_other_format import (
+from zerotools.formats.dcp.lay_out_converted import (
     lay_out_dcp as lay_out_training_dcp,
 )
+from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.proof import read_written_back

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.directories import is_replicated
-from zerotools.formats.dcp.lay_out import check_world_size
+from zerotools.formats.dcp.lay_out_resharded import check_world_size
 from zerotools.formats.dcp.naming_styles import DcpStyle, KeyPath, style_of
 from zerotools.formats.dcp.native import DcpNative, native_of
 from zerotools.formats.dcp.rank_files import (

@@ -15,10 +15,10 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.io.output.marker import MARKER
+from zerotools.io.output.written_files import MARKER
 from zerotools.runs.checkpoint_dirs import rng_name, verify_checkpoint_files
 from zerotools.runs.job_record import RNG_PER_RANK, RNG_RESEED, JobRecord, ModelRecord, write_record
 from zerotools.runs.manifest import read_manifest, write_manifest

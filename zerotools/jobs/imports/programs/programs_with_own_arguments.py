@@ -16,7 +16,11 @@ from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
-from zerotools.jobs.imports.programs.trainer_programs import SCRIPTS, is_unread_trl, read_as_known
+from zerotools.jobs.imports.programs.trainer_based_programs import (
+    SCRIPTS,
+    is_unread_trl,
+    read_as_known,
+)
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES

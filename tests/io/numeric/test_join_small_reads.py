@@ -17,7 +17,7 @@ from zerotools.core.dtypes import FLOAT32, FLOAT64, DType
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import numpy_cast
 from zerotools.io.numeric.gather import WORTHWHILE_GAP_BYTES, box_reads, gather_elements
-from zerotools.io.numeric.strided_pieces import lattice_copies, near_pieces
+from zerotools.io.numeric.join_small_reads import lattice_copies, near_pieces
 
 
 def pairs(rows: int, columns: int, offset: int = 0) -> list[ChunkBox]:

@@ -16,9 +16,9 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import read, training_of
-from zerotools.formats.dcp.lay_out_other_format import lay_out_dcp
+from zerotools.formats.dcp.lay_out_converted import lay_out_dcp
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
+from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 
 UNIVERSAL = ("universal-z1-fp32-w2", "universal-z2-bf16-w3", "universal-z3-bf16-w2")
 NATIVE = ("z2-bf16-w2", "z3-fp32-w2-sub-groups", "z2-fp16-w2", "z2-bf16-w2-sgd", "z1-fp32-w3")
