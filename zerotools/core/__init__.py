@@ -1,2 +1,2 @@
-"""Values without I/O, for all other packages: boxes, dtypes, checkpoints, errors. Standard library
-only."""
+"""The value types that all other packages use: boxes, dtypes, checkpoints, errors. This package
+does no I/O and imports only the standard library."""

@@ -58,7 +58,7 @@ class AdapterTensor:
     """One tensor of a PEFT adapter.
 
     Attributes:
-        module: the name of the layer that it changes, in the model without adapters.
+        module: the name that the changed layer has in the model without adapters.
         part: `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`.
         saved: the name of the tensor in PEFT's files. It begins with `stem`.
     """
@@ -75,9 +75,9 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
     only adapter, or of the one named `default`.
 
     Raises:
-        BadRequest: there is no adapter, none with this name, or several and none is named
-            `default`.
-        Unsupported: the adapter is of another kind than LoRA.
+        BadRequest: no adapter exists, no adapter has this name, or `adapter` is None and several
+            adapters exist but no `default`.
+        Unsupported: the adapter is not a LoRA adapter.
     """
     found: dict[str, list[AdapterTensor]] = {}
     others = []
@@ -108,14 +108,14 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
 
 
 def adapter_names(keys: Iterable[Key]) -> list[str]:
-    """Return the names of the LoRA adapters among `tensors`. An adapter without a name is
+    """Return the names of the LoRA adapters among the tensors `keys`. An adapter without a name is
     `default`."""
     parsed = (_parsed(key) for key in keys)
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
 
 def is_adapter_checkpoint(keys: Iterable[Key]) -> bool:
-    """Return whether `tensors` are LoRA adapters without their base model.
+    """Return whether the tensors `keys` are LoRA adapters without their base model.
 
     Besides adapters, only tensors that PEFT saves with them may be present: biases, and embeddings
     that have an adapter.
@@ -142,7 +142,7 @@ def adapter_of(key: Key) -> str | None:
 
 
 def adapter_tensor(key: Key) -> AdapterTensor | None:
-    """Return the tensor as a part of an adapter, or None if it belongs to no adapter."""
+    """Return the adapter tensor that `key` identifies, or None if `key` belongs to no adapter."""
     parsed = _parsed(key)
     return None if parsed is None else parsed[1]
 
@@ -152,7 +152,7 @@ def _is_lora(each: AdapterTensor) -> bool:
 
 
 def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
-    """Return the adapter's name and the tensor that a key stands for, or None if the key belongs
+    """Return the name of the adapter that `key` belongs to, and its tensor; None if `key` belongs
     to no adapter.
     """
     name = full_name(key.name)
@@ -186,9 +186,9 @@ def full_name(name: str) -> str:
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
     """Return, for each weight name that PEFT saved, the name of the weight in the model.
 
-    `trained` are the names of the parameters that the optimizer has. A name that another weight of
-    the model already has is left out. Return an empty dict if two adapters were trained, because
-    PEFT saves both under the same names.
+    `trained` are the names of the parameters in the optimizer. The result has no name that another
+    weight of the model already has. Return an empty dict if two adapters were trained, because PEFT
+    saves both under the same names.
     """
     own = {full_name(name): name for name in weights}
     taken, found = frozenset(own.values()), dict[str, str]()
@@ -204,7 +204,7 @@ def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, 
 
 def state_without_weights(keys: Iterable[Key]) -> list[str]:
     """Return the names of LoRA tensors that have optimizer state but no weights in the checkpoint.
-    The list is empty if the checkpoint has no other weights either.
+    The list is empty if the checkpoint has no weights at all.
     """
     keys = list(keys)
     weights = {full_name(key.name) for key in keys if key.role in ("param", "param16")}
@@ -236,8 +236,8 @@ def plain_name(name: str) -> str:
 def is_replaced(name: str, saved: Collection[str]) -> bool:
     """Return whether a tensor is absent from the model once its adapter is merged.
 
-    Such a tensor is a copy of trained rows, or belongs to the modules `saved`, which the adapter
-    replaces as a whole.
+    Such a tensor is the original of trained token rows, or belongs to one of the modules `saved`,
+    which the adapter replaces as a whole.
     """
     if ".trainable_tokens_original." in name:
         return True

@@ -86,10 +86,10 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def boxes_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
-    """Return, in order, the boxes that cover the flat range [begin, end) of a row-major tensor.
+    """Return the boxes, in order, that cover the flat range [begin, end) of a row-major tensor.
 
-    At most 2n-1 boxes for n dimensions, each contiguous in the range. A 0-d tensor has the one
-    range [0, 1).
+    There are at most 2n-1 boxes for n dimensions, and the elements of each box are contiguous in
+    the range. The whole of a 0-d tensor is the range [0, 1).
 
     Raises:
         ValueError: the range is not inside the tensor.
@@ -128,8 +128,9 @@ def _prepend(index: int, box: Box) -> Box:
 def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     """Cut `box` into consecutive boxes of at most `most` elements, in row-major order.
 
-    In a tensor of the shape of `box`, the elements of each result are contiguous. A dimension is
-    cut only if one index along it still has too many elements.
+    The elements of each result are contiguous in a tensor that has the shape of `box`. Later
+    dimensions are cut only where a single index of the dimension before has more than `most`
+    elements.
     """
     if most < 1:
         raise ValueError(f"a box holds at least one element, not {most}")

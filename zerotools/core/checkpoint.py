@@ -94,7 +94,7 @@ class ChunksOnDemand(Sequence[Chunk]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkBox:
-    """A chunk and a block `box` of the tensor that lies inside it, in the tensor's coordinates."""
+    """A chunk, and a block `box` that lies inside this chunk, in the tensor's coordinates."""
 
     chunk: Chunk
     box: Box
@@ -116,7 +116,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the tensor's elements, without padding and replicas."""
+        """The number of bytes that the tensor's elements need, without padding and replicas."""
         return self.numel * self.dtype.itemsize
 
 
@@ -126,9 +126,9 @@ class Opaque:
     was run.
 
     `args` are the arguments that the pickle passes to the constructor, and `state` is the value
-    that it sets afterwards (None if it sets nothing). `called` is True if the pickle calls
-    `name(*args)`, and False if it creates an instance with `name.__new__`. If the object is written
-    again, the original library loads an equal object.
+    that the pickle assigns to the new object (None if there is no such value). `called` is True if
+    the pickle calls `name(*args)`, and False if it creates an instance with `name.__new__`. If the
+    object is written again, the original library loads an equal object.
 
     Two values are equal only if they are the same object. A comparison by value could run forever
     on a file with shared parts, and an object may contain itself.
@@ -162,7 +162,8 @@ class Origin:
         title: the kind of checkpoint, if `format` does not say it.
         precision: the dtype in which the run computes.
         notes: sentences for the user ("took step-40, the newest of 3").
-        question: the choice that the user must make before one model can be exported.
+        question: a sentence that asks the user to choose one of several models; only then can it be
+            exported.
         refusal: the reason why no output can be made from the files.
     """
 
@@ -187,11 +188,11 @@ class Problem:
 
     Attributes:
         file: the damaged file, relative to the checkpoint's root.
-        blocks: no complete output can be made from the checkpoint.
-        is_loss: bytes of the file are lost, and the rest of the file is valid. False for a file of
-            another save or rank.
-        is_unread: only the name of `tensor` is known. An output that would contain this tensor is
-            refused; everything else can be used.
+        blocks: True if the defect prevents a complete output.
+        is_loss: True if bytes of the file are lost but its other bytes are valid; False, for
+            example, if the file belongs to another save or rank.
+        is_unread: True if only the name of `tensor` is known. An output that would contain this
+            tensor is refused; everything else can be used.
     """
 
     message: str
@@ -231,10 +232,9 @@ class Checkpoint:
             first byte was read. Empty in a `Target`.
         native: a value that the format's reader stores for the writer of the same format. No other
             code uses it.
-        archives: {file: {offset: length}}, in bytes, of archives that follow each other in one
-            file, if no chunk shows where they are.
-        beside: the checkpoint of an optimizer in a separate file next to the model, as its own
-            reader returned it.
+        archives: {file: {offset: length}}, in bytes: archives that lie one after another in a file,
+            and that no chunk points to.
+        beside: the checkpoint that was read from a separate optimizer file next to the model.
     """
 
     root: Path

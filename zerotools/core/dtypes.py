@@ -71,17 +71,17 @@ _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.tor
 
 
 def dtype_named(name: str) -> DType:
-    """Return the dtype that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
+    """Return the dtype that torch calls `name`, such as "bfloat16" (no prefix "torch.")."""
     return _look_up(_BY_NAME, name)
 
 
 def from_safetensors(name: str) -> DType:
-    """Return the dtype that a safetensors header calls `name`, as in "BF16"."""
+    """Return the dtype that a safetensors header calls `name`, such as "BF16"."""
     return _look_up(_BY_SAFETENSORS, name)
 
 
 def from_torch_storage(name: str) -> DType:
-    """Return the dtype of a legacy torch storage class, as in "FloatStorage"."""
+    """Return the dtype of the legacy torch storage class `name`, such as "FloatStorage"."""
     return _look_up(_BY_TORCH_STORAGE, name)
 
 

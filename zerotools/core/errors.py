@@ -69,7 +69,7 @@ class BadRequest(ZerotoolsError):
 
 
 class BadFile(ZerotoolsError):
-    """The file is wrong: damaged, incomplete, or not a checkpoint."""
+    """A file is damaged, incomplete, or not a checkpoint."""
 
     exit_code = 3
     code = "bad_file"
@@ -100,7 +100,8 @@ class DaemonUnreachable(DaemonError):
 
 
 class AnswerLost(DaemonUnreachable):
-    """The request was sent, but no response came, so it is unknown if the daemon did the work."""
+    """The request was sent but no response came, so it is unknown whether the daemon acted on
+    it."""
 
     code = "answer_lost"
 

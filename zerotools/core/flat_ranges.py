@@ -1,6 +1,6 @@
 """Chunks that are ranges of a flattened tensor, converted to boxes as late as possible.
 
-Every ZeRO partition is such a range, and so is every slice along the first dimension. A thousand
+Every ZeRO partition is such a range. Every slice along the first dimension is one too. A thousand
 ranks cut a large model into a million ranges, and each range has several boxes. So boxes are made
 only if a layout that is not flat needs them. To prove that ordered ranges cover a tensor, one pass
 over them is enough. To match two such covers, one pass over both is enough.
@@ -114,12 +114,11 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
 
 
 def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Range] | None:
-    """Return the ranges of a tensor, if they cover it without gap or overlap and each lies inside
-    its file; else None.
+    """Return the ranges of a tensor if they cover the tensor without gap or overlap and each range
+    lies inside its file; else None.
 
-    `sizes` are the sizes of all files in bytes; if it is None, files are not checked. The result
-    None does not prove that the tensor is incomplete: chunks may not be ranges, or some may be
-    replicas.
+    `sizes` maps each file to its size in bytes; if `sizes` is None, files are not checked. A
+    complete tensor also gives None if a chunk is not a range, or is a replica.
     """
     ranges = ranges_of(tensor)
     if ranges is None:
@@ -138,8 +137,8 @@ def match_ranges(
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
     """Yield each range of the target with the ranges of the source that have its elements.
 
-    Elements have `itemsize` bytes. Both lists must cover the same tensor, as `covering_ranges`
-    checks.
+    Elements have `itemsize` bytes. `sources` and `targets` must both cover the tensor, as
+    `covering_ranges` checks.
     """
     remaining = iter(sources)
     begin = end = offset = 0

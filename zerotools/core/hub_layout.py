@@ -96,8 +96,8 @@ class HubPiece:
 def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
     """Yield the pieces of Hub tensors that are filled from `block` of the model's tensor `name`.
 
-    A piece is one box. Rows that are not adjacent in the Hub's tensor are separate pieces;
-    otherwise there are as few pieces as possible.
+    Each piece is one box of a Hub tensor. The block is cut only where its elements are not one box
+    there.
     """
     if block.box.is_empty:
         return
@@ -131,8 +131,8 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return the dimension of the Hub's tensor along which adjacent elements are `step` elements
-    apart, or None.
+    """Return a dimension of the Hub's tensor, not yet in `taken`, in which neighbours are `step`
+    elements apart; None if there is none.
     """
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)

@@ -1,4 +1,4 @@
-"""The plan to thin a checkpoint (to remove its optimizer state): the files and tensors that
+"""The plan to thin a checkpoint, that is, to remove its optimizer state: the files and tensors that
 stay.
 
 The plan is computed before anything is changed.
@@ -15,7 +15,7 @@ from zerotools.core.target import FilePlan
 
 
 class Keep(StrEnum):
-    """How much of a checkpoint thinning keeps.
+    """The part of a checkpoint that thinning keeps.
 
     `MASTERS` keeps everything except the optimizer state. `WEIGHTS` removes the masters too, if the
     checkpoint has 16-bit weights.
@@ -30,10 +30,10 @@ class Thinning:
     """The changes that thinning makes to a checkpoint's files. Names are relative to the
     checkpoint's root; all other files stay unchanged.
 
-    `keep` is the part that is kept. It is more than requested if the weights exist nowhere else.
-    The files `removed` are deleted. The files `rewritten` are written again, from bytes of the
-    source. `kept` maps the key of each tensor of the result to its key in the source. `notes` are
-    sentences for the user. If nothing is removed or rewritten, nothing is dropped.
+    `keep` is the part that thinning keeps. This may be more than the user asked for, if the weights
+    exist nowhere else. The files `removed` are deleted. The files `rewritten` are written again,
+    from bytes of the source. `kept` maps the key of each tensor of the result to its key in the
+    source. `notes` are sentences for the user.
     """
 
     keep: Keep

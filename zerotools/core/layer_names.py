@@ -36,8 +36,8 @@ def _number_of(layer: str) -> int | None:
 def place_of(name: str) -> LayerPlace:
     """Return the layer and the kind of the tensor `name`.
 
-    The name of the layer ends with the first number in `name`. A tensor without a number belongs to
-    the module that holds it.
+    The name of the layer ends with the first number in `name`. If `name` contains no number, the
+    layer is the module that holds the tensor.
     """
     found = _NUMBERED.fullmatch(name)
     if found is not None:
@@ -47,8 +47,8 @@ def place_of(name: str) -> LayerPlace:
 
 
 def layers_in_order(names: Iterable[str]) -> list[str]:
-    """Return each layer of the tensors `names` once, in the order of the names. Numbered layers of
-    the same module are in the order of their numbers.
+    """Return each layer of the tensors `names` once, in the order of `names`, except that numbered
+    layers of one module are sorted by number.
     """
     groups: dict[str, set[tuple[int, str]]] = {}
     for layer in dict.fromkeys(place_of(name).layer for name in names):

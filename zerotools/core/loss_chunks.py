@@ -1,4 +1,4 @@
-"""The number of rows in each part of the cross-entropy, so that no rank holds all logits.
+"""Compute the cross-entropy loss in parts of this many rows, so that no rank holds all logits.
 
 The logits of one part are computed, compared with the targets and freed before the next part. The
 estimate and the trainer both use these sizes.
@@ -31,9 +31,10 @@ class LossSize:
     """The size of a loss computation: at most `rows` positions, with `hidden` inputs and
     `vocabulary` outputs of the model's output layer.
 
-    `cut` is the value of `train.chunked_loss`. "auto" computes the loss in parts if there are more
-    logits than one part may have. "on" always does: a part has at least `at_least` rows, or more
-    if their logits need no more memory than the hidden states of all rows.
+    `cut` is the value of `train.chunked_loss`. With "auto", the loss is computed in parts if there
+    are more logits than one part may have. With "on", it is always computed in parts: each has at
+    least `at_least` rows, and more rows as long as their logits need no more memory than the hidden
+    states of all rows.
     """
 
     rows: int
@@ -43,15 +44,15 @@ class LossSize:
     at_least: int = ROWS_AT_LEAST
 
     def is_cut(self, rows: int | None = None) -> bool:
-        """Return whether the loss of `rows` rows is computed in parts. Without `rows`, it is the
-        loss of the maximum number of rows.
+        """Return whether the loss of `rows` rows (default: the maximum, `self.rows`) is computed in
+        parts.
         """
         most = self.rows if rows is None else rows
         many = most * self.vocabulary > LOGITS_AT_A_TIME
         return self.cut == "on" or (self.cut == "auto" and many)
 
     def rows_at_a_time(self, rows: int | None = None) -> int:
-        """Return the number of rows for which the loss is computed at a time; at least 1."""
+        """Return the number of rows in one part of the loss, at least 1."""
         most = self.rows if rows is None else rows
         rows = ceil(most / max(1, ceil(most * self.vocabulary / LOGITS_AT_A_TIME)))
         if self.cut == "on":

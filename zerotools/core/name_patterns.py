@@ -1,16 +1,17 @@
 r"""Match regular expressions against tensor names, in time linear in the length of the names.
 
 Checkpoints contain patterns (`universal_checkpoint_info`, an adapter's `rank_pattern`). `re`
-backtracks: with `(a+)+$` it needs years to reject thirty letters. So all patterns are followed at
-once, character by character, by the set of positions that may come next (Glushkov's automaton). In
-`a(b|c)*d` the positions are a, b, c and d; after `ab` any of b, c and d may follow. A name costs
-one step per character, whatever the number and the content of the patterns.
+backtracks: with `(a+)+$` it needs years to reject thirty letters. So this module reads a name once,
+character by character, for all patterns together, and keeps the set of pattern positions that may
+come next (Glushkov's automaton). In `a(b|c)*d` the positions are a, b, c and d; after `ab` any of
+b, c and d may follow. A name costs one step per character, whatever the number and the content of
+the patterns.
 
     NamePatterns([r".*\.(q|k)_proj\.weight", "^lm_head$"], path).matching("x.q_proj.weight")
 
-The result is only whether `re.match` would match. So `*` and `*?` are equal, and group names are
-ignored. Lookahead, lookbehind and flags cannot be followed in this way and are rejected: neither
-DeepSpeed nor Megatron nor PEFT writes them.
+The result says only whether `re.match` would match. So `*` and `*?` mean the same, and group names
+are ignored. Patterns with lookahead, lookbehind or flags cannot be matched in this way and are
+rejected; neither DeepSpeed nor Megatron nor PEFT writes them.
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ class _Automaton:
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """Return the same as `_taken`, for `^` and `$`. They read no character, and one may follow
-        another.
+        """Return what `_taken` returns, for the marks `^` and `$`. A mark reads no character, and
+        several marks may follow each other.
         """
         reached: set[int] = set()
         found = before
@@ -238,7 +239,7 @@ class _Automaton:
 def exclusion_patterns(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
     """Return a small set of patterns that match all names in `unwanted` and no name in `needed`.
 
-    A pattern with a star matches at least two names.
+    A pattern with a star is used only if it matches at least two names.
     """
     kept = {pattern for name in needed for pattern in _patterns(name)}
     matched: dict[str, set[str]] = {}
@@ -445,8 +446,8 @@ class _Parser:
         return PatternPart(repeated=part, least=least, most=most)
 
     def _count(self) -> tuple[int, int | None]:
-        """Return how often the preceding part may be repeated, as (least, most). Return (-1, None)
-        if no quantifier follows.
+        """Return (least, most): how often the part before the quantifier may be repeated. Return
+        (-1, None) if no quantifier follows.
         """
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):

@@ -1,5 +1,5 @@
-"""Schemes of quantised weights: for each element of the weight, the scale and the payload elements
-that it is computed from.
+"""Schemes of quantised weights: which payload elements and which scale each element of a weight is
+computed from.
 
 Only positions are computed here, no values. Sources: DeepSeek-V3 `inference/kernel.py`
 (`weight_dequant`), OCP Microscaling Formats (MX) v1.0, transformers `integrations/mxfp4.py`
@@ -36,16 +36,14 @@ class Scheme(ABC):
 
     @property
     def grain(self) -> tuple[int, ...]:
-        """The smallest block that can be computed on its own. A box may be cut only at multiples
-        of it. It has one entry for each of the last dimensions.
+        """The shape of the smallest block that can be computed on its own. A box may be cut only at
+        multiples of this shape, which has entries for the last dimensions only.
         """
         return ()
 
     @property
     def is_transposed(self) -> bool:
-        """True if a step along the last dimension of the result is a step from row to row in the
-        inputs.
-        """
+        """True if the last dimension of the result corresponds to the rows of the inputs."""
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
@@ -78,28 +76,28 @@ class ScaledCast(Tensor):
         layer.weight_scale_inv  float32        (3, 2)       scales: one for each 128x128 block
         -> layer.weight         float32        (300, 256)   ScaledCast(inputs={payload, scales})
 
-    A `Scheme` names the block of each input that a box needs. Here, rows 120:140 and columns 0:256
-    need the same rows of the payload and the scales [0:2, 0:2]. So a tile can be computed without
-    the rest of the tensor: `zerotools.io.numeric.quantised_values` does it. The reverse, a payload
-    computed from values, is a ScaledCast too.
+    A `Scheme` says which block of each input is needed to compute a box. Here, rows 120:140 and
+    columns 0:256 need the same rows of the payload and the scales [0:2, 0:2]. So a tile can be
+    computed without the rest of the tensor: `zerotools.io.numeric.quantised_values` does it. The
+    reverse, a payload computed from values, is a ScaledCast too.
 
-    The tensor has no chunks. Code that does not know ScaledCast finds a hole, and never bytes
-    without their scales. If `scheme` computes float32 values, they are cast to `dtype`. Values of
-    any other dtype are already in `dtype`.
+    The tensor has no chunks. Code that does not know ScaledCast finds a tensor without bytes, and
+    never a payload without its scales. If `scheme` computes float32 values, they are cast to
+    `dtype`. Values of any other dtype are already in `dtype`.
     """
 
     scheme: Scheme
     inputs: Mapping[str, Tensor]
 
     def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
-        """Yield the parts of `box`, each small enough that its inputs have at most `most` bytes. A
-        part of one grain may have more.
+        """Cut `box` into parts that have at most `most` bytes of inputs each. A part of a single
+        grain may have more.
         """
         return self._cut(box, lambda part: self.bytes_read(part) <= most)
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
-        """Yield the parts of `box`, each with at most `largest` elements and at most `most` bytes
-        of memory. A part of one grain may have more.
+        """Cut `box` into parts of at most `largest` elements that need at most `most` bytes of
+        working memory each. A part of a single grain may need more.
         """
 
         def fits(part: Box) -> bool:
@@ -157,14 +155,15 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Scheme):
-    """payload `operation` number, in float32: a weight that a program stores in another scale.
+    """The float32 result of `payload operation number`, for a weight that a program stores scaled
+    or shifted.
 
     For example, MaxText stores the query projection divided by the square root of the head size.
 
     Attributes:
-        operation: one of * / + -
-        number: it is rounded to float32.
-        zeros_from: rows from this on are 0 instead. None: no rows.
+        operation: "*", "/", "+" or "-".
+        number: the second operand, rounded to float32.
+        zeros_from: the first of the rows that are 0 instead; None if there are no such rows.
     """
 
     operation: str
@@ -181,10 +180,10 @@ class BlockScaled(Scheme):
     edges may be smaller.
 
     Attributes:
-        axes: for each dimension of the scales, the dimension of the weight that it belongs to; None
-            for a dimension of length 1 that belongs to none. Scales of shape (R, 1), one for each
-            row, have axes (0, None).
-        is_exponent: a scale is a byte e that means 2 ** (e - 127).
+        axes: for each dimension of the scales, the corresponding dimension of the weight; None if
+            the dimension has length 1 and no counterpart. Scales of shape (R, 1), one for each row,
+            have axes (0, None).
+        is_exponent: True if each scale is stored as a byte e that means 2 ** (e - 127).
     """
 
     block: tuple[int, ...]
@@ -211,9 +210,10 @@ class PackedFours(Scheme):
     scale.
 
     Attributes:
-        blocks: the payload has a separate dimension for the bytes of a group.
-        transposed: the last two dimensions of the result are exchanged. gpt-oss stores (experts,
-            rows, groups, 16) for a tensor that has shape (experts, columns, rows) in the model.
+        blocks: True if the payload has a separate dimension for the bytes of a group.
+        transposed: True if the last two dimensions of the result are exchanged. gpt-oss stores
+            (experts, rows, groups, 16) for a tensor that has shape (experts, columns, rows) in the
+            model.
     """
 
     group: int
@@ -234,8 +234,8 @@ class PackedFours(Scheme):
         return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
 
     def in_rows(self, box: Box) -> Box:
-        """Return a box of the result in the payload's order of dimensions; the last dimension
-        there is the packed one.
+        """Return a box of the result with its dimensions in the payload's order, where the packed
+        dimension is last.
         """
         return _exchanged(box) if self.transposed else box
 
@@ -281,8 +281,8 @@ class CodedFours(Scheme):
         return 8 * (end - begin)
 
     def hull(self, box: Box) -> tuple[int, int]:
-        """Return the smallest flat range, from an even element on, that contains the first and the
-        last element of `box`.
+        """Return the smallest flat range that begins at an even element and contains the first and
+        the last element of `box`.
         """
         strides = row_major_strides(self.shape)
         first = sum(a * s for a, s in zip(box.start, strides, strict=True))
@@ -309,8 +309,8 @@ class CodedFours(Scheme):
 class BlockQuantised(Scheme):
     """The reverse of `BlockScaled`: a payload of 8-bit floats, computed from values of `shape`.
 
-    With `is_scales` the result is the scales of the blocks instead. With `is_exponent`, scales are
-    powers of two, in bytes as in `BlockScaled`.
+    With `is_scales`, the result is the scales instead of the payload. With `is_exponent`, scales
+    are powers of two, stored as bytes (see `BlockScaled`).
     """
 
     shape: tuple[int, ...]
@@ -336,7 +336,7 @@ class BlockQuantised(Scheme):
 
 
 def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the tensor of scales. Each block has one scale, also the smaller blocks
+    """Return the shape of the tensor of scales. Each block has one scale, including smaller blocks
     at the edges.
     """
     return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))

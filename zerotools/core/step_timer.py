@@ -34,8 +34,8 @@ class StepTimer:
         return seconds
 
     def seconds_left(self, steps: int) -> float | None:
-        """Return the estimated seconds until training step `steps` is done, at the current average
-        speed.
+        """Return the estimated seconds until training step `steps` ends, at the average speed of
+        recent steps.
         """
         if self._last is None or self._mean is None:
             return None

@@ -46,8 +46,8 @@ class Checksum:
     """A CRC-32 of the bytes [start, start+length) of an output file. It is written as a
     little-endian uint32, as zlib computes it, at each `target_offset`.
 
-    Every byte of the range belongs to a chunk or a literal, is copied from the source, or is zero
-    in the plan.
+    The plan knows each byte of this range: it belongs to a chunk or a literal, is copied from the
+    source, or is zero.
     """
 
     start: int
@@ -92,15 +92,16 @@ class Target:
             files.
         notes: sentences for the user about omissions and changes.
         dropped: the parts of the source that the format cannot hold.
-        carried: tensors that no tensor copy fills, because their bytes are literals or are copied
-            unchanged from the source. A reader of the output finds them.
+        carried: tensors with bytes that are literals, or are copied as part of a file, instead of
+            being copied tensor by tensor. A reader of the output finds them.
         sources: tensors of the source under names that only this target has, such as the 16-bit
             weights that are cast from masters.
-        unlisted: tensors of the target that its reader does not list, because they repeat others.
+        unlisted: tensors of the target that its reader does not list, because they repeat other
+            tensors.
         target_keys: tensor of the source -> its keys in the target, if these differ because each
             model-parallel rank has a shard of the tensor.
-        compared: the tensors, under the target's keys, that the format's reader finds in the
-            output; None: the tensors that the reader lists.
+        compared: the tensors that the format's reader finds in the output, under the target's keys;
+            None if these are the tensors that the reader lists.
     """
 
     checkpoint: Checkpoint

@@ -1,4 +1,5 @@
-"""Rules for how tensor-parallel ranks share a tensor, and the positions of their shards in it.
+"""Rules that say how a tensor is divided among tensor-parallel ranks, and the position of each
+shard.
 
 A rule maps blocks of each rank's shard to blocks of the full tensor. A rule comes from the
 checkpoint's own records, or from the user; it is never guessed from a name.
@@ -124,8 +125,8 @@ def shard_placements(
 
 
 def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
-    """Return `count` indices of a shard along one dimension, from `first` on, as a block that
-    begins at `start` of the full tensor.
+    """Return the block of a shard that has `count` indices along `dim`, from `first` on, and that
+    begins at index `start` of the full tensor.
     """
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))

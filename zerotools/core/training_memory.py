@@ -1,5 +1,5 @@
-"""The memory layout of a training run: the dtype and the device of each kind of tensor, and the
-ranks that share it.
+"""The memory layout of a training run: for each kind of tensor, its dtype, its device and the
+number of ranks that share it.
 
 The estimate (`ops/estimate`), the engine that allocates, the check of disk space and the memory
 prediction of a rank all use the same `MemoryLayout`.
@@ -74,10 +74,10 @@ class MemoryLayout:
         frozen_precision: "train" (frozen weights only in `precision`), "fp32" or "nf4". With "nf4",
             every rank holds all frozen weights of linear layers in 4 bits; other frozen weights are
             as with "train".
-        double_quant: the scales of nf4 weights have 8 bits.
+        double_quant: True if the scales of nf4 weights are stored in 8 bits.
         tensor_ranks: the number of consecutive ranks that compute a layer together. Each has a part
             of the weights that are split.
-        has_adapters: there are frozen weights.
+        has_adapters: True if a frozen model is trained through adapters.
     """
 
     stage: int
@@ -120,7 +120,7 @@ class MemoryLayout:
 
     @property
     def update_ranks(self) -> int:
-        """The number of ranks that the optimizer state is sharded over; each rank updates its own
+        """The number of ranks over which the optimizer state is sharded; each rank updates its own
         shard.
         """
         return self.ranks_per_copy if self.stage >= 1 else 1
@@ -139,7 +139,7 @@ class MemoryLayout:
     def state_tier(self) -> str:
         """The kind of memory that holds the optimizer state, and the masters if there are any.
 
-        Parameters on the host are updated there, from state on the host.
+        If the parameters are on the host, so is the state, because the host then updates them.
         """
         if self.offload_optimizer == "disk":
             return DISK
@@ -157,9 +157,9 @@ class MemoryLayout:
 
         Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
         the frozen weights have 16 bits, the trained weights have masters, because FSDP2 gathers
-        weights of one dtype (its first versions accept no others). A single rank has masters only
-        if they take no more memory than FSDP2's copies. They would take more if the gradients of
-        micro batches are added in fp32, or if weights are frozen.
+        weights of one dtype (its first versions accept no others). On a single rank, masters are
+        used only if they need no more memory than FSDP2's 16-bit copies. They would need more if
+        the gradients of micro batches are added in fp32, or if weights are frozen.
         """
         is_half = self.precision != "fp32"
         alone = self.world_size == 1 and self.accumulate is None and not self.has_adapters
@@ -176,8 +176,9 @@ class MemoryLayout:
     def is_sharded(self) -> bool:
         """True if FSDP2 wraps the model of engine `torch`.
 
-        A single rank needs FSDP2 only to cast weights to 16 bits block by block, to copy them from
-        the host, or to sum the gradients of micro batches before they are moved to the masters.
+        On a single rank, FSDP2 is used only to cast weights to 16 bits block by block, to copy
+        weights from the host, or to add up the gradients of micro batches before the masters
+        receive them.
         """
         computes_with_weights = self.precision == "fp32" or self.has_masters
         sums_first = self.has_masters and self.accumulate == LOCAL

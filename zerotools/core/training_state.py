@@ -66,28 +66,31 @@ class TrainingState:
     """The state of a run that is not a tensor.
 
     Trees of plain values consist of None, bool, int, float, str, bytes, `DType`, `Opaque`, and
-    lists, tuples, sets and dicts of them. Tensors in them stay the source format's own objects.
+    lists, tuples, sets and dicts of them. A tensor in such a tree is an object of the source
+    format.
 
     Attributes:
         groups: the param groups of the optimizer.
-        scalars: parameter name -> the numbers in its optimizer state, mainly `step`, in the form
-            that the format uses. A number that is stored as a tensor may be read on access; this
-            raises `BadFile` if it fails.
+        scalars: key -> a number in the optimizer state of a parameter, mainly `step`, in the form
+            that the format uses. A number that is stored as a tensor may be read only on access,
+            which can raise `BadFile`.
         precision: the dtype in which the model computes.
         optimizer, optimizer_wrapper: the short class name of the optimizer (`AdamW`), and the
             framework's class around it.
-        steps, skipped, samples: the numbers of optimizer steps, of steps skipped by overflow, and
-            of samples seen.
-        lr_scheduler, ds_config, client: trees of plain values. `client` has the caller's own
-            values.
+        steps, skipped, samples: the number of optimizer steps, of steps that were skipped because
+            of an overflow, and of samples seen.
+        lr_scheduler, ds_config, client: trees of plain values. `client` has values that the
+            training program itself saved.
         loss_scaler: the saved loss scaler.
-        is_ordered: the groups list their parameters in the optimizer's order.
-        unnamed: torch's number of each parameter that the files do not name. The name of such a
-            parameter is made from the number.
-        flat: flattened parameters. Each stands for several parameters, which follow each other in
-            each tensor of its state.
-        buffers: weights that cannot be parameters, in formats that do not separate the two.
-        tells_frozen: all other weights that are in no group are frozen parameters.
+        is_ordered: True if the groups list their parameters in the optimizer's order.
+        unnamed: parameter name -> torch's number, for parameters that the files do not name. These
+            names are made from the numbers.
+        flat: flattened parameters. Each is several parameters joined into one, in the weights and
+            in the optimizer state.
+        buffers: weights that cannot be parameters, for formats that do not separate buffers from
+            parameters.
+        tells_frozen: True if every weight that is neither in a group nor in `buffers` is a frozen
+            parameter.
     """
 
     groups: tuple[ParamGroup, ...] = ()

@@ -1,4 +1,4 @@
-"""Find the parts of a tensor that no box covers, as few boxes as possible.
+"""Find the parts of a tensor that no box covers, and return them as few boxes.
 
 Example: a tensor has 4 x 4 elements. Rank 1 of 3, which had elements [6, 12) of the flattened
 tensor, is lost. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist. These elements are
@@ -9,9 +9,9 @@ uncovered:
     x x x x        [2:3, 0:4]
     . . . .
 
-The tensor is cut into slabs along its first dimension, at each begin and end of a box. The same
-search with one dimension less finds the uncovered parts of a slab. Adjacent slabs with the same
-uncovered parts are joined again.
+The tensor is cut into slabs along its first dimension, at each begin and end of a box. The
+uncovered parts of a slab are found by the same search, with one dimension fewer. Adjacent slabs
+with the same uncovered parts are joined again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from zerotools.core.boxes import Box, BoxIndex
 
 
 def uncovered_boxes(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
-    """Return the elements of a tensor of `shape` that are in none of `boxes`, as disjoint boxes in
-    order.
+    """Return disjoint boxes, in order, with the elements of a tensor of `shape` that none of
+    `boxes` covers.
 
     `boxes` may overlap, and may reach outside the tensor.
     """
@@ -61,8 +61,8 @@ def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
 
 
 def uncovered_ranges(numel: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges [begin, end) of a flattened tensor of `numel` elements that no range
-    covers, in order.
+    """Return the ranges [begin, end), in order, of a flattened tensor of `numel` elements that none
+    of `ranges` covers.
     """
     found, at = [], 0
     for begin, end in sorted(ranges):

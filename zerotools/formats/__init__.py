@@ -39,8 +39,8 @@ from zerotools.runs.thinning_record import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
-    """Return a table that maps the name of each format to the format. If a directory holds several
-    formats, the first one in the table is read.
+    """Return a table that maps the name of each format to the format. If a directory holds
+    checkpoints in several formats, the format that comes first in the table is read.
     """
     return {form.name: form for form in formats}
 
@@ -87,13 +87,13 @@ def read(
 
     Args:
         tag: selects a tag of a DeepSpeed save directory.
-        layout: a file of rules for how tensor-parallel ranks share the weights, for checkpoints
-            that do not record it.
+        layout: a file of rules that say how weights are divided among tensor-parallel ranks, for
+            checkpoints that do not record this.
         section: selects one of several models in a DCP.
 
     Raises:
-        BadRequest: `path` does not exist, it has no such tag or section, or it has several models
-            and none is selected.
+        BadRequest: `path` does not exist, has no such tag or section, or has several models and
+            `section` selects none.
         BadFile: it is not a checkpoint, or is damaged or unfinished.
         Unsupported: zerotools does not read this format.
     """
@@ -113,8 +113,8 @@ def read_any(
     """Read the checkpoint at `path` like `read`, but also accept checkpoints that cannot be
     exported.
 
-    Such a checkpoint has several models and none is selected (`Origin.question` then asks the
-    user), or it has a format that zerotools recognises but does not read (`Origin.refusal` has the
+    In such a checkpoint, `section` selects none of several models (`Origin.question` then asks the
+    user), or zerotools recognises the format but does not read it (`Origin.refusal` has the
     reason).
     """
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
@@ -174,7 +174,8 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def files_written_apart(checkpoint: Checkpoint) -> WrittenApart | None:
-    """Return the rank files that are from another save, if their modification times show it."""
+    """Return the rank files that another save wrote, if modification times show that there are such
+    files; else None."""
     if checkpoint.origin.world_size in (None, 1):
         return None
     root = checkpoint.root.absolute()
@@ -184,7 +185,7 @@ def files_written_apart(checkpoint: Checkpoint) -> WrittenApart | None:
 
 
 def require_model(checkpoint: Checkpoint) -> None:
-    """Raise an error if the checkpoint can be inspected but not exported.
+    """Raise an error if the checkpoint cannot be exported, only inspected.
 
     Raises:
         BadRequest: it has several models, and none is selected.
@@ -206,7 +207,7 @@ def require_readable(checkpoint: Checkpoint) -> None:
 
 
 def format_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Format:
-    """Return the format of `checkpoint`, which may also be an output that is planned but not
+    """Return the format of `checkpoint`, which may be an output that is planned but not yet
     written.
     """
     return table[checkpoint.origin.format]

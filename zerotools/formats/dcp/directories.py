@@ -26,8 +26,8 @@ _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 def dcp_prefixes(path: Path) -> tuple[list[str], list[Problem]]:
     """Find the DCP directories that make up the checkpoint at `path`.
 
-    Return their paths below `path` (such as `dcp/`; empty for `path` itself), and a problem for
-    each directory that should exist but has no `.metadata`.
+    Return their paths relative to `path` (such as `dcp/`; empty for `path` itself), and a problem
+    for each expected directory that has no `.metadata`.
     """
     if (path / RECORD).exists() or _is_wrapped(path):
         return [f"{DCP}/"], []
@@ -51,15 +51,15 @@ def _is_wrapped(path: Path) -> bool:
 
 
 def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
-    """Return the attributes in the source's `.metadata` that other programs added, as dropped
-    parts. No output format can hold them.
+    """Return, as dropped parts, the attributes that other programs added to the source's
+    `.metadata`. No output format can hold them.
     """
     why = "an attribute of .metadata that is not torch's"
     return tuple(Dropped(name, why) for name in native_of(source).attributes)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:
-    """Return whether `path` is a file that DCP wrote, or a directory that contains such files.
+    """Return whether `path` is a data file of a DCP, or a directory of a DCP.
 
     Files of an older save in the same directory count too.
     """
@@ -86,8 +86,8 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
 def lay_out_each(
     source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
 ) -> Target:
-    """Plan the output of a checkpoint that consists of several directories: each directory is laid
-    out separately below `destination`.
+    """Plan the output of a checkpoint that consists of several directories: call `lay_out` for each
+    of them, below `destination`.
     """
     plans: dict[str, FilePlan] = {}
     tensors: dict[Any, Tensor] = {}

@@ -41,7 +41,7 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 @dataclass(frozen=True)
 class NamedKeys:
-    """The name and role that each flat key of a checkpoint got.
+    """The names and roles that `name_tensors` gives to the flat keys of a checkpoint.
 
     `keys` maps each flat key to its name and role. `optimizers` are the flat key prefixes of the
     optimizers that train the model. `numbered` maps the number of a parameter in an optimizer to
@@ -92,9 +92,7 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield each model with optimizer state that gets names, with the prefix that the names begin
-    with.
-    """
+    """Yield each model that optimizer state is named after, with the prefix of these names."""
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:
@@ -117,8 +115,8 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return the names of an optimizer's numbered parameters, keyed by number, if shapes prove
-    them; else an empty dict.
+    """Return the names of an optimizer's numbered parameters, keyed by number, if the shapes prove
+    the names; else an empty dict.
     """
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():

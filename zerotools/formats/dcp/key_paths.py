@@ -4,8 +4,8 @@ planner_data records the path: `("app", "model", "net.0.weight")` for the flat k
 `app.model.net.0.weight`. If the state dict was already flat when it was saved, the recorded path is
 only the flat key. Then the parts of the path are unknown: in `optim.net.0.weight.exp_avg`, `optim`
 may be a section that the program put in front of its keys, or a submodule with a weight of that
-name. It is taken for a section only if the keys prove it: `optim` contains the param groups of an
-optimizer, or states of names that other keys have.
+name. `optim` counts as a section only if the keys prove it: they show that `optim` contains the
+param groups of an optimizer, or the states of parameters that other keys name.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def name_below(value: FlatValue, depth: int) -> str:
 
 
 def values_of(metadata: Metadata) -> list[FlatValue]:
-    """Return all values of the DCP with their paths, in the order of the saved state dict if that
-    is recorded.
+    """Return all values of the DCP with their paths, in the order of the saved state dict if this
+    order is recorded.
 
     Raises:
         BadFile: a path is longer than in any known program.
@@ -74,8 +74,8 @@ def _whole(flat: str, path: Path | None) -> Path:
 
 
 def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
-    """Split the flat keys of a flat state dict into paths, after the section names that the
-    program put in front of its keys.
+    """Split the keys of a flat state dict into paths: each key is cut after the section name that
+    the program put in front of it, if any.
     """
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
@@ -94,7 +94,7 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Return the section in `sections` that a flat key begins with, compared word by word; None if
+    """Return the section in `sections` with words that are the first words of a flat key; None if
     there is no such section.
     """
     parts = flat.split(".", _MAX_WORDS)
@@ -107,7 +107,7 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """Return the prefixes in flat keys that belong to optimizers."""
+    """Return the prefixes of flat keys that are sections of optimizers."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -132,12 +132,13 @@ def _is_state(name: str, weights: set[str]) -> bool:
 
 
 def is_option(value: FlatValue) -> bool:
-    """Return whether a value can be an option of a param group: not a tensor, or a number."""
+    """Return whether a value can be an option of a param group: it is not a tensor, or it is a 0-d
+    tensor."""
     return value.tensor is None or not value.tensor.shape
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the prefixes in flat keys of the models that the optimizers train."""
+    """Return the prefixes of flat keys that are sections of models that the optimizers train."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):
@@ -202,8 +203,8 @@ def is_optimizer_word(word: str | int) -> bool:
 
 
 def is_plain_optimizer_word(word: str | int) -> bool:
-    """Return whether the name says only that a dict is an optimizer, not which one: True for
-    `optimizer` and `optim_state_dict`, False for `optimizer_d`.
+    """Return whether a dict's name says that it holds an optimizer but not which optimizer: True
+    for `optimizer` and `optim_state_dict`, False for `optimizer_d`.
     """
     return _bare(word) in _OPTIMIZER
 
@@ -212,8 +213,8 @@ def is_model_word(word: str | int) -> bool:
     """Return whether programs that train one model use this name for its dict: `model`,
     `state_dict`, `model_state_dict`.
 
-    A name alone never turns a weight into state, or state into a weight. It only selects one of
-    several possible models if their keys and shapes do not.
+    A name alone never decides what is a weight and what is state. It only selects one of several
+    possible models if their keys and shapes do not.
     """
     return str(word).lower() == "state_dict" or _bare(word) in _MODEL
 
@@ -233,14 +234,14 @@ def is_state_word(word: str | int) -> bool:
 
 
 def is_counter(name: str) -> bool:
-    """Return whether programs use this name for a value of the run that lies in one dict with the
-    weights: `step`, `rng_state`.
+    """Return whether programs use this name for a value of the run that they save in the same dict
+    as the weights: `step`, `rng_state`.
     """
     return name.lower() in _COUNTERS
 
 
 def names_a_weight(word: str) -> bool:
-    """Return whether only modules use this name, for a parameter or a buffer, and optimizers never
-    do.
+    """Return whether modules use this name for a parameter or a buffer, and optimizers never use
+    it.
     """
     return word in _WEIGHTS

@@ -3,8 +3,8 @@ from it.
 
 FSDP2 holds the masters and casts them when it computes. So `param` keeps its dtype, and there is no
 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
-has a tied weight under each of its names, and loading needs all of them; the names share one copy
-of the bytes.
+lists a tied weight under each of its names, and loading needs all the names. They share one copy of
+the bytes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def lay_out_dcp(
     """Plan a DCP in `destination` for `world_size` ranks of FSDP2, made from a checkpoint of any
     format.
 
-    `style` is one of `STYLES`: the program that the names of the values are for. Only dtypes,
-    shapes and names of the source's tensors are used.
+    `style`, one of `STYLES`, is the program that resumes from the output; it determines the names
+    of the values. Only dtypes, shapes and names of the source's tensors are used.
 
     Raises:
         BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
@@ -97,7 +97,7 @@ def lay_out_dcp(
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
-    """Return the tensors of the model's state dict, by their canonical names."""
+    """Return the tensors of the model's state dict, keyed by canonical name."""
     found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -113,8 +113,8 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     """Return whether FSDP2 would shard this tensor.
 
-    FSDP2 shards parameters only. A tensor without gradients is not a parameter, nor is a tensor of
-    a DCP that every rank stored as a whole.
+    FSDP2 shards parameters only. A tensor is not a parameter if its dtype can have no gradients, or
+    if every rank stored the whole tensor in a DCP.
     """
     if not tensor.shape or not tensor.dtype.is_float:
         return False
@@ -160,8 +160,8 @@ def _state(
 
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
-    """Return the output's entry for a number of optimizer state. If a torch optimizer resumes,
-    `step` becomes a float32 tensor; every other number keeps its dtype.
+    """Return the output's entry for a number in the optimizer state. For a torch optimizer, `step`
+    becomes a float32 tensor; every other number keeps its dtype.
     """
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
@@ -290,8 +290,8 @@ _LONGEST = 16
 class CompletedGroups:
     """Param groups that have every option that torch's optimizer needs.
 
-    `missing` are the options that the training state lacks, in words for the user. `kind` is
-    torch's optimizer class; None if the optimizer is not torch's. `dropped` are the options that
+    `missing` describes, for the user, the options that the training state lacks. `kind` is torch's
+    optimizer class; None if the optimizer is not one of torch's. `dropped` are the options that
     torch's class does not have.
     """
 
@@ -302,9 +302,7 @@ class CompletedGroups:
 
 
 def roles_of_trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return the roles of optimizer state of each parameter, by parameter name; `step` is the
-    first role.
-    """
+    """Return, for each parameter name, the roles of its optimizer state, with `step` first."""
     found: dict[str, dict[str, None]] = {}
     keys = (key for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     for key in (*training.scalars, *keys):
@@ -313,8 +311,8 @@ def roles_of_trained(source: Checkpoint, training: TrainingState) -> dict[str, l
 
 
 def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> CompletedGroups:
-    """Add the missing options to the param groups of a run. `state` maps each parameter to its
-    roles of optimizer state.
+    """Add the missing options to the param groups of a run. `state` maps each parameter to the
+    roles of its optimizer state.
     """
     kind = optimizer_class_of(training, {role for roles in state.values() for role in roles})
     needed = kind.needed if kind is not None else ("lr",)
@@ -369,8 +367,8 @@ def _is_recorded(value: Any) -> bool:
 
 
 def _as_torch(name: str, value: Any) -> Any:
-    """Return the value of option `name` in the type that torch uses: `betas` as a tuple, because
-    JSON only has lists.
+    """Return the value of option `name` in the type that torch uses: `betas` becomes a tuple,
+    because JSON has only lists.
     """
     return tuple(value) if name == "betas" and isinstance(value, list) else value
 

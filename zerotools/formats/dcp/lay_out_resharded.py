@@ -41,12 +41,12 @@ from zerotools.runs.job_record import JobRecord, record_to_json
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
     """Plan a DCP in `destination` that contains `source`, for `world_size` ranks.
 
-    Only the shapes, dtypes, flat keys and plain values of `source` are used. Its files may be
-    arranged in any way. If a zerotools job saved `source`, the output is a job's checkpoint too:
-    `dcp/`, job.json with the new world size, sidecar files, and a manifest. Its random number
-    generators are seeded again. If `source` consists of several directories, the output has the
-    same directories. In all other cases the files next to the DCP are copied, except the random
-    number states of single ranks.
+    The result depends only on the shapes, dtypes, flat keys and plain values of `source`, not on
+    the arrangement of its files. If a zerotools job saved `source`, the output is a job's
+    checkpoint too: `dcp/`, job.json with the new world size, sidecar files, and a manifest. Its
+    random number generators are seeded again. If `source` consists of several directories, the
+    output has the same directories. If no job saved `source`, the files next to the DCP are copied,
+    except the random number states of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -93,8 +93,8 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """Return `target` with the additional `files`. If both have a file of one name, the file of
-    `target` is kept.
+    """Return `target` with the additional `files`. If both have a file of the same name, the file
+    of `target` is kept.
     """
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
@@ -121,8 +121,8 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """Map the flat key that each tensor gets in the output to the tensor's key. It is the flat key
-    in the source; without one, the key that a zerotools job would use.
+    """Map the flat key of each tensor in the output to the tensor's key. A tensor keeps its flat
+    key in the source; if it has none, it gets the flat key that a zerotools job would use.
     """
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}
@@ -177,9 +177,10 @@ def lay_out_job(
     """Plan a checkpoint that a zerotools job can resume from, made from a checkpoint of any
     format.
 
-    The tensors of `source` go to `dcp/` under the names of engine torch: fp32 masters and optimizer
-    state, each number in `scalars` (`step`) as a 0-d tensor. Around them are `record`, the sidecar
-    files of the model and the manifest. `record` has the number of ranks.
+    The tensors of `source` go to `dcp/` under the names that engine `torch` uses: fp32 masters,
+    optimizer state, and each number in `scalars` (`step`) as a 0-d tensor. `record`, the sidecar
+    files of the model and the manifest are written next to `dcp/`. `record` has the number of
+    ranks.
 
     Raises:
         BadRequest: the number of ranks is less than 1.

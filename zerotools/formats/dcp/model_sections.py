@@ -5,8 +5,8 @@ before them is a section, such as `("app", "model")`. Tensors at the top level b
 `.`; if only the state dict of a model was saved, this is the only section.
 
 An optimizer shows which section is a model: its state has the same names, or, if it uses numbers,
-the same shapes. If this does not decide, the section with a common name such as `model` is taken.
-If two remain, the user is asked.
+the same shapes. If no optimizer shows it, the section with a common name such as `model` is chosen.
+If two sections remain, the user is asked.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Sections:
         models: the sections that may each be a model.
         others: the sections that hold tensors of the run.
         optimizers: the optimizers of the checkpoint.
-        owners: for each optimizer, the models that it may train, because they contain its
-            parameters.
+        owners: for each optimizer, the models that contain its parameters, so that it may train
+            them.
     """
 
     models: tuple[Section, ...]
@@ -185,8 +185,8 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
     """Merge the parts of one model that were saved as separate dicts.
 
-    The optimizer shows that they belong together: in its names of parameters, the name of the part
-    comes first (`encoder.weight`). The dict that encloses the parts is the model.
+    The optimizer shows that they belong together: its parameter names begin with the name of the
+    part (`encoder.weight`). The dict that encloses the parts is the model.
     """
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
@@ -217,7 +217,7 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
     """Return whether the section contains at least half of the parameters that the optimizer
     names.
 
-    Half is enough because tied weights have state under one of their names, and a flattened
+    Half is enough because a tied weight has state under only one of its names, and a flattened
     optimizer also names frozen weights.
     """
     common = optimizer.trained & section.known
@@ -225,7 +225,7 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """Return the section with the names that the optimizer uses, if the section has the names that
+    """Return the section with the parameter names of its optimizer, if its own names are those that
     PEFT gives to a saved adapter; else return it unchanged.
     """
     for optimizer in optimizers:
@@ -237,7 +237,7 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
-    """Return the models that the optimizer may train, because they contain its parameters.
+    """Return the models that contain the optimizer's parameters, so that it may train them.
 
     If the optimizer has names of parameters, the names are compared, and then the shapes of its
     state. If it has only numbers, the model must have a tensor for each shape in its state.
@@ -267,8 +267,8 @@ def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
 
 
 def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each numbered parameter: the shape of its state tensor with the most
-    dimensions.
+    """Return the shape of each numbered parameter. This is the shape of the parameter's state
+    tensor that has the most dimensions.
     """
     found: dict[str, tuple[int, ...]] = {}
     for flat, (number, _) in optimizer.state.items():
@@ -279,8 +279,8 @@ def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
 
 
 def merged_below(sections: Sections, path: Path) -> Section | None:
-    """Return all models below `path` as one model, for a user who selects `path`; None if there is
-    no model below it.
+    """Join all models below `path`, which a user selected, into one model. Return None if there is
+    no model below `path`.
     """
     inside = [section for section in sections.models if section.path[: len(path)] == path]
     return _union(path, inside) if inside else None
@@ -293,8 +293,9 @@ _MAX_LISTED = 12
 class ModelChoice:
     """The model that was chosen.
 
-    If there is no model, or several and none is selected, `model` is None; then `question` asks the
-    user to select one. `notes` are sentences for the user that explain the choice.
+    `model` is None if there is no model, or if there are several and none is selected; then
+    `question` asks the user to select one. `notes` are sentences for the user that explain the
+    choice.
     """
 
     model: Section | None
@@ -369,7 +370,7 @@ def _is_copy(section: Section, sections: Sections) -> bool:
 
 
 def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
-    """Return whether each of the two models has its own optimizer."""
+    """Return whether two of the models in `trained` have different optimizers."""
     if len(trained) < 2:
         return False
     owned = {frozenset(map(id, owners)) for owners in sections.owners if owners}
@@ -413,8 +414,8 @@ def _is_trained(sections: Sections, section: Section) -> bool:
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
-    """Yield notes for the user on the choice of the model `taken`. There is no note if it is the
-    only model and has the usual name.
+    """Yield notes that tell the user why `taken` was chosen as the model. There is no note on the
+    choice if `taken` is the only model and has the usual name.
     """
     beside = [section for section in sections.models if section is not taken]
     loose = [

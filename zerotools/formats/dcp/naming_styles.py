@@ -31,8 +31,8 @@ def _nested(*path: str | int) -> KeyPath:
 
 @dataclass(frozen=True, slots=True)
 class DcpStyle:
-    """A program's names for the values in a DCP. `model` and `optimizer` are the directories,
-    below the root, for the model and its optimizer.
+    """The names that a program gives to the values in a DCP. `model` and `optimizer` are the
+    directories, below the root, that hold the model and its optimizer.
     """
 
     name: str
@@ -49,8 +49,8 @@ class DcpStyle:
         return _nested(OPTIMIZER, "state", name, role)
 
     def groups(self, groups: Sequence[ParamGroup]) -> Iterator[tuple[KeyPath, Any]]:
-        """Yield the flat key and value of each option of the param groups. A flat style repeats
-        every option for every parameter.
+        """Yield the flat key and the value of each option of the param groups. A style with flat
+        names repeats every option for every parameter.
         """
         for number, group in enumerate(groups):
             if self.is_flat:

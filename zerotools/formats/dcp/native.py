@@ -23,8 +23,8 @@ class DcpNative:
         tied: flat key -> an earlier flat key with the same bytes.
         attributes: the attributes in `.metadata` that torch's class does not have.
         optimizers: the flat key prefixes of the optimizers that train the model.
-        numbered: the number that an optimizer uses for a parameter -> the name of the parameter.
-        directories: the flat keys in each directory, if the checkpoint has several.
+        numbered: the number of a parameter in an optimizer -> the name of the parameter.
+        directories: directory -> the flat keys in it, if the checkpoint has several directories.
         job: the record of the zerotools job that saved the checkpoint.
     """
 

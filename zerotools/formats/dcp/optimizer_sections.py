@@ -5,8 +5,8 @@
     P.state.<number>.<role>, P.param_groups...               optimizer.state_dict() itself
     P.<fqn>.<role>                                           a zerotools job, programs of users
 
-The first three are recognised by their param groups, at any path P, including the empty path. The
-last is recognised by the name of P, if none of its values has the name of a weight.
+The first three are recognised by their param groups, and P may be any path, including the empty
+one. The last is recognised by the name of P, if no value in P has the name of a weight.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OptimizerSection:
     """The values of one optimizer in a DCP.
 
     `state` maps the flat key of each state tensor to (name or number of the parameter, role).
-    `trained` are the names of the parameters; it is empty if the optimizer uses numbers. `rest` are
-    the flat keys of its other tensors, such as a learning rate.
+    `trained` are the names of the parameters, empty if the optimizer uses numbers. `rest` are the
+    flat keys of all other tensors of the optimizer, such as a learning rate.
     """
 
     path: Path
@@ -98,7 +98,7 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """Return the path of the optimizer with this value in its `state` or `param_groups`, or
+    """Return the path of the optimizer that has this value in its `state` or `param_groups`, or
     None.
     """
     for at, part in enumerate(value.path):

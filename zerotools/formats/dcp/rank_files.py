@@ -1,7 +1,7 @@
 """Lay out the files of one DCP directory, one per rank, as torch would save a flat state dict.
 
-Each file holds torch.save archives back to back: first values that are not tensors, then the rank's
-chunks. `.metadata` records the position of each.
+Each file holds torch.save archives back to back: first the values that are not tensors, then the
+rank's chunks. `.metadata` records the position of each archive.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CopiedTensor:
 
 @dataclass(frozen=True, slots=True)
 class KnownTensor:
-    """A tensor of the output with bytes that are known when the output is planned, such as `step`.
+    """A tensor of the output, such as `step`, with bytes that are known when the output is planned.
     Every rank holds it.
     """
 
@@ -48,7 +48,7 @@ class KnownTensor:
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
     """A value that is not a tensor, stored in the file `root / item.file` of the source. Its bytes
-    are copied, and it is never pickled again.
+    are copied, not pickled again.
     """
 
     item: Item
@@ -76,7 +76,8 @@ DcpEntry = CopiedTensor | KnownTensor | CarriedValue | PlainValue | TiedTensor
 class DcpFiles:
     """The planned files of one DCP directory, by path relative to the checkpoint.
 
-    `tensors` are copied from the source. The bytes of the tensors in `known` are known already.
+    `tensors` are copied from the source. `known` has the bytes of the tensors that are known
+    already.
     """
 
     files: Mapping[str, FilePlan]
@@ -167,8 +168,8 @@ class _File(PlannedFile):
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
-        """Yield the values in the file in the order in which torch plans to save them. It is not
-        the order of their bytes.
+        """Yield the values of the file in the order in which torch plans to save them, which is not
+        the order of their bytes in the file.
         """
         for key in self.order:
             yield self.items[key]
@@ -212,9 +213,9 @@ def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard
     `values`.
 
     FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, and the last
-    ranks fewer. Ranks that get no row have an empty chunk at row n, which DCP saves too (once). A
-    value that every rank holds completely is saved by the rank with the fewest bytes so far. For
-    this sum, a shard counts with the size of its whole tensor
+    ranks fewer. A rank that gets no row has an empty chunk at row n; DCP saves one such chunk. A
+    value that every rank holds completely is saved by the rank that has the fewest bytes so far. In
+    this sum, DCP counts the size of the whole tensor for each shard
     (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py `tensor_storage_size`).
     """
     planned = [0] * ranks

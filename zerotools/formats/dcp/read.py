@@ -48,7 +48,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
     Raises:
         BadRequest: the directory or the section does not exist.
-        BadFile: it holds no finished DCP checkpoint, or a damaged one.
+        BadFile: `path` holds no finished DCP checkpoint, or a damaged one.
         Unsupported: the positions of items cannot be found, or an item has an unknown dtype.
     """
     if not path.is_dir():
@@ -92,7 +92,7 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
     """Return the metadata of each DCP directory, keyed by the directory's path. The model's
     directory comes first.
 
-    If losses are tolerated, the metadata of the optimizer's directory may be missing.
+    If damage is tolerated, the metadata of the optimizer's directory may be missing.
     """
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
@@ -108,7 +108,7 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
 def _record(path: Path) -> JobRecord | None:
     """Return the record (job.json) of the zerotools job that saved the checkpoint.
 
-    Return None if no job saved it, or if the record is damaged and losses are tolerated.
+    Return None if no job saved the checkpoint, or if the record is damaged and damage is tolerated.
     """
     try:
         if (path / RECORD).exists():
@@ -126,7 +126,8 @@ def _record(path: Path) -> JobRecord | None:
 
 
 def _had_record(path: Path) -> bool:
-    """Return whether the manifest of the checkpoint lists job.json, so that it must exist."""
+    """Return whether the manifest of the checkpoint lists job.json, which means that this file must
+    exist."""
     try:
         return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
     except BadFile:
@@ -134,8 +135,8 @@ def _had_record(path: Path) -> bool:
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
-    """Find weights that share the bytes of an earlier weight. Return {flat key of the weight: flat
-    key of the earlier weight}.
+    """Return {flat key: flat key of an earlier weight} for each weight that shares the bytes of an
+    earlier weight.
     """
     first: dict[Item, str] = {}
     found: dict[str, str] = {}
@@ -230,8 +231,8 @@ def _job_sidecars(path: Path) -> dict[str, Path]:
 
 
 def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """Return a problem for each file that the manifest or record of a job lists and that is
-    missing or has another size. No file content is read.
+    """Return a problem for each file that the manifest or record of a job lists, if the file is
+    missing or its size differs. No file content is read.
     """
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}

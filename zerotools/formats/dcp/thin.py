@@ -1,8 +1,8 @@
 """Remove the optimizers from a DCP.
 
-Their items are removed from the data files, and their keys from `.metadata`. A directory with only
-an optimizer is deleted. The weights stay as they are, masters or not, because a DCP has no other
-copy of them.
+The items of an optimizer are removed from the data files, and its keys are removed from
+`.metadata`. A directory with only an optimizer is deleted. All weights stay, even if they are
+masters, because a DCP has no other copy of them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the remaining flat keys still identify the same model when those of the optimizer
-    are removed.
+    """Check that the flat keys still identify the same model after the optimizer's flat keys are
+    removed.
     """
     parts = [with_prefix(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(joined_metadata(parts, source.root), dropped)

@@ -6,9 +6,9 @@
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is a section that `optimizer_sections` found, such as `optimizer`. Options are
-separate values, or 0-d tensors. The files do not record which weights are frozen and which are
-buffers.
+`<optimizer>` is a section that `optimizer_sections` found, such as `optimizer`. Each option is a
+value of its own, which may be a 0-d tensor. The files do not record which weights are frozen and
+which are buffers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the training state of a DCP: param groups, numbers such as `step`, and all other
-    known state of the run.
+    """Return the training state of a DCP: param groups, numbers such as `step`, and every other
+    known value of the run.
 
     Raises:
         BadFile: a value is damaged, or a number is in no file.
@@ -97,7 +97,7 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
     """Return the names of the buffers: weights without optimizer state that several ranks saved as
     one chunk.
 
-    FSDP shards all parameters, frozen ones too, but no buffers. Return None if no weight is
+    FSDP shards all parameters, including frozen ones, but no buffers. Return None if no weight is
     sharded: then buffers cannot be distinguished from frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
@@ -120,7 +120,8 @@ def _has_copies(
     """Return whether a weight without optimizer state may be tied to a weight with optimizer
     state.
 
-    torch saves both, and nothing records the tie. One number of each chunk is compared.
+    torch saves both of two tied weights and does not record the tie. Only one number of each chunk
+    is compared.
     """
     trained = {name for group in groups for name in group.params}
     weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}
@@ -189,8 +190,8 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """Match `pattern` with the rest of a flat key, after the prefix of one of the optimizers that
-    train the model; None if it does not match.
+    """Match `pattern` with the part of a flat key after the prefix of an optimizer that trains the
+    model. Return None if the pattern does not match.
     """
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
@@ -239,8 +240,8 @@ def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a hashable value that stands for the value of an option. Equal plain values of one
-    type, or equal tuples of them, get equal results.
+    """Return a hashable value that represents an option's value. Equal plain values of the same
+    type give equal results, and so do tuples of them.
 
     Any other value is equal only to itself, because a comparison could run forever on a crafted
     file.

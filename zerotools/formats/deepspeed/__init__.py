@@ -10,5 +10,5 @@ writing               logical state -> files, for another world size, stage or s
 universal             universal checkpoints, one directory per parameter: read and written
 format                the `Format` of ZeRO checkpoints
 
-Reading uses schema, partitioning and reading. Writing then uses logical_state and writing.
+A reader needs only schema, partitioning and reading. A writer needs logical_state and writing too.
 """

@@ -1,8 +1,8 @@
 """Convert a logical state to the optimizer files of another ZeRO stage, or from BF16_Optimizer.
 
 Stages 1 and 2 write the same files, except for the frozen parameters that stage 2 lists. The files
-of stage 3 have partitions of frozen parameters, and no weights. So weights are left out in the
-conversion to stage 3, and cast from the masters in the other direction.
+of stage 3 have partitions of frozen parameters, and no weights. So a conversion to stage 3 leaves
+the weights out, and a conversion from stage 3 casts them from the masters.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
 `_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.
@@ -56,8 +56,8 @@ def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredT
 
 
 def weight_role(dtype: DType) -> str:
-    """Return the role of a trained weight of `dtype` that also has a master: `param16` for a
-    16-bit dtype, else `COPY`.
+    """Return the role of a trained weight of `dtype` if a master of the weight exists too:
+    `param16` for a 16-bit dtype, else `COPY`.
     """
     return "param16" if dtype.bits == 16 else COPY
 
@@ -83,14 +83,15 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
 
 
 def _clipping(config: Any) -> float | None:
-    """Return the gradient norm limit in the configuration, or None to use the engine's default."""
+    """Return the gradient norm limit from the configuration, or None if the engine's default is to
+    be used."""
     value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
     return value if isinstance(value, int | float) else None
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the two lists of frozen parameters (shapes and values) for the model file of stages 1
-    and 2, by their keys. If the lists are left out, each is None.
+    """Return the two lists of frozen parameters, shapes and values, under the keys that they have
+    in the model file of stages 1 and 2. A list that must be left out is None.
 
     If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
     left out if the run was saved with `exclude_frozen_parameters`.
@@ -154,7 +155,7 @@ def _with_weights(logical: LogicalState) -> LogicalState:
     from the masters, or merged from the partitions of a frozen parameter.
 
     If a frozen parameter was excluded from the save, a placeholder can remain under its tied name.
-    It is not a weight.
+    That placeholder does not become a weight.
     """
     aliases: Mapping[str, str] = logical.model.get(pt_keys.SHARED_PARAMS) or {}
     masters = {name for group in logical.groups for name in group.shapes}

@@ -1,7 +1,7 @@
 """The param groups of a run that resumes in DeepSpeed, and their optimizer state.
 
-DeepSpeed stores each kind of state of a group in one flat buffer, and one step count per group. If
-files have no options, they come from a DeepSpeed configuration.
+For each group, DeepSpeed stores one flat buffer per kind of state, and one step count. Options that
+the source's files do not contain come from a DeepSpeed configuration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_STATE = ("param", "param16", "buffer", "state")
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A checkpoint of another format that is to be written for DeepSpeed.
+    """A checkpoint of another format that will be written in DeepSpeed's format.
 
     `config` is the DeepSpeed configuration that the output will contain.
     """
@@ -51,7 +51,8 @@ class ForeignCheckpoint:
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors without optimizer state that may have been frozen parameters of the run."""
+        """The tensors that may have been frozen parameters of the run, because they have no
+        optimizer state."""
         trained, buffers = self.trained, self.training.buffers
         return {
             key.name: tensor
@@ -151,8 +152,8 @@ def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
 
 
 def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
-    """Return the names of the parameters without optimizer state, in groups in which other
-    parameters have state. They had no gradient yet.
+    """Return the names of the parameters that have no optimizer state although other parameters of
+    their group have some. They have not had a gradient yet.
     """
     return [
         name
@@ -188,8 +189,8 @@ def _number(
     scalar: Scalar,
     known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
-    """Return a number of the optimizer state as the run's optimizer stores it: as a 0-d tensor, or
-    as a Python number.
+    """Return a number in the optimizer state in the form that the run's optimizer stores: a 0-d
+    tensor or a Python number.
     """
     if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"
@@ -236,7 +237,7 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the default options of the configured optimizer, which is a class of torch or a
     kernel of DeepSpeed.
 
-    DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
+    DeepSpeed's "Adam" applies weight decay like AdamW, unless `adam_w_mode` is off.
     """
     params = given or {}
     if kind == "sgd":
@@ -264,11 +265,12 @@ def steps_are_numbers(config: Any) -> bool:
 def completed_options(
     options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
 ) -> dict[str, Any]:
-    """Return the options of param group number `number`, with the defaults of the optimizer class
-    for all options that it lacks.
+    """Return the options of param group `number`. An option that the group lacks gets the default
+    of the optimizer class.
 
-    Elastic state and checkpoints of other formats may lack options. A loaded group replaces the
-    engine's, so it needs every option that the optimizer reads; additional options are harmless.
+    Elastic state and checkpoints of other formats may lack options. When the run resumes, the
+    loaded group replaces the engine's group. So it needs every option that the optimizer reads;
+    additional options are harmless.
 
     Source: torch.optim.AdamW and SGD, DeepSpeed `ops/adam/fused_adam.py` and `cpu_adam.py`:
     `__init__`; `runtime/engine.py`: `_configure_basic_optimizer`.
@@ -285,11 +287,11 @@ def completed_options(
 
 
 def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Return the options for param groups that have none in their files, from the configuration;
-    empty if the files have all options.
+    """Return the options, from the configuration, for param groups that have no options in their
+    files. The result is empty if the files have all options.
 
     Raises:
-        BadRequest: the state is elastic, and no configuration says which optimizer it belongs to.
+        BadRequest: the state is elastic, and no configuration names the optimizer.
     """
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:

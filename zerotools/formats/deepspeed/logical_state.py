@@ -1,8 +1,9 @@
-"""The logical state: a ZeRO checkpoint of one model-parallel rank without its partitioning.
+"""The logical state: the part of a ZeRO checkpoint that belongs to one model-parallel rank, without
+partitions.
 
 It consists of the trees of the model file and the optimizer file, and of the param groups. Each
-group lists its parameters in the optimizer's order. For each part of a group, the state has the
-dtypes of its buffers and its other optimizer state.
+group lists its parameters in the optimizer's order. For each part of a group, the logical state has
+the dtypes of the flat buffers and the remaining optimizer state.
 
 It is read from DeepSpeed's files (`logical_state_of`), or made from another format
 (`logical_state_from` in `writing/lay_out_converted.py`). `change_stage` converts it to another
@@ -46,8 +47,8 @@ class StatePart:
         dtypes: role -> dtype of its flat buffer, with the masters (`param`) first.
         state: the optimizer's state for this part, in the order of its keys. The writer replaces
             the partitions in it. None if the optimizer never made a step.
-        scalars: the single numbers such as `step`. Two parts can be joined only if their `scalars`
-            are equal.
+        scalars: the single numbers such as `step`. Two parts can be joined only if they have equal
+            `scalars`.
     """
 
     where: str
@@ -64,11 +65,12 @@ class LogicalGroup:
     Attributes:
         shapes: parameter name -> shape, in the optimizer's order. In a group of experts, the names
             are those in the files.
-        parts: the parts of the group, in the same order.
+        parts: the parts of the group, in the same order as `shapes`.
         options: the options in torch's param group (`lr`, ...), without `params`.
-        experts: in a group of experts, for each expert-parallel rank: name in `shapes` -> name over
-            all ranks. `parts` then belong to all of these ranks.
-        is_stacked: the group has AutoEP's experts, with shapes over all ranks.
+        experts: for a group of experts, one map for each expert-parallel rank: name in `shapes` ->
+            name that is unique over all ranks. `parts` then has the parts of all these ranks.
+        is_stacked: True if the group has AutoEP's stacked experts; their shapes count the experts
+            of all ranks.
     """
 
     shapes: Shapes
@@ -81,14 +83,14 @@ class LogicalGroup:
     def ep_size(self) -> int:
         """The number of expert-parallel ranks that have different parameters of this group.
 
-        It is 1 if all ranks share the parameters. It is 1 for AutoEP's stacked experts too, which
-        can be split for any number of ranks.
+        The number is 1 if all ranks share the parameters. For AutoEP's stacked experts, it is 1
+        too, because they can be split for any number of ranks.
         """
         return len(self.experts) or 1
 
     def shapes_on(self, ep_size: int) -> Shapes:
-        """Return the parameters' shapes on one rank if the experts are split over `ep_size`
-        expert-parallel ranks.
+        """Return the shapes that the parameters have on one rank if the experts are split over
+        `ep_size` expert-parallel ranks.
         """
         if not self.is_stacked:
             return self.shapes
@@ -112,8 +114,8 @@ class LogicalState:
         weights: the tensors in `model` that get their values from `weight_sources`, not from
             `model_file`.
         weight_sources: the tensors that these values are copied from.
-        known_storages: storage key -> bytes, for storages that no source file has, such as those of
-            numbers.
+        known_storages: storage key -> bytes, for storages that are in no source file, such as those
+            of single numbers.
     """
 
     kind: str
@@ -184,7 +186,7 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
 
 def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
     """Yield the names of the frozen parameters, in the order of the files. Stage 1 does not list
-    them, so they are found in the weights.
+    them, so they are found among the weights.
     """
     listed = mp_shard.model.frozen_shapes
     yield from listed
@@ -227,8 +229,8 @@ def _groups(
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
-    """Return the flat groups by group number. A number has several flat groups if expert-parallel
-    ranks have different experts.
+    """Return the flat groups keyed by group number. A group number has several flat groups if
+    expert-parallel ranks have different experts.
     """
     found: dict[int, list[FlatGroup]] = {}
     for group in groups:
@@ -242,7 +244,7 @@ def _ordered(
     """Return the shapes of a param group in the optimizer's order, and for each expert-parallel
     rank a mapping from these names to the names over all ranks.
 
-    The shapes have the names in the files of the first expert-parallel rank.
+    The shapes are keyed by the names in the files of the first expert-parallel rank.
     """
     shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
     orders = [
@@ -294,8 +296,8 @@ def join_parts(parts: Sequence[StatePart]) -> StatePart:
     """Join several parts of a param group into one part.
 
     Raises:
-        Unsupported: the parts have different values of a number, such as `step`, that a joined part
-            has once.
+        Unsupported: the parts have different values of a number, such as `step`; a joined part can
+            hold only one.
     """
     first = parts[0]
     for part in parts[1:]:

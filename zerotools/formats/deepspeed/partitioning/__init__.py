@@ -1,6 +1,8 @@
-"""How ZeRO partitions parameters over ranks: the position of each element in the flat buffers.
+"""The partitioning of parameters over ranks by ZeRO: the position of each element in the flat
+buffers.
 
-Both reading and writing use it. Imports only `schema`.
+The packages `reading` and `writing` both use this package. Of the format's packages, it imports
+only `schema`.
 
 flat_layout    the position of parameters in a flat buffer; begins with a drawn example
 flat_groups    the flat buffers of one model-parallel rank, from its files; parameter order

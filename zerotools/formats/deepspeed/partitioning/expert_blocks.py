@@ -14,10 +14,8 @@ from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, Stac
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
-    """Return a block of experts, a tensor of shape (block.count, ...), as a part of the tensor of
-    all experts, which has shape (block.total, ...).
-
-    The result has no chunks for the other experts.
+    """Return the tensor of all experts, of shape (block.total, ...), with chunks only for one
+    block: `tensor`, of shape (block.count, ...).
     """
     shape = (block.total, *tensor.shape[1:])
     chunks = tensor.chunks
@@ -74,8 +72,8 @@ def _file_of(tensor: Tensor) -> str:
 
 
 def stacked_experts(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors from expert files, with the experts of AutoEP stacked: one tensor for
-    each weight of a layer, with all experts.
+    """Return the tensors from expert files, with AutoEP's experts stacked: each weight of a layer
+    is one tensor that contains all experts.
 
     Raises:
         BadFile: experts of one layer have different shapes or dtypes.

@@ -1,8 +1,8 @@
 """The flat groups of one model-parallel rank, from its files: their layout and partitions.
 
-At stages 1 and 2, most of the padding at the end of the saved masters is cut off, by rules that
-changed three times. So this module does not depend on how much was cut. The alignment A of a whole
-group is 2N since 0.5.2 and was N before, for N ranks.
+At stages 1 and 2, DeepSpeed cuts most of the padding off the end of the saved masters, by rules
+that changed three times. So this module does not depend on how much padding was cut. For N ranks, a
+whole group is padded to a multiple of A: A = 2N since version 0.5.2, and A = N before.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags v0.3.0 to v0.5.2.
 """
@@ -52,8 +52,9 @@ class FlatGroup:
 
     Attributes:
         optim_states: the optimizer files of these ranks; None for a missing file.
-        blocks: for AutoEP's experts: weight -> the block of experts on these ranks.
-        geometry: the layout of the buffer. For AutoEP's experts, it has the shape of this block.
+        blocks: for a group of AutoEP's experts: name of a weight -> the block of experts that these
+            ranks hold.
+        geometry: the layout of the buffer. A weight in `blocks` has the shape of its block here.
     """
 
     number: int
@@ -115,8 +116,8 @@ class FlatGroup:
                 )
 
     def is_whole(self, role: str) -> bool:
-        """Return whether the buffers of this role contain whole parameters instead of
-        partitions.
+        """Return whether each rank's buffer with this role contains whole parameters instead of a
+        partition.
 
         Muon's momenta are whole at stages 1 and 2 unless they are offloaded.
 
@@ -153,7 +154,8 @@ class FlatGroup:
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) of each parameter's tensor with this role.
 
-        A tensor of experts in `blocks` is a part of the tensor of all experts.
+        For a weight in `blocks`, the tensor is the tensor of all experts, with chunks only for this
+        block.
         """
         partitions = self.partitions(role)
         dtype = _dtype(partitions)
@@ -165,10 +167,10 @@ class FlatGroup:
             yield name, tensor if block is None else in_whole(tensor, block)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield (parameter name, role, tensor) of the 0-d state, such as `step`, for each
-        parameter of the group.
+        """Yield (parameter name, role, tensor) for each parameter of the group and each 0-d tensor
+        of its state, such as `step`.
 
-        A group has only one such tensor for each role. It is equal on all ranks.
+        The parameters of a group share one such tensor for each role, and it is equal on all ranks.
         """
         optim = next((optim for optim in self.optim_states if optim is not None), None)
         for role, value in (optim.scalars[self.number] if optim else {}).items():
@@ -198,7 +200,7 @@ def flat_groups(
     """Return the flat groups of one model-parallel rank, from its `param_shapes` and the optimizer
     files of its ranks.
 
-    A group of experts gives several results with the same number, one for each expert-parallel
+    A group of experts gives several flat groups with the same number, one for each expert-parallel
     rank.
 
     Raises:
@@ -277,8 +279,8 @@ def _blocks(
     stacked: StackedExperts,
     first: OptimStates,
 ) -> dict[str, ExpertBlock]:
-    """Return the block of AutoEP's experts that the ranks of `expert_rank` hold, by the name of
-    the weight.
+    """Return the blocks of AutoEP's experts that the ranks of `expert_rank` hold, keyed by the name
+    of the weight.
     """
     found = {}
     for name, shape in shapes.items():
@@ -320,8 +322,8 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """Return the number of ranks that share the flat buffer of the group. A group of experts is
-    shared by fewer ranks than the other groups.
+    """Return the number of ranks that share the flat buffer of a group. Fewer ranks share a group
+    of experts than share other groups.
     """
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
@@ -332,11 +334,11 @@ def ranks_of_group(
 
 
 def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
-    """Return P, the number of elements in a partition at stages 1 and 2, by the alignment rule
-    that fits the files.
+    """Return P, the number of elements in a partition at stages 1 and 2, according to the alignment
+    rule that fits the files.
 
     Raises:
-        BadFile: the elements in the files fit a partition of neither rule.
+        BadFile: the number of elements in the files fits neither rule.
     """
     total, ranks = group.geometry.total, group.geometry.dp_size
     longest = max((v.numel for v in group.partitions("param") if v is not None), default=0)
@@ -359,8 +361,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
-    """Return the factors, times the number of ranks, that the group may be aligned to. The most
-    likely is first: 2 since DeepSpeed 0.5.2, 1 before.
+    """Return the factors that the group's alignment may have: it is padded to a multiple of factor
+    * ranks. The likely factor comes first: 2 since DeepSpeed 0.5.2, 1 before.
     """
     version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
@@ -369,7 +371,7 @@ def _factors(first: OptimStates) -> tuple[int, ...]:
 
 
 def _check_zero3_partitions(group: FlatGroup) -> None:
-    """Check for stage 3 that every rank's partition has exactly the expected length."""
+    """Check at stage 3 that the partition of every rank has exactly the expected length."""
     needed, ranks = group.geometry.partition_numel, group.geometry.dp_size
     for role in group.roles:
         for partition in group.partitions(role):
@@ -385,15 +387,15 @@ _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def round_robin_order(count: int, ranks: int) -> list[int]:
-    """Return, for each position in a flat buffer in round robin order, the index of the parameter
-    there in the optimizer's order.
+    """Return, for each position in a flat buffer in round robin order, the index in the optimizer's
+    order of the parameter at this position.
     """
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Return whether the parameters are in round robin order in the flat buffers. With
-    BF16_Optimizer they never are.
+    """Return whether the flat buffers have the parameters in round robin order. With
+    BF16_Optimizer, they never have.
     """
     zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
@@ -403,7 +405,7 @@ def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | Non
     """Return whether a run with these settings assigns its parameters to the ranks in turn (round
     robin order).
 
-    Stage 1 of versions before 0.13 does not, even if its configuration enables it.
+    Stage 1 of versions before 0.13 ignores this setting.
     """
     if zero.get(ROUND_ROBIN) is not True:
         return False
@@ -415,8 +417,8 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
 
     `param_shapes` lists them in the order of the flat buffer. Under `round_robin_gradients` the two
     orders differ: parameter i of the group goes to list i mod N, and the buffer has one list after
-    another. Only `ds_config` shows whether the option was on. The names in `param_slice_mappings`,
-    which stay in the optimizer's order, must agree with it.
+    another. Only `ds_config` shows whether this option was on. `param_slice_mappings` lists the
+    names in the optimizer's order, so it must agree with the result.
 
     Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`,
     `_create_param_mapping`, and the `param_padding` of `__init__`.
@@ -451,8 +453,8 @@ def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[s
 
 
 def alignment_of(precision: DType) -> int:
-    """Return the number of elements that parameters are aligned to with `parameter_alignment`: 16
-    bytes in the dtype `precision`.
+    """Return the alignment of parameters under `parameter_alignment`, in elements: 16 bytes in the
+    dtype `precision`.
     """
     return 16 // gcd(16, precision.itemsize)
 

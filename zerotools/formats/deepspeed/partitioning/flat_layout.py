@@ -1,4 +1,4 @@
-"""The position of each parameter of a group in the flat buffers of all ranks.
+"""Compute the position of each parameter of a group in the flat buffers of all ranks.
 
 An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. `w4` is element 4 of
 the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
@@ -10,11 +10,12 @@ Stages 1 and 2 (and BF16_Optimizer) flatten the parameters one after another in 
     rank 0                  | rank 1
     w0 w1 w2 w3 w4 w5 b0 b1 | b2 v0 v1 v2 v3 v4 .. ..
 
-So b is two ranges: elements [0, 2) of it from element 6 of rank 0's partition on, and [2, 3) from
-element 0 of rank 1's. The padding at the end of a buffer is mostly cut from the saved masters, but
-not from the moments: rank 1 saves 6 masters, and 8 elements of each moment.
+So b is two ranges: its elements [0, 2) begin at element 6 of rank 0's partition, and its element 2
+is element 0 of rank 1's partition. Most of the padding at the end of a buffer is cut off the saved
+masters, but not off the moments: rank 1 saves 6 masters, and 8 elements of each moment.
 
-With `round_robin_gradients` the parameters are dealt to the ranks in turn, so w and v come first:
+With `round_robin_gradients`, the parameters are dealt to the ranks in turn: w to rank 0, b to rank
+1, v to rank 0. So w and v come first:
 
     w0 w1 w2 w3 w4 w5 v0 v1 | v2 v3 v4 b0 b1 b2 .. ..
 
@@ -53,8 +54,8 @@ from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 
 
 class RankRange(NamedTuple):
-    """Elements [begin, end) of a flattened parameter, at `partition_offset` of `rank`'s
-    partition."""
+    """Elements [begin, end) of a flattened parameter. They begin at element `partition_offset` of
+    the partition of `rank`."""
 
     rank: int
     partition_offset: int
@@ -64,12 +65,12 @@ class RankRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """The positions of a group's parameters in its flat buffer (stage 3: of a sub-group), which
+    """The positions of the parameters of a group (stage 3: of a sub-group) in the flat buffer that
     `dp_size` ranks share.
 
-    `paddings` are the numbers of padding elements after each parameter; the list may be shorter
-    than the list of parameters. `zero12_numel` is P, the size of a partition at stages 1 and 2;
-    None at stage 3.
+    `paddings` has the number of padding elements after each parameter; if the list is shorter than
+    the list of parameters, the rest have no padding. `zero12_numel` is P, the size of a partition
+    at stages 1 and 2; None at stage 3.
     """
 
     shapes: Shapes
@@ -92,7 +93,7 @@ class FlatLayout:
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
         """Yield (name, shape, offset) of each parameter. The offset is in elements.
 
-        It is counted in the whole flat buffer at stages 1 and 2, and in each rank's partition at
+        It is a position in the whole flat buffer at stages 1 and 2, and in each rank's partition at
         stage 3.
         """
         offset = 0
@@ -171,8 +172,8 @@ def _in_files(
 
 
 def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
-    """Return P, the elements in each rank's partition of a group of `total` elements, padded to a
-    multiple of `factor * ranks`."""
+    """Return P, the number of elements in each rank's partition, for a group of `total` elements
+    that is padded to a multiple of `factor * dp_size`."""
     alignment = factor * dp_size
     return -(-total // alignment) * factor
 
@@ -232,15 +233,15 @@ class WholeParameters:
     2).
 
     Muon orthogonalises whole matrices. So at stages 1 and 2 a rank's `momentum_buffer` is not a
-    partition of the group's flat buffer. It has the momenta of all parameters that the partition
-    touches, each whole, one after another and without padding. In the example above, if all three
+    partition of the group's flat buffer. It has the whole momentum of each parameter that the
+    partition touches, one after another and without padding. In the example above, if all three
     parameters were matrices:
 
         rank 0: w0 w1 w2 w3 w4 w5 b0 b1 b2 | rank 1: b0 b1 b2 v0 v1 v2 v3 v4
 
     Both ranks have the whole of b, with equal values. A rank with only padding has no such state.
-    If the optimizer is offloaded to the CPU, and at stage 3, the momenta are partitions like all
-    others.
+    At stage 3, and if the optimizer is offloaded to the CPU, the momenta are partitioned like all
+    other state.
 
     Source: DeepSpeed 0.19.8 `runtime/zero/stage_1_and_2.py`: `get_partition_info`,
     `_muon_momentum_buffer`, `_apply_muon_updates_cpu_offload`.

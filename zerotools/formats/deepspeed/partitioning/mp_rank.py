@@ -27,14 +27,14 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MpShard:
-    """The tensors of one model-parallel rank, in the shapes that they have on this rank. If it is
-    the only rank, these are the model's shapes.
+    """The tensors of one model-parallel rank, in the shapes that they have on this rank. If there
+    is only one rank, these are the shapes in the model.
 
     Attributes:
         groups: the flat groups; empty without ZeRO.
-        uncut: the weights and buffers that the files store without partitioning, under the names in
-            the files. They come from the model file, expert files, and the layer files of all
-            pipeline stages.
+        uncut: the weights and buffers that the files store whole, not partitioned, under the names
+            in the files. They come from the model file, the expert files, and the layer files of
+            all pipeline stages.
     """
 
     model: ModelStates
@@ -58,9 +58,9 @@ def read_mp_rank(
     Args:
         models: one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
             if frozen parameters require them; a lost file is None.
-        whole: the tensors that files store without partitioning, from `module`, layer files and
-            expert files.
-        is_zero3: frozen parameters are partitioned even if there are no optimizer files.
+        whole: the tensors that files store whole: those in `module`, layer files and expert files.
+        is_zero3: True if frozen parameters are partitioned even though there are no optimizer
+            files.
 
     Raises:
         BadFile: the files contradict each other.
@@ -88,8 +88,8 @@ def read_mp_rank(
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
-    """Return the tensors in `module` of the model file, keyed by name; empty for a pipeline, which
-    has none there.
+    """Return the tensors in `module` of the model file, keyed by name; empty for a pipeline, where
+    `module` has no tensors.
     """
     stored = (model.module or {}).items()
     return {name: model.file.tensor(tensor) for name, tensor in stored}
@@ -118,8 +118,8 @@ def _group_shapes(
     """Return `param_shapes`, from the model file or, before DeepSpeed 0.6.0, from the optimizer
     file.
 
-    Return None without ZeRO. Return None also if stage 0 used BF16_Optimizer, because its files do
-    not record the parameters.
+    Return None if the run did not use ZeRO, or if it used BF16_Optimizer at stage 0, because those
+    files do not record the parameters.
     """
     present = [optim for optim in optim_states if optim is not None]
     if not present:
@@ -167,8 +167,8 @@ def _check_swapped(group: FlatGroup) -> None:
 
 
 def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
-    """Return the tied names, as {alias: name}: those that the file records, else names with the
-    same elements in `module`.
+    """Return the tied names as {alias: name}: names that the file records as tied, and names that
+    share their elements in `module`.
     """
     aliases = {**model.stacked_experts.routers(model.module or {}), **model.shared}
     for alias, name in tied_in_module(model.module or {}).items():
@@ -192,8 +192,8 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 def _frozen_partitions(
     first: ModelStates, models: Sequence[ModelStates | None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the frozen parameters of stage 3, joined from the padded partition that each rank has
-    of each of them.
+    """Yield the frozen parameters of stage 3. Each is joined from the padded partitions of all
+    ranks.
     """
     for name, shape in first.frozen_shapes.items():
         partitions = [None if model is None else _fragment(model, name) for model in models]

@@ -1,9 +1,9 @@
 """Values that the DeepSpeed reader stores in `Checkpoint.native` for the DeepSpeed writer.
 
-This module also finds pairs: a master, and the weight that was cast from it. At stages 1 and 2 and
-with BF16_Optimizer the masters are in flat buffers, and the weights in the model file, in layer
-files or in expert files. Stage 3 has only masters. A tied weight of a pipeline is paired if only
-one layer of the stage can hold it.
+This module also finds pairs: a master and the weight that was cast from it. At stages 1 and 2 and
+with BF16_Optimizer, masters are in flat buffers, and weights are in the model file, in layer files
+or in expert files. Stage 3 has only masters, so no pairs. A tied weight of a pipeline is paired if
+only one layer of the stage can hold it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class DeepSpeedNative:
 def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
     """Yield the name of the file `name`, and of the same file of every other data-parallel rank.
 
-    Files with a problem are left out, because they may be of an older save. If the run has no model
-    parallelism, the mp rank in a file name is the rank's number among those that share a sequence.
+    Files with a problem are left out, because an older save may have written them. If the run has
+    no model parallelism, the mp rank in a file name is ignored: it is the number of the rank among
+    the ranks that share a sequence.
     """
     mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
     faulty = {problem.file for problem in source.problems}
@@ -50,9 +51,10 @@ def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
 
 
 def refuse_stacked_experts(source: Checkpoint) -> None:
-    """Raise an error if `source`, read from any of DeepSpeed's formats, has experts of AutoEP.
+    """Raise an error if `source`, which may be in any of DeepSpeed's formats, has experts of
+    AutoEP.
 
-    zerotools writes rank files for AutoEP's experts only from rank files.
+    zerotools can write such experts only from DeepSpeed's rank files to rank files.
 
     Raises:
         Unsupported: `source` has such experts.
@@ -92,14 +94,15 @@ def layers_of_ties(trained: Sequence[Collection[str]], names: Iterable[str]) -> 
     """Return, for each stage, the numbers of the layers that may hold its tied parameters.
 
     A parameter is called `LAYER.NAME`. A tied parameter, which several layers share, is called
-    `tied_modules.KEY.NAME`, without its layers. Stages have consecutive layers, so tied layers lie
-    between the named layers of the stage before and those of the stage after:
+    `tied_modules.KEY.NAME`, without its layers. A stage has consecutive layers, so its tied layers
+    lie between the named layers of the previous stage and the named layers of the next stage:
 
         stage 0 trains 1.weight, 2.weight and tied_modules.embed.weight: its tied layer is 0
         stage 1 trains 3.weight and tied_modules.embed.weight: its tied layer is 4 or above
 
-    `trained` are the parameters of each stage in order. `names` are all names in layer files, as
-    `LAYER.NAME`. Source: DeepSpeed `runtime/pipe/module.py`: `_build`, `save_state_dict`.
+    `trained` are the parameters of each stage in order. `names` are the names of all tensors in
+    layer files, in the form `LAYER.NAME`. Source: DeepSpeed `runtime/pipe/module.py`: `_build`,
+    `save_state_dict`.
     """
     plain = [
         [int(match["layer"]) for name in own if (match := PLAIN.fullmatch(name))] for own in trained
@@ -160,8 +163,8 @@ def _layers_of_ties(source: Checkpoint, mp_rank: int) -> set[int]:
 
 
 def _only(mp_shard: MpShard, name: str, master: Tensor, layers: set[int]) -> Tensor | None:
-    """Return the tensor `name` of a pipeline layer. Return None unless exactly one of `layers` has
-    it in the shape of its master.
+    """Return the tensor `name` of a pipeline layer if exactly one of `layers` has such a tensor
+    with the shape of `master`; else None.
     """
     every = (mp_shard.uncut.get(f"{layer}.{name}") for layer in sorted(layers))
     found = [tensor for tensor in every if tensor is not None and tensor.shape == master.shape]

@@ -1,24 +1,25 @@
-"""Read masters and optimizer state of a stage-3 run from the swap files that its ranks had on NVMe.
+"""Read the masters and the optimizer state of a stage-3 run from the swap files that its ranks had
+on NVMe.
 
 With `offload_optimizer` on NVMe, each sub-group of 1 MiB or more has a file for its masters and one
-for each kind of state. Each file holds one rank's partition, and then padding. After torch's files
-are written, DeepSpeed copies the swap files into the tag directory:
+for each kind of state. Each file holds one rank's partition, followed by padding. When it has
+written the other files of a checkpoint, DeepSpeed copies the swap files into the tag directory:
 
     offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
 
 The rank in the path is the global rank. 0 and 7 are DeepSpeed's numbers of the first and the last
 parameter. These numbers follow the order in which the model was built, and no file lists them. But
-the tensors of the sub-group are still in the optimizer file, without elements, and have the file
-name as an attribute, `ds_id`. torch saves such attributes.
+the optimizer file still lists the tensors of the sub-group, without elements. Each has an attribute
+`ds_id`, which torch saves too and which contains the file name.
 
-Steps are in the optimizer file. All swap files are in fp32, whatever the dtype of the tensors
-without elements is. Swap files of a run with 16-bit masters are not read, because the dtype of its
-moments was never observed.
+Step counts are in the optimizer file. All swap files are in fp32, whatever the dtype of the tensors
+without elements is. Swap files of a run with 16-bit masters are not read, because it is not known
+which dtype the moments then have.
 
 Versions: 0.13.0 is the first that saves swap files; up to 0.13.2 a file name has the numbers of all
-parameters. Before 0.18.0 all ranks copy into one directory: the second rank fails, so only a run of
-one rank has a complete checkpoint.
+parameters. Before 0.18.0, all ranks copy into one directory, and the second rank fails. So only a
+run of one rank has a complete checkpoint.
 
 Source: DeepSpeed `runtime/zero/stage3.py` (`_create_fp32_partitions`), `runtime/engine.py`
 (`save_checkpoint`), `runtime/swap_tensor/optimizer_utils.py`; torch `_tensor.py`: `__reduce_ex__`.
@@ -54,8 +55,8 @@ def with_swap_files(
     """Return the optimizer files, completed with the partitions that are in swap files of the tag
     directory.
 
-    The run must not have model parallelism. A missing or short swap file is added to `problems`,
-    and its partition stays without elements.
+    The run must not have model parallelism. If a swap file is missing or too short, a problem is
+    added to `problems`, and the partition stays without elements.
     """
     found: list[OptimStates | None] = []
     for rank, optim in enumerate(optim_states):
@@ -88,7 +89,8 @@ def _has_16_bit_masters(optim: OptimStates) -> bool:
 
 
 def original_folder(rank: str) -> str:
-    """Return the relative path at which the swap files of a rank were during the run."""
+    """Return the relative path of the directory in which a rank kept its swap files during the
+    run."""
     return f"nvme_path/zero_stage_3/optimizer/rank{rank}"
 
 
@@ -109,7 +111,7 @@ def _folder(directory: Path, rank: int, ranks: int) -> str:
 
 
 def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
-    """Return the problem if a partition's swap file is missing or too short, else None."""
+    """Return a problem if a partition's swap file is missing or too short, else None."""
     path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
     try:
         size = path.stat().st_size

@@ -1,6 +1,6 @@
 """From a save directory to a Checkpoint: find the files of one save, check them, merge the ranks.
 
-Imports `schema` and `partitioning`.
+This package imports `schema` and `partitioning`.
 
 read            the whole checkpoint
 files_of_save   the files of one save, if a tag directory has files of several

@@ -1,9 +1,9 @@
-"""Check that files are of the same save and have the right names, from the values recorded in them.
+"""Check, from values that files record, that they are from the same save and have the right names.
 
 All ranks of a save have the same optimizer step, param group options, loss scale and parameters.
-The step of the optimizer is the number of steps in the model file minus the skipped steps. In runs
-that began before DeepSpeed 0.14 it is one higher, because creating the optimizer's state counted as
-a step; this stays so even if a later version continues the run.
+The step of the optimizer is the number of steps in the model file minus the skipped steps. If
+DeepSpeed before 0.14 began the run, the optimizer's step is one higher, because creating its state
+counted as a step. It stays one higher if a later version continues the run.
 
 The name of the folder inside a torch archive is checked too: torch names it after the file that it
 writes, or `archive` if it writes to an open file.
@@ -57,7 +57,7 @@ _STEPS_ONCE_FOR_EACH = (0, 14)
 def step_of(optim: OptimStates) -> float | None:
     """Return the step of the optimizer, from the first param group that counts steps.
 
-    Return None if no group counts steps, or if the step is lost and losses are tolerated.
+    Return None if no group counts steps, or if the step is lost and damage is tolerated.
     """
     try:
         return _saved_step(optim)
@@ -81,8 +81,8 @@ def updates_of(model: ModelStates) -> int | None:
     """Return the number of steps in which the run changed its weights, or None if the model file
     does not record it.
 
-    The value 0 in the file is returned as None, because files have it that were converted from
-    files without a count.
+    If the file has the value 0, None is returned, because files that were converted from files
+    without a count have 0 too.
     """
     steps = model.global_steps
     return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
@@ -97,10 +97,10 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
 
 
 def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
-    """Return a note if the optimizer counts one step more than the run, and the DeepSpeed version
-    in the files is one that counts both alike.
+    """Return a note if the optimizer counts one step more than the run, although the DeepSpeed
+    version in the files gives both the same count.
 
-    Then an older version began the run, or the files are of two saves.
+    In this case an older version began the run, or the files are from two saves.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
@@ -117,8 +117,8 @@ def _steps_first(model: ModelStates) -> bool:
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
-    """Yield a problem for each rank with an optimizer file of another save than the first rank's
-    file.
+    """Yield a problem for each rank with an optimizer file that is not from the same save as the
+    first rank's optimizer file.
     """
     present = [optim for optim in optim_states if optim is not None]
     said = {optim.file.name: dict(_said(optim)) for optim in present}
@@ -138,7 +138,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of each value in an optimizer file that is equal on all ranks of one
+    """Yield (name, value) of the values in an optimizer file that must be equal on all ranks of one
     save.
     """
     what = "the optimizer's step"
@@ -157,10 +157,11 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 
 
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
-    """Yield a problem if the model file is of another save than its optimizer files.
+    """Yield a problem if the model file and its optimizer files are not from the same save.
 
     An optimizer with fewer steps than the run is accepted, because it may have been restarted
-    during the run. At stages 1 and 2, comparing the weights with the masters shows if it was not.
+    during the run. At stages 1 and 2, the comparison of weights with masters finds files from
+    different saves.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None:
@@ -186,8 +187,9 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """Return two phrases if the learning rates of the schedule and of the optimizer differ: one
-    with the rates of each. Return None if they are equal.
+    """Return two phrases if the learning rates of the schedule and of the optimizer differ: the
+    first has the schedule's rates, the second the optimizer's. Return None if the rates are equal
+    or unknown.
     """
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
@@ -200,7 +202,8 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Yield a problem for each model-parallel rank with a model file of another save."""
+    """Yield a problem for each model-parallel rank with a model file that is from another save than
+    the first one."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -217,8 +220,8 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
 def compare_parameters(
     models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
 ) -> Iterator[Problem]:
-    """Yield a problem for each file of one model-parallel rank that lists other parameters than
-    the first model file of this rank.
+    """Yield a problem for each file of one model-parallel rank if it does not list the same
+    parameters as the first model file of this rank.
     """
     first = models[0]
     for model in models[1:]:
@@ -283,7 +286,7 @@ def saved_as(file: TorchFile) -> str | None:
 
 
 def records_its_name(file: TorchFile) -> bool:
-    """Return whether a file itself records its rank, layer or expert, so that `misnamed_files` can
+    """Return whether a file records its own rank, layer or expert, so that `misnamed_files` can
     detect a wrong file name.
     """
     return _said_by(saved_as(file)) is not None
@@ -296,9 +299,9 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
 def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """Yield a problem for each rank with a file that has exactly the bytes of another rank's file.
 
-    Only archives that do not record their rank are checked, because partitions of constant values
-    are rightly equal. The checksums of archives are compared. Files from before torch 1.6 have
-    none, and are compared byte by byte.
+    Archives that record their rank are not checked, because two partitions of constant values may
+    be equal without an error. Archives are compared by their checksums. Files from before torch 1.6
+    have no checksums and are compared byte by byte.
     """
     known: dict[tuple[int | str, ...], TorchFile] = {}
     for file in files:
@@ -319,8 +322,8 @@ def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
     """Return values of a file that differ between the files of two ranks: the checksums of its
     data.
 
-    Files from before torch 1.6 have no checksums. There, the keys of storages are returned, which
-    are memory addresses of the rank.
+    Files from before torch 1.6 have no checksums. For such a file, return the keys of its storages,
+    which are memory addresses in the rank's process.
     """
     if not file.records:
         return file.storages
@@ -329,8 +332,8 @@ def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
 
 
 def files_of_one_save(source: Checkpoint) -> frozenset[str]:
-    """Return the names of files, relative to `source.root`, that the checks prove to be of one
-    save.
+    """Return the names, relative to `source.root`, of the files that the checks prove to be from
+    one save.
 
     - A model file records its step.
     - An optimizer file records its step if the optimizer counts steps (SGD and Lion do not), and
@@ -339,10 +342,10 @@ def files_of_one_save(source: Checkpoint) -> frozenset[str]:
     - Layer and expert files record neither step nor rank, but hold weights that can be compared
       with masters.
 
-    So these cases stay unproved. At stage 3, the files of an optimizer that counts no steps may be
-    of any save. Files that were written to an open file (their folder is `archive`) may be of any
-    rank. If there are no weights to compare with the masters, two runs that saved the same step
-    under one tag look the same.
+    These cases cannot be proved. At stage 3, the files of an optimizer that counts no steps may be
+    from any save. Files that torch wrote to an open file (their folder is `archive`) may be from
+    any rank. If there are no weights to compare with the masters, the files of two runs that saved
+    the same step under one tag cannot be distinguished.
     """
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):
@@ -358,7 +361,7 @@ def _files_of(tensor: Tensor) -> set[str]:
 
 
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
-    """Yield the names of the model files that record a step, so that they can be compared.
+    """Yield the names of the model files that record a step, so that the steps can be compared.
 
     At stage 3 each rank has a model file, with its partitions of the frozen parameters.
     """

@@ -2,9 +2,9 @@
 
 A save into an existing tag overwrites files with the same names and leaves the others: a run of
 stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run without
-ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 belong to
-`zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others to `mp_rank_DD_model_states.pt`. A model
-file that was saved without ZeRO belongs to none.
+ZeRO all optimizer files. The optimizer files determine the model file: optimizer files of stage 3
+belong to `zero_pp_rank_R_mp_rank_DD_model_states.pt`, and those of other stages belong to
+`mp_rank_DD_model_states.pt`. A model file that was saved without ZeRO has no optimizer files.
 
 Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
 """
@@ -51,9 +51,9 @@ class SaveFiles:
     """The files of one save on one model-parallel rank.
 
     Attributes:
-        model: the only model file, or at stage 3 that of the lowest data-parallel rank.
+        model: the only model file, or, at stage 3, the model file of the lowest data-parallel rank.
         optim_files: data-parallel rank -> name of its optimizer file.
-        lowest: the first of the optimizer files that can be read.
+        lowest: the first optimizer file, in rank order, that can be read.
     """
 
     model: ModelStates
@@ -62,8 +62,8 @@ class SaveFiles:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage of the save. The files of BF16_Optimizer do not record it; it is 1 for
-        them.
+        """The ZeRO stage of the save; 1 for the files of BF16_Optimizer, which do not record a
+        stage.
         """
         if self.lowest is not None:
             return 1 if self.lowest.stage is None else self.lowest.stage
@@ -85,7 +85,7 @@ def save_of(
     Each file of another save is added to `problems`.
 
     Raises:
-        BadFile: the files do not make up a save, or they make up several.
+        BadFile: the files do not form a save, or they form several saves.
     """
     shared = listing.models.get((mp_rank, None))
     rank_files = {
@@ -117,8 +117,8 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Yield the optimizer files by data-parallel rank, one mapping for each spelling of their file
-    names.
+    """Yield mappings from data-parallel rank to optimizer file, one mapping for each spelling of
+    the file names.
     """
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
@@ -166,7 +166,7 @@ def _saves(
 def _shared_model(
     directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
 ) -> ModelStates | None:
-    """Return the model file that all data-parallel ranks share. If it is lost and losses are
+    """Return the model file that all data-parallel ranks share. If it is lost and damage is
     tolerated, return its substitute.
 
     Return None if the optimizer files cannot belong to such a model file.
@@ -190,11 +190,11 @@ def _shared_model(
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
     """Return the model file of the first rank.
 
-    If this file is lost and losses are tolerated, return the file of the next rank, which has the
-    same values except tied names.
+    If this file is lost and damage is tolerated, return the file of the next rank, which has the
+    same values except for tied names.
 
     Raises:
-        BadFile: the file is damaged and losses are not tolerated, or all files are damaged.
+        BadFile: the file is damaged and damage is not tolerated, or all files are damaged.
     """
     errors = []
     for rank in sorted(rank_files):
@@ -212,10 +212,10 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | 
     """Return the first optimizer file that can be read, in the order of ranks. Damaged files
     before it are reported later.
 
-    Return None if all files are lost and losses are tolerated.
+    Return None if all files are lost and damage is tolerated.
 
     Raises:
-        BadFile: no file can be read; the message has the reason for the first file.
+        BadFile: no file can be read; the message says why the first file cannot.
     """
     errors = []
     for rank in sorted(names):
@@ -240,7 +240,7 @@ def is_without_zero(model: ModelStates) -> bool:
 
 
 def stage_of(model: ModelStates) -> int:
-    """Return the ZeRO stage in the run's configuration, or 0 if it has none."""
+    """Return the ZeRO stage in the run's configuration, or 0 if the configuration has no stage."""
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if isinstance(stage, int) else 0
 
@@ -305,8 +305,8 @@ ADVICE = (
 
 
 def with_lost_models(listing: TagListing) -> TagListing:
-    """Return the listing completed with the names of lost model files: the optimizer files of
-    stages 1 and 2 show that they must exist.
+    """Return the listing completed with the names of lost model files. The optimizer files of
+    stages 1 and 2 show which model files must exist.
     """
     lost = {mp_rank for mp_rank, _, _ in listing.optim_files} - {rank for rank, _ in listing.models}
     models: dict[tuple[int, int | None], str] = {
@@ -325,9 +325,9 @@ def substitute_model(
     in flat buffers. Only the model file lists the names and shapes of the parameters
     (`param_shapes`), and these lists are equal in every checkpoint of a run. So if the model file
     is lost and the user names another checkpoint of the run, the lists of that checkpoint are used,
-    and none of its tensors. According to the lists, every rank must have a partition of its real
-    size. If the optimizer files have names themselves (`param_slice_mappings`), these must be in
-    the order of the lists. `optim` is one of the optimizer files.
+    but none of its tensors. The sizes of the partitions must be those that the lists predict. If
+    the optimizer files have parameter names too (`param_slice_mappings`), these must be in the
+    order of the lists. `optim` is one of the optimizer files.
 
     Raises:
         BadFile: there is no substitute (the message then has the text of `error`), or the
@@ -353,8 +353,8 @@ def substitute_model(
 
 
 def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
-    """Return the model file in another checkpoint, or None if that has no model file that lists
-    parameters.
+    """Return the model file of another checkpoint, at `path`; None if that checkpoint has no model
+    file that lists parameters.
     """
     try:
         found, listing = open_tag(path, None)
@@ -366,11 +366,11 @@ def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
 
 
 def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
-    """Yield the names that the optimizer file has in another group, or in another order, than the
-    lists of the substitute.
+    """Yield one parameter name for each group in which the optimizer file contradicts the lists of
+    the substitute.
 
-    A rank has consecutive names of each group. Under round robin, DeepSpeed writes names that are
-    not in the rank's partition; then only the groups are compared.
+    A rank must have consecutive names of each group. With round robin, DeepSpeed also writes names
+    that are not in the rank's partition, so only the membership in groups is compared.
     """
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):

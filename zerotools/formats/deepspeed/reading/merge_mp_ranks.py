@@ -1,10 +1,10 @@
 """Merge the shards of all model-parallel ranks into whole tensors.
 
-Pipeline stages have different parameters, so their shards are combined. A tied layer is in the
-shard of every stage that uses it; the copy of the first stage is taken. Tensor-parallel ranks have
-parts of the same parameters, and rules give the positions of these parts in the whole tensor.
-Model-parallel ranks are numbered stage by stage (`stage * tensor ranks + tensor rank`), so the
-ranks of one stage are consecutive.
+Pipeline stages have different parameters, so the result has the parameters of all stages. The shard
+of every stage that uses a tied layer contains this layer; the copy of the first stage is used.
+Tensor-parallel ranks have parts of the same parameters, and rules give the positions of these parts
+in the whole tensor. Model-parallel ranks are numbered stage by stage (`stage * tensor ranks +
+tensor rank`), so the ranks of one stage are consecutive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def merge_mp_ranks(
     pipeline stage has `tensor_ranks` of them.
 
     Raises:
-        Unsupported: tensor-parallel shards without a rule for how they form a tensor.
+        Unsupported: there are tensor-parallel shards, but no rule says how they form a tensor.
         BadFile: shards do not fit the rule that the checkpoint records for them.
     """
     tensors: dict[Key, Tensor] = {}
@@ -97,7 +97,7 @@ def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
     """Return the part of a tensor that one rank has; None if the rank has no such tensor.
 
     If there are fewer heads than ranks, some ranks have an empty part. DeepSpeed treats an empty
-    part as frozen, so it has no optimizer state. If a rank's files are lost and losses are
+    part as frozen, so it has no optimizer state. If a rank's files are lost and damage is
     tolerated, the part is a hole in the shape of the rank's weight.
     """
     shard = mp_shard.tensors.get(key)
@@ -138,15 +138,15 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
     """Return the listing of a run of `size` ranks without model parallelism, changed so that all
     files belong to model-parallel rank 0.
 
-    With Ulysses, DeepSpeed 0.18 names the files of a rank by its number among the ranks that share
-    a sequence. Four ranks in pairs:
+    With Ulysses, DeepSpeed 0.18 names the files of a rank after its number among the ranks that
+    share a sequence. For example, two ranks share a sequence in a run of four:
 
         zero_pp_rank_0_mp_rank_00_optim_states.pt    zero_pp_rank_1_mp_rank_01_optim_states.pt
         zero_pp_rank_2_mp_rank_00_optim_states.pt    zero_pp_rank_3_mp_rank_01_optim_states.pt
 
     All four share the flat buffers, and `mp_world_size` is 1. DeepSpeed 0.19.8 names all of them
     `mp_rank_00`. Files that do not exactly fill the gaps among the ranks stay unchanged, because
-    they are of another run.
+    they are from another run.
 
     Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_get_zero_ckpt_name`, `_get_ckpt_name`;
     `runtime/sequence_parallel/parallel_state_sp.py`.
@@ -170,8 +170,8 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
 
 
 def _width(names: Collection[tuple[int, int]], size: int) -> int:
-    """Return the number of ranks that share a sequence, from (mp rank, dp rank) in the file
-    names.
+    """Return the number of ranks that share a sequence. `names` are the (mp rank, dp rank) in the
+    file names.
 
     Return 0 if no ranks share a sequence, or if two files would belong to the same rank.
     """

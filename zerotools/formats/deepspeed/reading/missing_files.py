@@ -1,11 +1,11 @@
 """Check that all layer files of a pipeline, and all expert files, exist.
 
 No file lists the layer files. A layer without parameters has no layer file, and neither has a tied
-layer that a later stage uses through a separate function. So the names of the trained parameters
-are used, which begin with the number of their layer. `param_shapes` has these names, and without
-ZeRO the `param_slice_mappings` of BF16_Optimizer; tied layers are called `tied_modules.KEY` there.
-Runs in fp16 and fp32 without ZeRO record no names. For them, the number of elements of the
-optimizer state is checked.
+layer that a later stage uses through a separate function. So this module uses the names of the
+trained parameters, which begin with the number of their layer. These names are in `param_shapes`
+or, without ZeRO, in the `param_slice_mappings` of BF16_Optimizer, where tied layers are called
+`tied_modules.KEY`. Runs in fp16 and fp32 without ZeRO record no names; for them, the number of
+elements in the optimizer state is checked.
 
 Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`.
 """
@@ -38,11 +38,10 @@ from zerotools.io.torchzip.tree_tensors import as_tensor
 def lost_layers(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> list[Problem]:
-    """Return a problem for each parameter that a pipeline stage trained and that no layer file
-    holds.
+    """Return a problem for each parameter that a pipeline stage trained but no layer file holds.
 
     `stages` are the pipeline stages of one tensor-parallel rank, in order. `layers` are the tensors
-    of this rank's layer files, by `LAYER.NAME`. A tied parameter may be only in the layer of an
+    of this rank's layer files, keyed by `LAYER.NAME`. A tied parameter may be only in a layer of an
     earlier stage.
     """
     trained = [trained_by(mp_shard) for mp_shard in stages]
@@ -74,8 +73,8 @@ def lost_layers(
 def doubtful_layers(
     directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield (model file, sentence) for each later stage that trained a tied weight but has no
-    layer file with it.
+    """Yield (model file, sentence) for each stage after the first that trained a tied weight but
+    has no layer file with this weight.
 
     Either this layer file is lost, or the stage uses the layer file of another stage. In both cases
     the weight itself is in the other stage's file, so it is not lost.
@@ -91,8 +90,8 @@ def doubtful_layers(
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
-    """Return the number of elements of each parameter that a stage trained, keyed by name; empty if
-    no file has the names.
+    """Return the number of elements of each parameter that a stage trained, keyed by name. The
+    result is empty if no file has the names.
     """
     if mp_shard.model.groups is not None:
         return {
@@ -121,8 +120,8 @@ def _lost_ties(
 ) -> Iterator[tuple[int, str]]:
     """Yield (stage, name) of each tied weight that no layer file of its stage has.
 
-    Any layer between the named layers of the previous stage and of the next stage may belong to the
-    stage.
+    Any layer after the named layers of the previous stage and before those of the next stage may
+    belong to the stage.
     """
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
@@ -164,8 +163,8 @@ def _fewer_elements(
 
 
 def _elements_trained(model: ModelStates) -> int:
-    """Return the number of elements that an optimizer without ZeRO trained. They are counted in its
-    masters, or in one state tensor of each parameter.
+    """Return the number of elements that an optimizer without ZeRO trained, counted in its masters
+    or, without masters, in the largest state tensor of each parameter.
     """
     saved = model.optimizer
     if not isinstance(saved, Mapping):

@@ -76,11 +76,11 @@ def load_mp_rank(
     *,
     weights_alone: bool = False,
 ) -> MpShard:
-    """Return the tensors of model-parallel rank `mp_rank`. A problem for each missing file is
+    """Return the tensors of model-parallel rank `mp_rank`. For each missing file, a problem is
     added to `problems`.
 
-    `whole` are tensors of layer and expert files, in addition to those of the model file. With
-    `weights_alone`, optimizer files may be missing if other files have the weights.
+    `whole` are the tensors of layer files and expert files; the tensors of the model file are added
+    to them. With `weights_alone`, optimizer files may be missing if other files have the weights.
     """
     optim_states = _optim_states(directory, save, listing.sequence_ranks, problems)
     in_model = whole_tensors(save.model)
@@ -135,8 +135,8 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the rank's tensors without marking trained weights as frozen, although the files have
-    no masters of them.
+    """Return the rank's tensors for files without masters: trained weights are not marked as
+    frozen.
 
     A weight that no file has is a hole.
     """
@@ -154,7 +154,7 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the rank's tensors if there are no optimizer files. The masters are holes; 16-bit
+    """Return the rank's tensors for a rank without optimizer files. Masters are holes; 16-bit
     weights are kept if they exist.
     """
     copies = {
@@ -173,7 +173,8 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     """Return whether a tensor of a layer or expert file belongs to this rank.
 
-    Without a pipeline, all tensors belong to it. In a pipeline, a rank lists its own parameters.
+    Without a pipeline, all tensors belong to the rank. In a pipeline, the rank's files list its
+    parameters.
     """
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
@@ -182,7 +183,7 @@ def _optim_states(
     directory: Path, save: SaveFiles, sequence_ranks: int, problems: list[Problem]
 ) -> list[OptimStates | None]:
     """Return the optimizer file of every data-parallel rank, in rank order; None for a missing
-    one.
+    file.
     """
     names, lowest = save.optim_files, save.lowest
     if lowest is None:
@@ -228,7 +229,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
-    """Return the number of ranks that share the flat buffers, as the files record it."""
+    """Return the number of ranks that share the flat buffers, according to the files."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
@@ -246,8 +247,7 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """Return one model file for each rank at stage 3; None for a lost file if losses are
-    tolerated.
+    """Return the model file of each rank at stage 3; None for a lost file if damage is tolerated.
 
     If the model has no frozen parameters, only the first file is read.
     """
@@ -286,8 +286,8 @@ def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
-    """Yield a problem for each damaged file that no output needs, but that a resuming run would
-    read.
+    """Yield a problem for each damaged file among `names`. No output needs these files, but a
+    resuming run would read them.
     """
     for name in names:
         if name is not None:
@@ -346,25 +346,26 @@ def with_listed_parameters(
     optim_states: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
 ) -> ModelStates:
-    """Return the model file in the form of later versions: with the parameters of each flat buffer,
-    and with the run's configuration.
+    """Return the model file completed with what later versions save: the parameters of each flat
+    buffer, and the run's configuration.
 
-    Some files lack them. DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` with a
-    mixture of experts. No version saves `param_shapes` at stage 0, where BF16_Optimizer writes
-    optimizer files. But the optimizer files name the parameters of each rank's partition in
-    `param_slice_mappings`, in the optimizer's order, and the shapes are those of the weights. In a
-    pipeline a tied parameter is called `tied_modules.KEY.NAME` there, and its weight is
-    `LAYER.NAME` in the file of a layer, perhaps of another stage.
+    DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` for a mixture of experts. No
+    version saves `param_shapes` at stage 0, where BF16_Optimizer writes optimizer files. But the
+    optimizer files name the parameters of each rank's partition in `param_slice_mappings`, in the
+    optimizer's order, and the shapes are those of the weights. In a pipeline a tied parameter is
+    called `tied_modules.KEY.NAME` there, and its weight is `LAYER.NAME` in the file of a layer,
+    perhaps of another stage.
 
-    A file that already lists the parameters is returned unchanged, and so is a file if its
-    optimizer files do not name the parameters. `whole` are the weights of the model file, and those
-    of expert and layer files.
+    The model file is returned unchanged if it already lists the parameters, or if the optimizer
+    files do not name them. `whole` are the weights of the model file, the expert files and the
+    layer files.
 
     Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_save_moe_checkpoint`;
     `runtime/base_optimizer.py` and `runtime/zero/stage_1_and_2.py`: `_create_param_mapping`.
 
     Raises:
-        BadFile: a file that names some of the parameters, or the weight of one, is missing.
+        BadFile: a file is missing that names some of the parameters, or that has the weight of a
+            parameter.
     """
     present = [optim for optim in optim_states if optim is not None]
     if model.groups is not None or not present or present[0].kind == STAGE_3:
@@ -420,13 +421,13 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """Return all experts on a rank if `known` are the first of these experts; else return `known`.
+    """Complete `known` with all experts of the rank, if `known` are the first of these experts;
+    else return `known`.
 
     DeepSpeed up to 0.12 names only the first part of an expert group, because it computes the
-    partitions over all ranks and not over the ranks that share the group. If the elements of all
-    experts of a rank fill the group exactly, the group has all these experts. They are in the
-    model's order, and must begin with `known`. The weights are compared with the masters before
-    they are used.
+    partitions as if all ranks shared the group. If the elements of all experts of a rank fill the
+    group exactly, the group has all these experts. They are in the model's order, and must begin
+    with `known`. The weights are compared with the masters before they are used.
     """
     masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
     longest = max(masters) * ranks
@@ -444,8 +445,8 @@ def _holders(
     """Yield one optimizer file for each partition of a group; None if all files with this
     partition are missing.
 
-    All expert-parallel ranks use the same names for their experts, so any file of a partition is
-    sufficient.
+    All expert-parallel ranks use the same names for their experts, so one file per partition is
+    enough.
     """
     size = len(optim_states)
     placement = ExpertPlacement(size, max(1, size // ranks), data_first)
@@ -480,10 +481,11 @@ def _shape(
 
 
 def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of tensors that may be the weight of a parameter without a file.
+    """Return the shapes that a parameter with `numel` elements may have, if the file with its
+    weight is missing.
 
-    They are weights of other experts in the same layer or, for a tied parameter, weights in
-    pipeline layers.
+    They are the shapes of the same weight of other experts in the layer or, for a tied parameter,
+    of weights in pipeline layers.
     """
     if tied := TIED.fullmatch(name):
         held = (

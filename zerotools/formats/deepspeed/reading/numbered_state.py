@@ -50,12 +50,12 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
     """Return the tensors of the optimizer state, with masters under the role `param`, and the
     param groups.
 
-    The parameters have no names in the files, so both use names that are made from the parameters'
-    numbers.
+    The files have no parameter names, so the tensors and the groups use names that are made from
+    the parameters' numbers.
 
     Raises:
         BadFile: the optimizer's tree in the file is damaged.
-        Unsupported: the checkpoint is of several model-parallel ranks.
+        Unsupported: the checkpoint has several model-parallel ranks.
     """
     shards = native_of(checkpoint).mp_shards
     model = shards[0].model

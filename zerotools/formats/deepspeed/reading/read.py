@@ -1,4 +1,5 @@
-"""Read a whole DeepSpeed checkpoint: its tag, its merged model-parallel ranks, its problems."""
+"""Read a whole DeepSpeed checkpoint: select the tag, merge the model-parallel ranks, collect the
+problems."""
 
 from __future__ import annotations
 
@@ -57,14 +58,14 @@ def read(
 ) -> Checkpoint:
     """Return the checkpoint at `path`: a tag directory, a save directory, or a run's directory.
 
-    The pickles of the files are read, and no tensor data. A missing optimizer file is recorded as a
-    problem, and its tensors have holes, so that `plan` refuses to copy them. If the checkpoint was
-    thinned to its weights, or with `weights_alone`, no optimizer files are expected. `layout` is a
-    file of rules for tensor-parallel shards, which replace the rules in the checkpoint.
+    The pickles in the files are read, but no tensor data. A missing optimizer file is recorded as a
+    problem, and the tensors in it have holes, so that `plan` refuses to copy them. Optimizer files
+    are not required with `weights_alone`, or if the checkpoint was thinned to its weights. `layout`
+    is a file of rules for tensor-parallel shards, which replace the rules in the checkpoint.
 
     Raises:
         BadRequest: the path or tag does not exist.
-        BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
+        BadFile: `path` is not a DeepSpeed checkpoint, or the checkpoint is damaged.
         Unsupported: the layout cannot be determined from the files.
     """
     found, listing = open_tag(path, tag)
@@ -212,8 +213,8 @@ def _lost_optimizers(
 ) -> Iterator[Problem]:
     """Yield a problem for each rank without an optimizer file, if other ranks have one.
 
-    If the model files list the trained parameters, no problem is needed: the missing masters are
-    already reported.
+    If the model files list the trained parameters, no problem is yielded, because the missing
+    masters are already reported.
     """
     present = {mp_rank for mp_rank, *_ in listing.optim_files}
     for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
@@ -224,8 +225,8 @@ def _lost_optimizers(
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
-    """Check that the files of all model-parallel ranks exist. Without this check, the part that
-    one rank has would count as the whole tensor.
+    """Check that the files of all model-parallel ranks exist. Otherwise, one rank's part of a
+    tensor would count as the whole tensor.
     """
     size = first.model.model_parallel_size or 1
     for mp_rank in range(size):
@@ -237,7 +238,7 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """Return the rules for tensor-parallel weights that the user gave, or else the rules in the
+    """Return the user's rules for tensor-parallel weights or, if there are none, the rules in the
     files.
     """
     if layout is not None:

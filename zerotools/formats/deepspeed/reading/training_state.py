@@ -35,11 +35,11 @@ from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the training state, from the files of all model-parallel ranks. These files differ
-    only in their parameters.
+    """Return the training state, from the files of all model-parallel ranks, which differ only in
+    their parameters.
 
     Raises:
-        BadFile: a number of the optimizer's state is in no file.
+        BadFile: a number in the optimizer state, such as `step`, is in no file.
     """
     native = native_of(checkpoint)
     mp_shards = native.mp_shards
@@ -82,8 +82,8 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
-    """Return the param groups of the whole model: each group has the parameters that all
-    model-parallel ranks have in it.
+    """Return the param groups of the whole model: each group has the parameters of this group on
+    all model-parallel ranks.
     """
     count = max(map(len, of_mp_shards), default=0)
     joined = []
@@ -166,8 +166,8 @@ def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
 
 
 def _precision(mp_shard: MpShard) -> DType:
-    """Return the dtype of the run's weights, from the tensors in `module`. Placeholders of stage 3
-    have this dtype too.
+    """Return the dtype of the run's weights, from the tensors in `module`. The placeholders of
+    stage 3 have this dtype too.
     """
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():

@@ -1,7 +1,8 @@
 """The content of DeepSpeed's files: their names, trees and keys, as checked values.
 
-Only this package spells keys and file names of DeepSpeed. It does not depend on a target world
-size. It imports only `core`, `io` and its own modules; every other package may import it.
+DeepSpeed's keys and file names are written out only in this package. It does not depend on a target
+world size. It imports only `core`, `io` and its own modules; every other package of the format may
+import it.
 
 file_names       file names in a tag directory; names that identify a DeepSpeed checkpoint
 tag              the tag directory of a path

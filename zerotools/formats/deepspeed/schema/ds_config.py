@@ -33,10 +33,10 @@ class ZeroSettings:
     ds_config: Mapping[str, Any] | None = None
 
     def settled(self) -> ZeroSettings:
-        """Return the settings, with the values from `ds_config` if the user passed one.
+        """Return the settings, with the values from `ds_config` if the user passed a configuration.
 
         Raises:
-            BadRequest: a value is not one that DeepSpeed has, or an option contradicts `ds_config`.
+            BadRequest: DeepSpeed has no such value, or an option contradicts `ds_config`.
         """
         if self.stage is not None and self.stage not in _STAGES:
             raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
@@ -100,8 +100,8 @@ def zero_optimization(config: Any) -> Mapping[str, Any]:
 
 
 def mics_keys(zero: Mapping[str, Any]) -> list[str]:
-    """Return the keys in `zero_optimization` that configure MiCS, which shards the model over a
-    part of the ranks.
+    """Return the keys in `zero_optimization` that configure MiCS. MiCS shards the model over groups
+    of ranks instead of over all ranks.
     """
     return [key for key in zero if isinstance(key, str) and key.startswith("mics_")]
 
@@ -138,8 +138,8 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """Return the dtype that a run computes in, if its weights are stored in dtype `stored`: a
-    16-bit dtype itself, else fp32.
+    """Return the dtype that a run computes in if its weights are stored in dtype `stored`: `stored`
+    if that is a 16-bit dtype, else fp32.
     """
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
@@ -155,7 +155,7 @@ def optimizer_name(config: Any) -> str | None:
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
     """Return the dtype in which a run with this DeepSpeed config trains.
 
-    Return None if there is no config, or if `enabled` of a precision in it is "auto".
+    Return None if there is no config, or if its `enabled` for a precision is "auto".
     """
     if config is None:
         return None

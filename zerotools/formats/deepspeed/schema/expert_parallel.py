@@ -1,4 +1,4 @@
-"""Experts on expert-parallel ranks, and the experts of AutoEP, which are stacked.
+"""Describe the experts on expert-parallel ranks, and AutoEP's experts, which are stacked.
 
 AutoEP has one tensor for each weight of a layer, and each expert-parallel rank has a block of it:
 
@@ -104,8 +104,8 @@ class StackedExperts:
 
 
 def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
-    """Return AutoEP's experts, as the value of `ds_autoep_layers` in the model file `path`
-    describes them.
+    """Return AutoEP's experts. `layers` is the value of `ds_autoep_layers` in the model file
+    `path`.
 
     Raises:
         BadFile: the value does not say which rank has which experts, or contradicts itself.
@@ -189,10 +189,10 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 class ExpertPlacement:
     """The placement of `dp_size` data-parallel ranks on `ep_size` expert-parallel ranks.
 
-    All expert-parallel ranks have the same number of experts of a layer. Ranks with the same
-    experts share the partitions of these experts. Consecutive ranks have different experts or, with
-    `data_first`, the same experts. For parameters that all ranks share, there is one
-    expert-parallel rank.
+    In each layer, all expert-parallel ranks have the same number of experts. Data-parallel ranks
+    with the same experts share the partitions of these experts. Consecutive ranks have different
+    experts or, with `data_first`, the same experts. For parameters that all ranks share, `ep_size`
+    is 1.
 
     Optimizer files and `param_shapes` use the number of an expert on its rank. Expert files use its
     number over all ranks.
@@ -232,8 +232,8 @@ class ExpertNaming:
     """Converts the name of an expert on one rank to its name over all ranks.
 
     Attributes:
-        local, total: layer -> the number of experts on one rank, and on all ranks, as far as names
-            show these numbers. Layers may differ.
+        local, total: layer -> the number of experts on one rank, and on all ranks together, as far
+            as names show these numbers. The numbers may differ between layers.
         stacked: AutoEP's experts, which have one name for all experts of a layer.
     """
 
@@ -270,13 +270,13 @@ class ExpertNaming:
 
 
 def is_expert(name: str) -> bool:
-    """Return whether the name of a parameter is that of an expert's parameter."""
+    """Return whether `name` is the name of an expert's parameter."""
     return _EXPERT.fullmatch(name) is not None
 
 
 def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
-    """Return the experts on expert-parallel rank 0, in order. `names` are the names of all experts
-    over all ranks.
+    """Return the names, in order, of the experts on expert-parallel rank 0. `names` are the names
+    of the experts of all ranks.
     """
     every = [match for name in names if (match := _EXPERT.fullmatch(name))]
     total = _counts(match[0] for match in every)
@@ -284,7 +284,7 @@ def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
 
 
 def same_weight(name: str, other: str) -> bool:
-    """Return whether two names mean the same weight in two experts of one layer."""
+    """Return whether two names belong to the same weight of two experts in one layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
     if one is None or two is None:
         return False
@@ -338,7 +338,8 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
                                    expert-parallel rank, the one file of stages 1 and 2 the first
         ds_zero_partition_groups   in the optimizer files of stage 3: the ranks of each sub-group
 
-    Keys that a version of DeepSpeed did not write are not added.
+    A key that is missing in the tree, because the version of DeepSpeed did not write it, is not
+    added.
 
     Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `runtime/zero/stage3.py`:
     `_zero3_partition_group_metadata`; `checkpoint/autoep_affine.py`, `checkpoint/affine.py`.
@@ -357,8 +358,8 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
 def partition_groups_on(
     placements: Sequence[ExpertPlacement], are_experts: Sequence[bool], rank: int
 ) -> list[dict[str, Any]]:
-    """Return the value of `ds_zero_partition_groups` that rank `rank` writes: the ranks that share
-    each sub-group.
+    """Return the value of `ds_zero_partition_groups` in the file of rank `rank`: the ranks that
+    share each sub-group.
     """
     found = []
     for number, (placement, is_experts) in enumerate(zip(placements, are_experts, strict=True)):
