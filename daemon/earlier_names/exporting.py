@@ -1,4 +1,4 @@
-"""Run `children/export.py`, whose earlier name is in the plans of attempts that still run."""
+"""Run `children/export.py`. Plans of running attempts call it by this earlier name."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run `children/pid_watcher/entry.py`, as plans of attempts that still run ask for."""
+"""Run `children/pid_watcher/entry.py`. Plans of running attempts call it by this earlier path."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run `slurm.runner.batch`, whose earlier name is in scripts that wait in the queue of Slurm."""
+"""Run `slurm.runner.batch`. Scripts in Slurm's queue may still call it by this earlier name."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Run `slurm.runner.node`, whose earlier name is in attempts that run under Slurm."""
+"""Run `slurm.runner.node`. Attempts under Slurm may still call it by this earlier name."""
 
 import runpy
 

@@ -1,4 +1,6 @@
-"""Run `children/checkpoint_finder/entry.py`, as plans of attempts that still run ask for."""
+"""Run `children/checkpoint_finder/entry.py`. Plans of running attempts call it by this earlier
+path.
+"""
 
 import runpy
 from pathlib import Path

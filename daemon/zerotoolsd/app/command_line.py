@@ -14,7 +14,7 @@ from zerotoolsd.app.systemd import UNITS, this_program, unit_text
 
 
 class PrintUnit(argparse.Action):
-    """The option that prints a systemd unit and ends the program, as `--version` does."""
+    """The option that prints a systemd unit and then exits, like `--version`."""
 
     def __call__(
         self,
@@ -23,7 +23,7 @@ class PrintUnit(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Print the unit with the name `values`, and end the program."""
+        """Print the systemd unit named `values`, and exit."""
         print(unit_text(str(values), this_program()), end="")
         parser.exit()
 
@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def answer(arguments: Sequence[str] | None) -> None:
-    """Parse the options. If one requests a text, such as `--version`, print it and end the program.
+    """Parse the options. An option such as `--version` prints its text and exits.
 
     Raises:
         OSError: the text cannot be printed.
@@ -77,6 +77,6 @@ def answer(arguments: Sequence[str] | None) -> None:
 def leave_stdout() -> None:
     """Discard buffered output that cannot be written.
 
-    Otherwise the interpreter would try to write it again at its end, and print an error.
+    Without this the interpreter would try to write it again at exit, and print an error.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

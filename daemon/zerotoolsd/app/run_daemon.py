@@ -73,10 +73,10 @@ def main(
     check_python: InterpreterCheck = check_interpreter,
     rehearse: Rehearsal = run_rank_checks,
 ) -> int:
-    """Run the daemon until SIGTERM or SIGINT; return the exit status. Jobs continue without it.
+    """Run the daemon until SIGTERM or SIGINT, and return the exit status. Jobs keep running.
 
-    `command` makes the command of the ranks. `check_python` and `rehearse` run checks in the
-    interpreter of a job.
+    `command` returns the command that starts the ranks. `check_python` and `rehearse` run checks
+    with the Python interpreter of a job.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
@@ -185,8 +185,9 @@ def _served_users(config: Config) -> ServedUsers:
 async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:
     """Lock the state directory; return the descriptors that hold the lock.
 
-    A systemd service waits a while for the previous daemon, which may have been killed and hang in
-    the kernel; after that, systemd tries again. Raises DaemonRefused, BadRequest.
+    If another daemon holds the lock, raise DaemonRefused. Under systemd, first wait for it up to
+    LOCK_SECONDS: a killed daemon can hang in the kernel. Raises BadRequest if the directory cannot
+    be made.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (LOCK_SECONDS if systemd.notify("STATUS=starts") else 0.0)

@@ -70,8 +70,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
 def _flock(lock: int, fd: int) -> None:
     """Lock the descriptor `lock`.
 
-    If another process has the lock, but the process in the pid file `fd` has ended, wait a moment
-    for the lock. Raises BlockingIOError if another process holds the lock.
+    Raises BlockingIOError if another process holds the lock. If the process named in the pid file
+    `fd` has ended, first wait a moment for the lock.
     """
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
@@ -111,8 +111,8 @@ def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
 
 
 def refuse_open_to_others(state_dir: Path, uid: int) -> None:
-    """Raise BadRequest if the daemon runs as root, and other users could change files that it
-    runs.
+    """Raise BadRequest if the daemon runs as root and other users could change files that it
+    executes.
     """
     if uid != 0:
         return

@@ -39,8 +39,8 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return the interval, in seconds, of messages to systemd's watchdog: half of its limit; None
-    if it is off.
+    """Return the seconds between two messages to systemd's watchdog: half of the watchdog's
+    timeout. Return None if the watchdog is off.
     """
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
@@ -53,7 +53,7 @@ async def feed_watchdog(
 ) -> None:
     """Send messages to systemd's watchdog while `is_healthy` returns True.
 
-    Otherwise systemd restarts the daemon; jobs are not affected.
+    When the messages stop, systemd restarts the daemon. Jobs are not affected.
     """
     pause = watchdog_seconds(environment)
     while pause is not None:

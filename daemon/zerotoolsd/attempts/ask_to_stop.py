@@ -75,8 +75,8 @@ class AttemptStopper:
         """Ask the attempt of the job to save and end. `why` is the reason in one sentence.
         Raises NotAllowed.
 
-        Afterwards the job is paused or queued again, depending on the purpose in `ask`. A
-        second call does nothing. A job that only waits is paused at once.
+        After the end the job is paused or queued again, according to the purpose in `ask`. A second
+        call does nothing. A job without a running attempt is paused at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.after(job, event)

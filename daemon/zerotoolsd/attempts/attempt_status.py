@@ -41,8 +41,8 @@ class Over:
 
 @dataclass(frozen=True)
 class Alive:
-    """Status: the supervisor of the attempt is running, or its keeper, which is about to write
-    the record of the end.
+    """Status: the supervisor of the attempt is running, or its keeper is about to write the record
+    of the end.
 
     `began` is the start time; None if unknown. The caller must close `pidfd`.
     """
@@ -168,8 +168,8 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
 def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     """Return the final status of an attempt without a living supervisor.
 
-    The outcome can still be "finished", if all ranks had ended before. `why` is the known
-    reason of the supervisor's end.
+    The outcome can still be "finished" if all ranks ended before the supervisor did. `why` is the
+    known reason of the supervisor's end.
     """
     if (over := _over(run_dir, token)) is not None:
         return over
@@ -181,8 +181,8 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the record that the keeper would have written, made from the ledger of the ranks;
-    None if that is not possible.
+    """Return the record of the end that the missing keeper would have written, or None. It is made
+    from the ledger of the ranks.
 
     `run` has the contents of `run.json`.
     """
@@ -196,8 +196,8 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise ValueError if the record of an end is invalid. Ranks can write into the run
-    directory, so it may be anything.
+    """Raise ValueError if the record of an end is invalid. Ranks can write into the run directory,
+    so the record may contain anything.
     """
     checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
     if checkpoint is not None:
@@ -226,10 +226,10 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 
 
 def _lock_is_held(path: Path) -> bool:
-    """Return whether another process holds the lock `path`. To find out, this process takes the
-    lock for an instant.
+    """Return whether another process holds the lock `path`.
 
-    A supervisor that starts in this instant tries to take the lock for two seconds.
+    The check takes the lock for an instant. This is harmless: a starting supervisor retries for two
+    seconds.
     """
     try:
         fd = os.open(path, os.O_RDWR | _PLAIN)
@@ -245,8 +245,8 @@ def _lock_is_held(path: Path) -> bool:
 
 
 def fence_unstarted_attempt(run_dir: Path, record: Mapping[str, Any]) -> bool:
-    """Write the record of an end for an attempt that has not started. After that no supervisor
-    can start it.
+    """Write the record of an end for an attempt that has not started, so that no supervisor can
+    start it any more.
 
     Return False if the attempt has started meanwhile. Raises OSError.
     """

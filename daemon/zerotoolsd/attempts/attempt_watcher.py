@@ -1,4 +1,4 @@
-"""Watches the supervisors of running attempts in the event loop, by their pidfds.
+"""Watches the supervisors of running attempts in the event loop, through their pidfds.
 
 It also writes stop requests into run directories (`StopRequestFiles`).
 """
@@ -467,8 +467,8 @@ class StopRequestFiles:
     def drop_unwritten(self, attempt: AttemptRow) -> None:
         """Forget a stop request that could not be written.
 
-        Call this if the attempt has ended, or will be asked to stop again when the daemon finds it
-        later.
+        Call this if the attempt has ended. Also call it if the daemon lost the attempt and will
+        repeat the request when it finds it.
         """
         self._unwritten.pop(attempt.token, None)
 
@@ -486,8 +486,7 @@ class StopRequestFiles:
 def has_begun(run_dir: Path) -> bool:
     """Return whether the supervisor of the attempt already treats SIGTERM as a stop request.
 
-    It does so after it has written `run.json`. Also return True if the run directory has
-    been removed meanwhile.
+    It does so after it has written `run.json`. If the run directory no longer exists, return True.
     """
     try:
         with opened_run_directory(run_dir) as base:

@@ -38,7 +38,8 @@ _OF_OUTCOME: Mapping[str, str | None] = {
 def cause_of(
     record: Mapping[str, Any], xids: Sequence[GpuXid] = (), *, on_gpus: bool = True
 ) -> str | None:
-    """Return the cause of an end, one of `retry_rules`; None if the attempt ended as requested.
+    """Return the cause of an end, a constant of `retry_rules`; None if the attempt ended as
+    requested.
 
     `xids` are the errors that the driver reported for the GPUs of the attempt while it ran.
     `on_gpus` is True if it had GPUs.
@@ -69,10 +70,10 @@ def cause_of(
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
-    """Return how many of the attempts `before` ended by `cause` since the last progress.
+    """Return how many of the attempts `before` ended with `cause` since the job last made progress.
 
-    The newest attempt comes first in `before`. Progress means that a step was saved that is
-    newer than all earlier ones.
+    `before` has the oldest attempt first. The job made progress when an attempt saved a step above
+    all steps saved earlier.
     """
     steps = [saved_step(attempt.result or {}) for attempt in before]
     count = 0
@@ -301,7 +302,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def with_explained_cause(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record with the error of the program and an advice added to its cause.
+    """Return the record, with the error of the program and a piece of advice added to its cause.
 
     `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be
     shown.

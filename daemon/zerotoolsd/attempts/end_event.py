@@ -132,8 +132,8 @@ def survivors_sentence(
 def may_still_run(record: Mapping[str, Any]) -> bool:
     """Return whether a program of the attempt may still be running when the job is restarted.
 
-    Such a program belongs to another user, so this daemon cannot kill it. A process that was
-    killed executes nothing any more, even if it has not ended yet.
+    Only a program of another user can, because this daemon may not kill it. A killed process
+    executes nothing more, even if it still exists.
     """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)
@@ -157,8 +157,8 @@ def _what_failed_after(record: Mapping[str, Any]) -> str | None:
 
 
 def with_upload(reason: str, record: Mapping[str, Any]) -> str:
-    """Return the job's `reason` after an upload that succeeded later. The failed upload in
-    `record` is removed from it.
+    """Return the job's `reason` with the failure of the upload in `record` replaced, because a
+    later upload succeeded.
     """
     why = _why_not(record, "uploading")
     for failure in (_NOT_UPLOADED, _UPLOAD_FAILED):
@@ -175,8 +175,8 @@ def _why_not(record: Mapping[str, Any], name: str) -> str | None:
 def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
     """Return the outcome of the attempt with this `record`, for the lifecycle of `job`.
 
-    If the job was asked to save and end, a SIGTERM came from the daemon even if the
-    supervisor could not read the request. It then does not count as a signal from outside.
+    If the job was asked to save and end, a SIGTERM counts as the daemon's, not as a signal from
+    outside, even if the supervisor could not read the request.
     """
     outcome = record.get("outcome")
     heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE

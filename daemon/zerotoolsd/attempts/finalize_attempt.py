@@ -53,9 +53,10 @@ class AttemptFinalizer:
     """Writes the ends of attempts into the queue.
 
     Args:
-        wake: called after a new end, because another round of the loop is due.
-        gone: called with each attempt that frees its GPUs.
-        freed: called with leases without living processes. It releases them now or later.
+        wake: called after each new end, to run the dispatcher's loop again.
+        gone: called with each ended attempt that no process survived, so that its GPUs are free.
+        freed: called with each lease that no living process uses any more. It releases the lease
+            now or later.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class AttemptFinalizer:
 
     @property
     def all_committed(self) -> bool:
-        """Return whether the ends of all attempts that were noticed are in the store."""
+        """Return whether all ends of attempts that this object was told are in the store."""
         return not self._unsettled
 
     def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
@@ -111,8 +112,8 @@ class AttemptFinalizer:
 
     @property
     def wants_look(self) -> bool:
-        """Return whether the GPUs must be read again before an end is recorded, because they may
-        show a fault.
+        """Return whether the GPUs must be read again before an end is recorded: a fault of a GPU
+        may explain the end.
         """
         return bool(self._unlooked)
 
@@ -167,7 +168,7 @@ class AttemptFinalizer:
         """Kill the remaining processes of a cancelled job, and write the end of its attempt
         into the queue.
 
-        Return whether this was possible.
+        Return whether it succeeded.
         """
         try:
             killed = []
@@ -189,8 +190,8 @@ class AttemptFinalizer:
         return True
 
     def release_freed(self) -> bool:
-        """Release the GPUs on which the last process of an ended attempt has ended. Return
-        whether processes still use other such GPUs.
+        """Release the GPUs of ended attempts that no process of the attempt uses any more. Return
+        whether processes still use some GPUs of ended attempts.
         """
         lives = False
         for lease in self._store.outlived.leases():

@@ -1,4 +1,4 @@
-"""The environment of a job: the variables at its submit, without variables of the daemon.
+"""The environment of a job: the variables captured when it was submitted, and none of the daemon's.
 
 A daemon is started by a login shell, a unit or a container. Its variables may hold secrets (of a
 cloud, a registry) and settings (a proxy, a CUDA) that the authors of jobs do not know.
@@ -25,8 +25,8 @@ LEAST_UNSHOWN = 6
 
 
 def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables that every process needs. They are used for a job that
-    has no environment from its submit.
+    """Return the few environment variables that every process needs. A job without an environment
+    captured at submit gets only these and `[env]`.
     """
     return {
         "PATH": environment.get("PATH") or USUAL_PATH,
@@ -62,7 +62,7 @@ def secrets_of(spec: JobSpec | None) -> list[str]:
 
 
 def secret_steps(spec: JobSpec) -> Steps[list[str]]:
-    """Return the same values as `secrets_of`. This is a generator that works in steps."""
+    """Return the same values as `secrets_of`, from a generator that works in short steps."""
     found = yield from named_secret_steps(spec.env)
     return found + (yield from secret_argument_steps(spec.script.command))
 

@@ -38,8 +38,8 @@ def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
 
 
 def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
-    """Return the limits for the resources that the job declares. They apply if the job sets no
-    limits itself.
+    """Return the limits that follow from the host memory that the job declares; empty if the job
+    sets a memory limit itself.
     """
     if spec.memory.host is None or spec.limits.memory is not None:
         return {}

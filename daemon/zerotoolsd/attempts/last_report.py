@@ -233,10 +233,9 @@ def reports_as_record(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_reports(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record` with the reports of the ranks added, if the keeper of the supervisor
-    wrote it.
+    """Return `record`, with the reports of the ranks added if the keeper wrote it.
 
-    The keeper itself does not get these reports.
+    Ranks send their reports to the supervisor only, so a record of the keeper has none.
     """
     return {**reports_as_record(attempt), **record} if record.get("by_keeper") is True else record
 
@@ -250,8 +249,9 @@ def why_not_started(attempt: AttemptRow) -> str:
 
 
 def last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """Return how long the attempt ran at least, as keys of a record, if its supervisor has not
-    recorded it.
+    """Return `ended` and `ran_seconds` of an attempt without a record of its end: the time of its
+    last sign of life, and the seconds from its start until then. The result is empty if either is
+    unknown.
     """
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began
@@ -325,7 +325,7 @@ def _count(tree: object, key: str) -> int | None:
     """Return the value of `key` in `tree` if it is an integer that the queue can store; None
     otherwise.
 
-    Ranks can write it, so the value may be anything.
+    Ranks can write `tree`, so it may contain anything.
     """
     value = tree.get(key) if isinstance(tree, Mapping) else None
     return value if type(value) is int and 0 <= value < 2**63 else None

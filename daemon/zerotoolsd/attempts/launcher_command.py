@@ -85,7 +85,8 @@ def _node(spec: JobSpec) -> int:
 def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     """Return the command that `deepspeed` itself would start on this machine.
 
-    `deepspeed` would drop CUDA_VISIBLE_DEVICES, and cannot read names of GPUs in it.
+    `deepspeed` itself is not used: it would drop CUDA_VISIBLE_DEVICES, and cannot read UUIDs of
+    GPUs there.
     """
     slots: Sequence[str | int] = gpu_uuids or range(spec.world_size)
     world = base64.urlsafe_b64encode(json.dumps({"localhost": list(slots)}).encode()).decode()
@@ -97,7 +98,7 @@ _LAUNCHERS = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _de
 
 
 def watching_command(process: AdoptedProcess, grace_seconds: float) -> tuple[str, ...]:
-    """Return the command that watches the process `process`, which a user has started by hand."""
+    """Return the command that watches `process`, which a user started by hand."""
     kill_after = grace_seconds - min(LAST_SECONDS, grace_seconds * LAST_PART)
     identity = (str(process.pid), str(process.start_ticks), process.boot_id)
     # Not affected by the job's PYTHONPATH, which is for its own programs.

@@ -11,7 +11,7 @@ ranks. Otherwise the ranks on the fuller node would have fewer processors than w
 and the other ranks would wait for them.
 
 `bind_ranks` chooses, `RankBinder` reads the machine, and `shown_binding` describes the bindings
-that the supervisor could set.
+that were actually set.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
 
 
 def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
-    """Return the binding of a launcher, which starts all ranks: the processors and memory nodes
-    of all ranks together.
+    """Return the binding of a launcher that starts all ranks: the processors of all ranks together,
+    if the ranks belong on one memory node.
     """
     homes = {part.homes for part in parts}
     if why := next((part.why for part in parts if part.why), None):
@@ -205,8 +205,9 @@ def core_share(
     """Return the processors among `cpus` for rank number `place` (from 0) of `sharers` ranks that
     share them.
 
-    Each rank gets whole cores with all their threads, and neighbouring cores, which share a cache.
-    If there are fewer cores than ranks, each rank gets all of them.
+    Each rank gets whole cores, with all threads of a core. The cores of a rank are neighbours,
+    because neighbours share a cache. If there are fewer cores than ranks, each rank gets all of
+    `cpus`.
     """
     usable = sorted((core & cpus for core in cores if core & cpus), key=min)
     if len(usable) < sharers:

@@ -6,12 +6,13 @@ attempt:
 
     run.json             the supervisor and its keeper, by pid and start
     the process file     the supervisor's record of its descendants (`exit_record/process_ledgers`)
-    the control group    which a process cannot leave (`supervisor/cgroups`)
+    the control group    the attempt's own, which no process can leave (`supervisor/cgroups`)
     the environment      the attempt's token
-    the cgroup           that of the attempt's unit, if systemd started it
+    the systemd unit     the unit of the attempt, if systemd started the supervisor
     descent              a child of any of these
 
-A process older than the attempt's keeper never belongs to it, nor do this daemon and its ancestors.
+Two kinds of processes never belong to the attempt: processes older than its keeper, and this daemon
+with its ancestors.
 """
 
 from __future__ import annotations
@@ -122,17 +123,15 @@ def has_group_of_root(run_dir: Path) -> bool:
 
 
 def remove_group(token: str) -> None:
-    """Remove the control group that root created for the attempt with this token. The attempt
-    has ended.
-    """
+    """Remove the control group that root created for the ended attempt with this token."""
     group = find_group(token)
     if group is not None:
         group.remove(0)
 
 
 def process_identity(tree: object) -> tuple[int, int] | None:
-    """Return (pid, start time in clock ticks) from `tree`, the entry of a process in a record;
-    None if it is invalid.
+    """Return (pid, start time in clock ticks) of the process that `tree`, an entry of a record,
+    describes. Return None if the entry is invalid.
     """
     found = tree if isinstance(tree, Mapping) else {}
     pid, start = found.get("pid"), found.get("start_ticks")
@@ -266,10 +265,9 @@ LARGEST_KEPT = 256 * 1024
 def check_user_record(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `record` with only the valid entries in `unkillable`.
 
-    An entry is valid if it names a living process of the owner of `run_dir`. A process in
-    such an entry that does not sleep in the kernel is killed here, as a supervisor would
-    have done. If the record is larger than a supervisor's record can be, its largest values
-    are removed, because it is stored in the queue of all users.
+    An entry is valid if it names a process of the owner of `run_dir` that survives SIGKILL, which
+    is sent here. If the record is larger than LARGEST_KEPT, its largest values are removed, because
+    it is stored in the queue of all users.
     """
     uid = owner_of(run_dir)
     if uid is None:

@@ -1,10 +1,9 @@
 """Reports the progress of an attempt: its phase, the last step, the rank that the others wait for
 (the straggler), and usual start times.
 
-The supervisor of the attempt writes phase and last step into `heartbeats.json` once a second. Its
-times are of the monotonic clock, which cannot be set. An attempt of an older supervisor has only
-the time of its last step. Ranks can write into the run directory too, so impossible values are
-ignored.
+The supervisor of the attempt writes phase and last step into `heartbeats.json` once a second. Times
+in this file are of the monotonic clock, which nobody can set. Older supervisors report only the
+time of the last step. Ranks can write into the run directory too, so impossible values are ignored.
 """
 
 from __future__ import annotations
@@ -163,10 +162,9 @@ def phase_of(
     """Return the value of `JobView.phase` for the attempt in `run_dir`, which has `ranks`
     ranks.
 
-    Other files in the directory are not read, because its user could create a million of
-    them. Signs of progress are output of a rank, any report, also a heartbeat, and growing
-    memory. After `quiet_seconds` without any sign the attempt counts as quiet; with 0 it
-    never does.
+    Signs of progress are output of a rank and any report, even of a heartbeat or of growing memory.
+    After `quiet_seconds` without a sign the attempt counts as quiet; 0: never. Other files in the
+    directory are not read, because its user could create a million of them.
     """
     logs, reported = [], None
     with suppress(OSError), opened_run_directory(run_dir) as base:
@@ -212,8 +210,8 @@ _NUMBER = re.compile(r"\d+")
 
 
 class StartHistory:
-    """Knows how long a start usually takes, from attempts of earlier jobs in `store`. Each job
-    is read once in each of its states.
+    """Computes how long a start usually takes, from attempts of earlier jobs in `store`. The result
+    for a job is cached until the job changes its state.
     """
 
     def __init__(self, store: Store) -> None:
@@ -294,12 +292,12 @@ class _Past:
 
 
 def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties of a job on which the duration of the import of torch depends."""
+    """Return the properties of a job that determine how long the import of torch takes."""
     return spec.engine, spec.device, spec.python
 
 
 def _kind(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties of a job on which the durations of the other phases depend."""
+    """Return the properties of a job that determine how long all other phases of a start take."""
     model = spec.model
     return spec.engine, spec.device, model.path, model.config, spec.data, spec.train.compile
 

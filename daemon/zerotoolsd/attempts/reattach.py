@@ -43,7 +43,7 @@ class LeasingAttempts:
 
 
 class AttemptRecovery:
-    """The jobs for which the daemon must reattach to the last attempt."""
+    """Reattaches the daemon to the last attempts of noted jobs."""
 
     def __init__(
         self,
@@ -75,18 +75,18 @@ class AttemptRecovery:
 
     @property
     def are_noted(self) -> bool:
-        """Return whether any job is noted, to which the daemon has not reattached yet."""
+        """Return whether the daemon still has to reattach to a noted job."""
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
-        """Reattach to the attempt of this job, after the jobs that were noted before."""
+        """Note this job, and reattach to all noted jobs; this one comes last."""
         self._left.append(job_id)
         self.take_up()
 
     def take_up(self) -> None:
         """Reattach to the attempts of all noted jobs.
 
-        Raises sqlite3.OperationalError; the jobs that are left stay noted.
+        Raises sqlite3.OperationalError. Then the remaining jobs stay noted.
         """
         while self._left:
             with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:

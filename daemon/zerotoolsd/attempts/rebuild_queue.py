@@ -1,13 +1,13 @@
 """Adds to the queue, at every start, attempts that only their run directories record.
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
-shows that the queue is too old: its log was lost, a backup was restored, or it is a new queue. Then
-the missing attempts are added from the directories, which have the records of their ends. Every
-unfinished job without a running attempt is held: it may have been cancelled, or run and removed,
-after the time of this queue. A job that ended is never run again.
+shows that the queue is too old: its write-ahead log was lost, a backup was restored, or it is a new
+queue. Then the missing attempts are added from the directories, which have the records of their
+ends. Every unfinished job without a running attempt is held, because the lost part of the queue may
+have said that the job was cancelled, or ended and was removed. A job that ended is never run again.
 
-Only the directories of these jobs are read: of unfinished jobs, and of jobs with a higher number
-than any in the queue. An unknown job with a lower number was removed by a clean.
+Only the directories of two kinds of jobs are read: unfinished jobs, and jobs with a higher number
+than any in the queue. An unknown job with a lower number was removed by `zerotools clean`.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int
 
 
 def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
-    """Add to the queue attempts of a held job that are only in the job's directory. Return
-    whether there were any.
+    """Add the attempts of a held job to the queue that only its directory records. Return whether
+    any were added.
 
     An error of the machine may have prevented reading the directory when the job was held.
     """
@@ -144,8 +144,8 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
 
 
 def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
-    """Yield the highest job number of the queue that was replaced by a restored backup, if it
-    is known.
+    """Yield the highest job number of the queue that a restored backup replaced; nothing if it is
+    unknown.
     """
     found = (restored or {}).get("highest_id")
     if type(found) is int and 0 < found < 2**53:

@@ -367,8 +367,8 @@ def _plan(
 
 
 def _attended(plan: Plan, run_dir: Path) -> Plan:
-    """Return the plan for a job that runs under Slurm. On this machine, its only process is the
-    watcher.
+    """Return the plan for a job under Slurm. Its only process on this machine watches the Slurm
+    job.
     """
     return replace(
         plan,

@@ -1,6 +1,6 @@
 """Starts an attempt: it is committed as `launching` before any of its files exist, then spawned.
 
-No step between the commit of `launching` and that of `running` yields to another task.
+From the commit of `launching` to the commit of `running`, no other task of the event loop runs.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ class HostReaders:
 class StartResources:
     """The functions that read the resources of the machine for the start of an attempt.
 
-    `gpu_locks` maps GPU UUIDs to the data with which the supervisor locks them.
-    `unaccounted` maps GPU UUIDs to the bytes of each GPU that no process holds. `placer`
-    chooses the processors of ranks (None: any processors). `mounts` reads the mounted file
-    systems.
+    `gpu_locks` maps GPU UUIDs to the data with which the supervisor locks them. `unaccounted`
+    returns, for each GPU UUID, the used bytes that belong to no process. `placer` chooses the
+    processors of ranks (None: any processors). `mounts` reads the mounted file systems.
     """
 
     gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {}

@@ -34,7 +34,8 @@ class _Wait:
 class StartBackoff:
     """The delays before jobs are started, keyed by job number.
 
-    `wake` is called after a new delay, because the loop might sleep longer than it.
+    `wake` is called after a new delay, because the loop might otherwise sleep longer than the
+    delay.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ supervisor is checked regularly:
 
     its ranks run            the problem is reported, and nothing else is done
     its ranks have ended     SIGCONT, so that it records the end and frees the GPUs. If it does not
-                             continue in time, it is killed, and its keeper does this
+                             continue in time, it is killed, and its keeper records the end
     a stop was requested     SIGCONT, so that it receives the request. If the attempt is not over in
                              time, the supervisor is killed, and its keeper ends the attempt. If the
                              keeper does not, it is killed too, and the daemon ends the attempt;

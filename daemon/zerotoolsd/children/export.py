@@ -44,14 +44,14 @@ def export_newest(output_dir: Path, dtype: str) -> Path:
 
 
 def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
-    """Export the model of `checkpoint`, or of the newest complete one in it. Return the model's
-    path.
+    """Export the model of `checkpoint`, or of the newest complete checkpoint in that directory.
+    Return the model's path.
 
     Weights are in 16 bits, with adapters merged. The file `EVALUATED` of `output_dir` names the
     checkpoint.
 
     Raises:
-        ZerotoolsError: as `export_newest`, or nothing in `checkpoint` verifies.
+        ZerotoolsError: as `export_newest`, or no checkpoint in `checkpoint` is complete.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.jobfile_tables.script import EVALUATED, MODEL

@@ -10,8 +10,8 @@ Both run as separate processes, as the user of the job and with the daemon's int
     keep_last, keep_every       the checkpoints that stay in the store
     resume_from                 a URL, or null
 
-The supervisor gets reports, too. Exit status 75: the store does not respond now, or the disk is
-full.
+Both also report to the supervisor. Exit status 75 means that the store does not respond now, or the
+disk is full.
 """
 
 from __future__ import annotations

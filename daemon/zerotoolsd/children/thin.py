@@ -9,8 +9,7 @@ unchanged:
 - all that another job of the daemon at SOCKET would resume from. If that daemon does not respond,
   nothing is thinned this time.
 
-Before that, files that a killed run left next to checkpoints are removed, also next to deleted
-checkpoints.
+First, leftover files of a killed thinning are removed.
 """
 
 from __future__ import annotations
@@ -70,9 +69,10 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
 
 def older_checkpoints(output_dir: Path, keep: int) -> Iterator[Path]:
-    """Yield the checkpoints older than the `keep` newest complete ones that are not thinned yet.
+    """Yield the unthinned checkpoints that are older than the `keep` newest complete unthinned
+    ones.
 
-    The newest comes first. Completeness is decided by the sizes of files.
+    The newest comes first. A checkpoint counts as complete if its files have the recorded sizes.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.runs import checkpoint_dirs

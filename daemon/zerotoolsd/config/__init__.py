@@ -1,4 +1,4 @@
-"""`zerotoolsd.toml`: the settings of the machine's owner.
+"""`zerotoolsd.toml`: the daemon's settings, written by the owner of the machine.
 
 daemon_config   reads and checks the file
 config_tables   the tables of the file, one dataclass each

@@ -17,8 +17,9 @@ from zerotools.sensors.snapshot import Gpu
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticConfig:
-    """`[elastic]`: when jobs with a range of GPUs take more while they run; see
-    [let a job take the GPUs that are free](../how-to/elastic-jobs.md)."""
+    """`[elastic]`: when running jobs with a range of GPUs grow to more GPUs; see [let a job take
+    the GPUs that are free](../how-to/elastic-jobs.md).
+    """
 
     grow: bool = key(
         "Running elastic jobs save and continue with more GPUs, or CPU ranks, if these are "

@@ -189,7 +189,7 @@ class ForkServer:
     def _cut_off(self, otherwise: str) -> NoServer:
         """Return the exception for a broken connection to the fork server.
 
-        Its message says how the server ended; if that is unknown, it is `otherwise`.
+        Its message says how the server ended. If this is unknown, the message is `otherwise`.
         """
         try:
             status = self._process.wait(0.5)
@@ -262,7 +262,7 @@ def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a rank that its fork server must have, too."""
+    """Return those environment variables of a rank that its fork server needs as well."""
     return {
         name: value
         for name, value in env.items()

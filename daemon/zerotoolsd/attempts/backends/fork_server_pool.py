@@ -1,9 +1,9 @@
 """Keeps all fork servers of the daemon, and chooses one for each attempt. An attempt without a fork
 server starts "cold": it imports torch itself.
 
-A fork server is made only after the first attempt that could have used it has done a step. So its
-imports take no processor time from an attempt that is starting. After any error of a fork server,
-it is ended, and the attempt starts cold. Another one is made after the next cold start.
+The first attempt of a kind starts cold. Its fork server is made after that attempt has done a step,
+so that the imports take no processor time from the start. A fork server with an error is ended, and
+its attempt starts cold; after that start a new fork server is made.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class LaunchBackend:
 
     Attributes:
         program: the path of systemd-run; None: supervisors are children of the daemon.
-        of_user: the systemd instance of the user is used.
+        of_user: whether the user's systemd is used instead of the system's.
         seconds: the timeout of systemd-run, which can take a second on a machine under load.
-        may_be_child: a child is started if systemd fails.
+        may_be_child: whether a child is started if systemd fails.
         why: the reason, as the end of a sentence that begins "supervisors are ...".
     """
 
@@ -90,9 +90,9 @@ def choose_way(
 def _started_by_systemd(environment: Mapping[str, str]) -> bool:
     """Return whether systemd itself has started this process.
 
-    A shell in a unit has the environment variables of the unit, but another pid than they
-    contain. systemd before version 248 sets no pid; then NOTIFY_SOCKET decides, which shells
-    do not have.
+    A shell in a unit inherits SYSTEMD_EXEC_PID, but its own pid differs from that value. systemd
+    before version 248 does not set the variable; then the process must have NOTIFY_SOCKET, which
+    shells do not have.
     """
     pid = environment.get("SYSTEMD_EXEC_PID")
     return pid == str(os.getpid()) if pid is not None else "NOTIFY_SOCKET" in environment
@@ -146,8 +146,8 @@ def spawn_child(
 ) -> subprocess.Popen[bytes]:
     """Start the supervisor of a prepared run directory as a child process. Raises OSError.
 
-    The supervisor runs as `user` in the control group `group` (`run_as_user`); without them,
-    as the daemon does.
+    The supervisor runs as `user` in the control group `group` (`run_as_user`). By default it has
+    the user and the control group of the daemon.
     """
     command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:

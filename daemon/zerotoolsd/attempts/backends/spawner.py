@@ -1,4 +1,4 @@
-"""Starts the supervisor of each attempt by systemd or as a child."""
+"""Starts the supervisor of each attempt through systemd or as a child process."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class NotReady(Exception):
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process that was started for an attempt: the supervisor itself, or a `systemd-run`,
-    which is then in `request`.
+    """A process that was started for an attempt: the supervisor itself, or a `systemd-run` that
+    asks for it. In the second case `request` is set.
     """
 
     process: subprocess.Popen[bytes] | WarmSupervisor
@@ -56,7 +56,7 @@ class Spawned:
 
 
 class SupervisorSpawner:
-    """Starts supervisors by systemd or as child processes.
+    """Starts supervisors through systemd or as child processes.
 
     `grace_seconds` is the time that a job has to save when the machine shuts down.
     """

@@ -1,9 +1,8 @@
 """Starts a supervisor as a transient systemd service, with `systemd-run`.
 
-The service shares neither sandbox nor cgroup with the daemon's unit, and does not end with it. Its
-name contains the job, the attempt, and the start of the token, because two daemons may each have a
-job 7: `zerotools-job-7-2-3f9c01aa.service`. So systemd itself refuses a second service for the
-attempt.
+The service has its own sandbox and cgroup, and continues when the daemon's unit ends. Its name
+contains the job, the attempt, and the start of the token, because two daemons may each have a job
+7: `zerotools-job-7-2-3f9c01aa.service`. So systemd itself refuses a second service for the attempt.
 
     daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
     systemd       starts the supervisor, and waits for its READY=1 (Type=notify)

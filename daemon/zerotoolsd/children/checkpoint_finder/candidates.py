@@ -5,8 +5,8 @@ Several files are one checkpoint if their names show it: an index, `model-00001-
 per rank, or a name that loaders of a directory expect, such as `model.safetensors`. In all other
 cases each file is one checkpoint.
 
-Some entries do not have the state of the whole run: the optimizer in a separate file, the best
-model, an export. If they are next to checkpoints that do, they are marked `beside`.
+Some entries lack a part of the run's state: the optimizer in a separate file, the best model, an
+export. Next to complete checkpoints they are marked `beside`.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ def _stem(name: str) -> str:
 
 
 def _separate(files: Collection[str]) -> list[str]:
-    """Return the files that are one checkpoint each, if any file is numbered by its step.
+    """Return the files that are one checkpoint each: numbered files, and `last.ckpt` and the like.
 
-    These are the numbered files, and a file that the program rewrites at every save, such as
-    `last.ckpt`. `best.pt` may be an old checkpoint.
+    A file numbered by its step is one, and a file that the program rewrites at every save, such as
+    `last.ckpt`. `best.pt` is none, because it may be old.
     """
     numbered = [name for name in files if is_numbered(name)]
     newest = [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
@@ -162,9 +162,11 @@ def _usable(directory: Path, every: Collection[str]) -> list[str]:
 
 
 def _checkpoints_at(path: Path, levels: int = _LEVELS) -> list[Path]:
-    """Return `path` if it is a checkpoint, or the checkpoints in it, numbered by steps.
+    """Return `path` if it is a checkpoint; otherwise the checkpoints in it that are numbered by
+    their steps.
 
-    accelerate and verl nest one directory in another; Lightning has three above its files.
+    The search goes down at most `levels` directories: accelerate and verl have one above a
+    checkpoint, Lightning three.
     """
     every = _names(path)
     if _holds(path, every):
@@ -207,7 +209,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _is_alias(directory: Path, name: str) -> bool:
-    """Return whether `path` is a link, such as `latest`, to another entry of its directory."""
+    """Return whether `name` is a link, such as `latest`, to another entry of `directory`."""
     path = directory / name
     return path.is_symlink() and path.resolve().parent == directory.resolve()
 
@@ -232,8 +234,8 @@ def _holds(path: Path, names: set[str]) -> bool:
 
 
 def candidate_of(path: Path, others: frozenset[str] = frozenset()) -> Candidate | None:
-    """Return the candidate at `path`, without the files `others`; None if it is gone or has no
-    file.
+    """Return the candidate at `path`, without the files `others`; None if `path` is gone or
+    contains no file.
 
     Raises OSError, as `candidates_in`.
     """

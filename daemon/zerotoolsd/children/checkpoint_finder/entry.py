@@ -1,4 +1,4 @@
-"""Starts the finder: it imports zerotools from the location of this file."""
+"""Starts the checkpoint finder, with zerotools imported from next to this file."""
 
 from __future__ import annotations
 

@@ -193,7 +193,8 @@ def _newest_first(found: Any) -> list[Candidate]:
 def _fault(found: Candidate, is_told: bool) -> str | None:
     """Return the reason why a checkpoint that was found is not used; None if it is used.
 
-    The result is "" if it is not a checkpoint and was not reported as one (`is_told`).
+    The reason is empty if `found` is not a checkpoint at all, and no program reported it as one
+    (`is_told`).
     """
     seen = check_candidate(found)
     return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""

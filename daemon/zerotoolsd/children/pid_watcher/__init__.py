@@ -1,8 +1,8 @@
-"""The process that watches one that a user started by hand.
+"""The watcher of a process that a user started by hand.
 
-It is the only rank of its job, so the job has all features of others: a supervisor that survives
-the daemon, a time limit, a recorded end, and notifications.
+The watcher is the only rank of its job. So the job has the features of every other job: a
+supervisor that survives the daemon, a time limit, a recorded end, and notifications.
 
 entry           starts the process
-watch_process   watches the other process and those below it, and reads its exit status
+watch_process   watches the process and its descendants, and reads its exit status
 """

@@ -1,4 +1,4 @@
-"""Starts the process that watches another: it imports the daemon from the location of this file."""
+"""Starts the process watcher, with the daemon's package imported from next to this file."""
 
 from __future__ import annotations
 

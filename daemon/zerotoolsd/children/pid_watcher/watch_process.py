@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class ProcessWatch:
-    """Watches one process that a user has started by hand. The run directory is the one that
-    the environment names.
+    """Watches one process that a user started by hand. Reads ZEROTOOLS_RUN_DIR and
+    ZEROTOOLS_NOTIFY from the environment.
     """
 
     def __init__(self, pid: int, start_ticks: int, kill_after: float) -> None:
@@ -115,8 +115,8 @@ class ProcessWatch:
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
     def _ask_to_end(self) -> bool:
-        """Ask the process to end if the time limit is over. Return False if this process must
-        stop watching it.
+        """Ask the process to end if the stop was requested because of the time limit. After any
+        other stop request return False: only the watching ends.
         """
         if self._wanted() != TIME_LIMIT:
             return False
@@ -155,8 +155,8 @@ class ProcessWatch:
         return self.fail(f"process {self._pid} {_how(found)}")
 
     def _end_rest(self) -> list[Process]:
-        """Kill the processes below the watched process that remain after the time limit. Return
-        those that do not end.
+        """Kill the remaining descendants of the watched process after the time limit. Return those
+        that do not end.
         """
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self._tree.look()) and time.monotonic() < deadline:
@@ -265,7 +265,7 @@ def _await_collected(pidfd: int) -> None:
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all processes that were ever seen below it.
+    """The process (`pid`, `start_ticks`), and all descendants of it that were ever seen.
 
     Processes are remembered, because they may get another parent later.
     """
