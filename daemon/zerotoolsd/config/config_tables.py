@@ -102,8 +102,9 @@ NOTHING, WAIT, SAVE, STOP = "nothing", "wait", "save", "stop"
 
 @dataclass(frozen=True, kw_only=True)
 class PressureConfig:
-    """`[pressure]`: the actions before the memory of the host, or of a shared GPU, is used up; see
-    [when memory runs out](../how-to/when-memory-runs-out.md)."""
+    """`[pressure]`: what the daemon does before the memory of the host or of a shared GPU is used
+    up; see [when memory runs out](../how-to/when-memory-runs-out.md).
+    """
 
     most: str = key(
         'The strongest action of the daemon. `"nothing"`: it only watches. `"wait"`: no job '
@@ -123,8 +124,9 @@ class PressureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
-    """`[warm_start]`: jobs of the built-in trainer that find torch imported; see
-    [start jobs without waiting for imports](../how-to/warm-start.md)."""
+    """`[warm_start]`: processes that import torch before a job of the built-in trainer needs it;
+    see [start jobs without waiting for imports](../how-to/warm-start.md).
+    """
 
     enabled: bool = key(
         "Keep one process per Python environment with torch and transformers imported, and "
@@ -160,8 +162,9 @@ def wrong_warm_start(config: WarmStartConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class WebConfig:
-    """`[web]`: the page that `zerotools web` gives a link to; see
-    [see the queue in a browser](../how-to/see-the-queue-in-a-browser.md)."""
+    """`[web]`: the page for browsers, to which `zerotools web` gives a link; see [see the queue in
+    a browser](../how-to/see-the-queue-in-a-browser.md).
+    """
 
     enabled: bool = key(
         "Whether to serve the page. Its port opens when a user first requests a link.", default=True
@@ -192,7 +195,7 @@ def wrong_web(config: WebConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsConfig:
-    """`[limits]`: how much of the machine the jobs may have."""
+    """`[limits]`: how much of the machine jobs may use."""
 
     cpu_ranks: int = key(
         'Ranks of all running `device = "cpu"` jobs together.',
@@ -245,14 +248,14 @@ class LimitsConfig:
     )
 
     def foreign_on(self, gpu: Gpu) -> int:
-        """Return the number of bytes of this GPU that programs other than its jobs may use."""
+        """Return the memory of the GPU, in bytes, that programs other than jobs may use."""
         usual = usual_foreign_bytes(gpu)
         return usual if self.foreign_memory_bytes is None else self.foreign_memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpusConfig:
-    """`[gpus]`: how jobs share the GPUs, and this daemon with others."""
+    """`[gpus]`: how jobs share GPUs, and how this daemon shares them with other programs."""
 
     context_memory: int | str = key(
         "Memory of a GPU that is set aside for the CUDA context and the libraries of each job that "
@@ -293,7 +296,7 @@ class GpusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SharesConfig:
-    """`[shares]`: the order of several users with jobs that wait for GPUs."""
+    """`[shares]`: which user comes first when jobs of several users wait for GPUs."""
 
     fair: bool = key(
         "Among jobs of equal priority, those of the user with the least GPU use for the weight "
@@ -387,10 +390,10 @@ class WatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionConfig:
-    """`[retention]`: automatic removal of old data; none until a key is set.
+    """`[retention]`: automatic removal of old data. By default nothing is removed.
 
-    Each value is seconds, or text such as `"30d"`. Checkpoints and exports are never removed in
-    this way, nor is anything that an unfinished job names.
+    Each value is seconds, or text such as `"30d"`. Three things are never removed automatically:
+    checkpoints, exports, and what an unfinished job names.
     """
 
     records: int | str | None = key(
@@ -410,7 +413,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataCacheConfig:
-    """`[data_cache]`: tokenised data that restarts and other jobs take again."""
+    """`[data_cache]`: tokenised data that restarted jobs and other jobs reuse."""
 
     directory: str | None = key(
         "Its directory; default: `data-cache` in the state directory. It may be removed at any "
@@ -441,7 +444,7 @@ class PriorityConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig:
-    """`[api]`: clients by TCP. Without `listen` there are none."""
+    """`[api]`: the API over TCP. It is off unless `listen` is set."""
 
     listen: str | None = key(
         'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An '

@@ -1,4 +1,4 @@
-"""Reads `zerotoolsd.toml`, the settings of the machine's owner, and checks its values."""
+"""Reads `zerotoolsd.toml`, the settings of the daemon, and checks its values."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def service_of(url: str) -> str:
-    """Return the service that has the host of `url`; `json` if none is known."""
+    """Return the notification service that the host of `url` belongs to; `json` for an unknown
+    host.
+    """
     try:
         host = urlsplit(url).hostname
     except ValueError:

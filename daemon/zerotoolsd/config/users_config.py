@@ -14,7 +14,8 @@ from zerotoolsd.users.user_limits import NAMES, limits_in
 class UsersConfig:
     """`[users]`: the allowed users, the limits of their processes, and who may change which jobs.
 
-    Only a daemon of root runs jobs of other users: each as the user who submitted it.
+    Only a daemon that runs as root runs jobs of other users. Each job runs as the user who
+    submitted it.
     """
 
     allow: str | tuple[str | int, ...] | None = key(
@@ -90,7 +91,7 @@ def wrong_users(users: UsersConfig) -> Iterator[str]:
 
 
 def limits_of_all(users: UsersConfig) -> dict[str, int | str]:
-    """Return the limits in `[users]` that apply to every user, keyed by key."""
+    """Return the limits in `[users]` that apply to every user: name of the key to value."""
     found = {name: getattr(users, name) for name in NAMES}
     return {name: value for name, value in found.items() if value is not None}
 

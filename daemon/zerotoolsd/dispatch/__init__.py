@@ -1,14 +1,15 @@
-"""The dispatcher: its loop decides which jobs start, yield or are removed. Only it changes jobs.
+"""The dispatcher: its loop decides which jobs start, yield or are removed. Nothing else changes
+jobs.
 
 dispatcher                the loop, and the parts that it is made of
 scheduling_loop           starts waiting jobs, with the resources that the scheduler chose
 elastic_growth            running elastic jobs grow into free resources
 preempt_for_priority      chooses running jobs that yield to one of higher priority, and asks them
-end_jobs_for_memory       asks jobs to yield if memory runs out, and ends them if that is too late
+end_jobs_for_memory       asks jobs to yield if memory runs out, and ends them if saving is too slow
 memory_guard              two loops that act before the memory of the host or of a GPU is used up
 memory_forecast           samples of memory -> the time until it is used up; no I/O
-choose_low_memory_action  that time and the jobs -> the next action; no I/O
-host_memory_reading       the host's memory, and that of the control group in which jobs run
+choose_low_memory_action  the forecast and the running jobs -> the next action; no I/O
+host_memory_reading       the memory of the host, and of the control group in which jobs run
 priority_classes          the priorities that users may give
 last_uploads              uploads the last checkpoint if no supervisor has done it
 cleaner                   removes ended jobs, one after another

@@ -1,4 +1,4 @@
-"""Publishes to the ranks which checkpoints other jobs need, so that retention does not delete them.
+"""Tells ranks, by files, which of their checkpoints other jobs need, so that retention keeps them.
 
 The checkpoints that a job needs are published before the job is checked. So a checkpoint that
 exists during the check is not deleted before the job has begun. The files

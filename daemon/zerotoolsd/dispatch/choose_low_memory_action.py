@@ -13,8 +13,8 @@
     STOP    used up in 10 s, or less than the reserve is left  the job that was asked is killed; if
             and it shrinks, or the kernel kills programs       none was, the one of lowest value
 
-A control group that has files in memory is always at its limit, and the kernel reclaims them. So
-reclaim counts only if memory that cannot be reclaimed has used up the rest.
+Cached files fill a control group up to its limit, and the kernel then reclaims their memory; this
+is normal. So reclaim counts only if memory that cannot be reclaimed fills the group.
 
 Jobs that load (they have not taken a step yet, and hold less than their expected maximum) use
 memory fast, but only for a while. While jobs load, STOP begins at 3 s, and SAVE is skipped.
@@ -23,9 +23,9 @@ A job frees its memory some time after the request, so the next request follows 
 `PAUSE_SECONDS` later. When memory is free again, the level falls by one at a time, each after
 `CALM_SECONDS` without a reason for the higher level.
 
-The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
-that hold a relevant part of the memory count, and, below STOP, only jobs that are known to save.
-Programs that do not belong to this daemon's jobs are not touched.
+The job of lowest value has the lowest priority; of several such jobs, it has the least unsaved
+work. Only jobs that hold a relevant part of the memory count, and, below STOP, only jobs that are
+known to save. Programs that do not belong to this daemon's jobs are not touched.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class MemoryHolder:
     """A running job and the memory that it holds.
 
     Attributes:
-        held: this memory in bytes.
+        held: the memory that it holds, in bytes.
         unsaved_seconds: the working time since the last save.
-        saves: the job is known to save on request.
-        loads: it has not done a step yet.
+        saves: whether the job is known to save on request.
+        loads: whether it has not done a step yet.
         asked, ended: the monotonic times at which the job was asked to save, and was ended; None:
             not yet.
     """
@@ -126,7 +126,7 @@ class MemoryAction:
 
 @dataclass(frozen=True)
 class Escalation:
-    """The current level of action, and the data that the next level is decided from.
+    """The current level of action, and the data from which the next level is decided.
 
     `wanted` is the level that the newest sample requires, and `why` is the reason; actions against
     jobs depend on this level. `level` is the level that decides whether jobs may start. It

@@ -365,9 +365,9 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 class NamedPaths:
     """Finds jobs that name a path in their job files, during one removal of files.
 
-    A job that is queued meanwhile has a higher number than all earlier jobs, and an ended job stays
-    ended. `owner` is the uid of the user who requested the removal (None: all users). `together`
-    are the jobs that are removed.
+    Jobs that are queued during the removal are found, too: each has a higher number than all
+    earlier jobs. `owner` is the uid of the user who requested the removal (None: all users).
+    `together` are the jobs that are removed.
     """
 
     def __init__(
@@ -423,8 +423,8 @@ class NamedPaths:
             self._all_text = "\0".join(self._texts)
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
-        """Return the number of an ended job that is not removed and has its output in one of
-        `paths`; None if none exists.
+        """Return the number of an ended job that wrote its output into one of `paths` and is not
+        being removed; None if none exists.
 
         The job with the number `own` does not count.
         """

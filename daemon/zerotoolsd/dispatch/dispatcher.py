@@ -364,8 +364,8 @@ class Dispatcher:
         return min([*pauses, *self._pending.pauses])
 
     def _retry_due(self) -> list[float]:
-        """Queue the jobs with a wait after a crash that is over. Return the seconds that the
-        other waits still take.
+        """Queue the crashed jobs that have waited long enough for their restart. Return the seconds
+        that each other crashed job must still wait.
         """
         waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
@@ -380,9 +380,7 @@ class Dispatcher:
         return waits
 
     def _shortages(self) -> dict[str, str]:
-        """Return the shortages of the machine: a sentence for each, keyed by the kind of its
-        notice.
-        """
+        """Return what the machine is short of (memory, disk): kind of the notice to a sentence."""
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,

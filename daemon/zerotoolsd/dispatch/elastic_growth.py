@@ -123,7 +123,7 @@ class ElasticGrowth:
         return not set(attempt.gpu_uuids).isdisjoint(start.gpu_uuids)
 
     def why(self, job: JobRow) -> str | None:
-        """Return a sentence on whether and why the job gets more ranks, with numbers.
+        """Return a sentence that says whether the job gets more ranks, and why, with numbers.
 
         Return None if the job is not elastic or is not running.
         """
@@ -172,8 +172,8 @@ class ElasticGrowth:
 
 
 def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
-    """Return the number of ranks that the job gets in addition; by default, as many as the next
-    size needs.
+    """Return how many ranks the job gets in addition to its present ones. If `start` does not say,
+    these are the ranks that the next larger size needs.
     """
     if start.size is not None or start.gpu_uuids:
         return start.size or len(start.gpu_uuids)
@@ -181,17 +181,17 @@ def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
 
 
 def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
-    """Return the seconds from the request to save until the end of the attempt, for the newest
-    attempt that was asked; None if unknown.
+    """Return how long the job's last yield took, in seconds: from the request to save until the end
+    of the attempt; None if unknown.
     """
     ended = [max(0.0, row.ended - row.asked) for row in rows if row.ended is not None]
     return ended[-1] if ended else None
 
 
 def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | None:
-    """Return the time of the attempt, in seconds, in which it did no steps; None if unknown.
+    """Return the seconds from the start of the attempt to its first step; None if unknown.
 
-    All steps are assumed to take as long as the last one.
+    It is estimated from the last step: all steps are assumed to take as long as that one.
     """
     when, each, reached = (seconds_in(step, key) for key in ("time", "step_seconds", "step"))
     if when is None or each is None or reached is None or attempt.started is None:
@@ -237,8 +237,8 @@ class RunningSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """The numbers of ranks with which a job should continue, ascending, and the reason for or
-    against this.
+    """The larger numbers of ranks that a job should ask for, in ascending order, and the reason. If
+    the job should not grow, `sizes` is empty.
 
     `wait` is the number of seconds until the next check; None: check again when the queue
     changes.
@@ -250,9 +250,7 @@ class Growth:
 
 
 def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
-    """Return the sizes (numbers of ranks), among `sizes`, with which the job should continue, and
-    the reason for or against this.
-    """
+    """Return the numbers of ranks, among `sizes`, that the job should ask for, and the reason."""
     more = tuple(size for size in sizes if size > now.size)
     if not more:
         return Growth(sizes=(), why=f"has {now.size}, its maximum")

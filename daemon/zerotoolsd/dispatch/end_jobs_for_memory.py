@@ -124,8 +124,8 @@ def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
 
 
 def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
-    """Return the reason why the job may not save when it is asked to end, in one sentence; None
-    if it saves.
+    """Return one sentence that says why the job might not save when it is asked to end; None if it
+    will save.
 
     The built-in trainer always saves. A program of the user counts as saving if its
     checkpoints are known.

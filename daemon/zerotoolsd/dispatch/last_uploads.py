@@ -5,11 +5,11 @@ crashed, or if the job will start again soon, because the next attempt uploads t
 A supervisor that is killed does not finish its upload. If no attempt follows, the daemon runs the
 same upload command, as the user of the job.
 
-Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before it
-starts again. The job is cancelled at once, and step 40 is uploaded after that.
+Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before the
+job starts again. The job is cancelled at once, and step 40 is uploaded after that.
 
 The result is in the record of the last attempt, as `uploading` and `uploaded`. If a restart of the
-daemon interrupts an upload, it is not recorded, and the new daemon repeats it.
+daemon interrupts an upload, no result is recorded, and the new daemon repeats the upload.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The rate is the median of the differences between neighbouring samples. So a single jump (a model
 allocated at once) does not count as growth, and steady growth counts when it fills half of the
 window. Two windows are used: a short one for a program that takes gigabytes a second, and a longer
-one for a program that leaks over minutes. The earlier of the two results counts, and the longer
-window only while the growth continues.
+one for a program that leaks over minutes. The earlier of the two results counts. The result of the
+longer window counts only while the growth continues.
 
     seconds    0     0.5   1.0   1.5   2.0   2.5
     GiB free  12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 per 0.5 s: 2 GiB/s, used up in 4 s
@@ -38,12 +38,14 @@ class MemorySample:
     expected growth of running jobs.
 
     Attributes:
-        loading: jobs that have done no step yet may still grow to their expected maximum.
+        loading: whether jobs that have done no step yet may still grow to their expected maximum.
         stalled_percent: the percentage of the last 10 s in which all tasks waited for memory at
             once (PSI, full); None: unknown.
-        of_limit: the sample is of the daemon's control group, which has less memory than the host.
-        reclaimed: since the previous sample, the kernel reclaimed memory at a limit of that group.
-        killed: since the previous sample, it could not reclaim enough and killed programs.
+        of_limit: whether the sample is of the daemon's control group, which has less memory than
+            the host.
+        reclaimed: whether the kernel reclaimed memory at a limit of that group since the previous
+            sample.
+        killed: whether the kernel could not reclaim enough since then, and killed programs.
     """
 
     clock: float
@@ -183,10 +185,10 @@ class GpuOutlook:
     """The forecast for one GPU: the seconds until memory runs out. Spare memory is the free memory
     that is not promised to jobs.
 
-    There are three times: until only the reserve is spare, until no memory is spare, and until
-    programs of others have used the memory down to the reserve. The third one uses only the longer
-    window, because such programs may just be loading. `free` of `total` bytes are free; `to_come`
-    of these bytes are promised to jobs.
+    There are three times: until only the reserve is spare (`scarce`), until no memory is spare
+    (`gone`), and until growing programs of others leave only the reserve free (`by_others`). The
+    third time is computed from the longer window alone, because such programs may just be loading.
+    `free` of `total` bytes are free; `to_come` of these bytes are promised to jobs.
     """
 
     scarce: float

@@ -217,9 +217,9 @@ class GpuPromises:
     """The memory on GPUs that is promised to jobs.
 
     Attributes:
-        context: a job that declares its memory is promised so many bytes more than it declared.
-        expected: a job that has a GPU for itself is promised so many bytes (0: unknown).
-        foreign: programs of others count if they hold at least so many bytes of a GPU.
+        context: the bytes promised to a job in addition to the memory that it declared.
+        expected: job number -> the bytes promised to the job if it has a whole GPU (0: unknown).
+        foreign: GPU -> the bytes that programs of others must hold there in order to count.
     """
 
     context: int
@@ -302,8 +302,8 @@ class GpuMemoryGuard:
                 log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
-        """Return the leases of GPUs that are shared. If jobs may be asked to save and end,
-        return all leases.
+        """Return the leases of GPUs that must be watched: of shared GPUs, or of all GPUs if the
+        daemon may ask jobs to save and end.
         """
         all_of_them = self._config.most in (SAVE, STOP)
         return [

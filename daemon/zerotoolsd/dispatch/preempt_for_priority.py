@@ -116,7 +116,7 @@ class PriorityPreemption:
             log.info("job %d has already released its resources", each.job_id)
 
     def note_first_steps(self) -> None:
-        """Record the time of the first step of each job that got the resources of other jobs."""
+        """Record when each job did its first step on resources that other jobs yielded to it."""
         for row in self._placement.store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
             with self._placement.guard(
@@ -183,8 +183,8 @@ def choose_victims(
     """Return the running jobs that must save and end so that waiting jobs of higher priority
     can start.
 
-    `saves` returns whether a running job would continue from its saved state after an end;
-    other jobs are not chosen. Call this only if no job of `line` can start now without it.
+    Only jobs that continue later from a saved state are chosen: those for which `saves` returns
+    True. Call this only if no job of `line` can start on free resources.
     """
     asked: list[PreemptionRequest] = []
     leave = [job for job in running if job.leaves]
@@ -221,16 +221,16 @@ class _Place:
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
 
     def comes_to(self, request: Request) -> bool:
-        """Make the job of `request` the current job. Return whether jobs with its need and user
-        are known not to be helped by a preemption.
+        """Make the job of `request` the current job. Return True if it is already known that no
+        preemption helps jobs of this user with this need.
         """
         self._now = request
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Record that no preemption helps the current job, nor other jobs of its user with the same
-        need. Return for how many pairs of need and user this is known.
+        """Record that no preemption helps jobs with the need and the user of the current job.
+        Return the number of such pairs (need, user) so far.
         """
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))
@@ -278,7 +278,7 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
     """Yield the requests of waiting jobs with a priority above `lowest`, in their order.
 
-    For each need and user, only as many requests are yielded as could start.
+    For each pair (need, user), at most as many requests are yielded as the machine could start.
     """
     gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)

@@ -128,11 +128,11 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
 
 
 def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
-    """Return the output directories of a job that continued in the directory of another job
-    below `jobs_dir`.
+    """Return the output directory of a job that wrote into another job's directory below
+    `jobs_dir`; an empty list for any other job.
 
-    `output` and the state directory may be reached by symbolic links, so paths with resolved
-    links are compared.
+    Symbolic links are resolved before paths are compared. Raises NotRemovable if the output lies
+    among other files of the daemon.
     """
     if output.is_relative_to(jobs_dir.parent):
         place = output
@@ -323,8 +323,8 @@ def remove_job_files(files: RemovableFiles, *, outputs: bool) -> None:
     """Remove the files of a job, and the job's directory if it is empty afterwards. Raises
     OSError.
 
-    In a directory that belongs to root, a process of another user removes only the contents
-    of the entries.
+    If the job's directory belongs to root and this process does not, the job's directories in it
+    are only emptied; `remove_empty` removes them.
     """
     for path in _going(files, outputs=outputs):
         _remove(path)
@@ -340,8 +340,8 @@ def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> Non
     """Remove the directories that are left after the user of the job has called `remove_job_files`.
     Raises OSError.
 
-    These are entries in directories of the daemon. A directory is removed only if it is
-    empty.
+    The user may not remove entries of the daemon's directories. A directory is removed only if it
+    is empty.
     """
     for path in _going(files, outputs=outputs):
         if path.parent != files.own:
@@ -388,8 +388,8 @@ class Mount:
 
 
 class Mounts:
-    """The current mounts of this process. They serve to find the other names of files under
-    bind mounts.
+    """The current mounts of this process, from which the other names of a file under bind mounts
+    are found.
     """
 
     def __init__(self, text: bytes | None = None) -> None:

@@ -188,7 +188,9 @@ def with_length(data: bytes) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Return the number of bytes after `head`. Raises ConnectionError if no message is so long."""
+    """Return the length in bytes of the message that follows `head`. Raises ConnectionError if it
+    exceeds the limit.
+    """
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST:
         raise ConnectionError(f"a message has {length} bytes, but at most {LARGEST} are allowed")

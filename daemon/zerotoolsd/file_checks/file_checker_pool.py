@@ -121,8 +121,8 @@ class FileCheckers:
 
 
 class FileCheckerPool:
-    """The processes that read files for one user, at most `most`. `order` starts a process, and
-    `signs` tests mounts.
+    """At most `most` processes that read files for one user. `order` starts a process, and `signs`
+    tests mounts.
     """
 
     def __init__(self, order: Callable[[], socket.socket], most: int, signs: HungMounts) -> None:
@@ -242,7 +242,7 @@ class FileCheckerPool:
         self._hire_if_needed()
 
     def _end(self, pidfd: int, missed: bytes | None) -> None:
-        """Kill the process. It counts as existing until it is gone, which may be never."""
+        """Kill the process. It is counted by `dying` until it has ended, which may never happen."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         self._dying[pidfd] = missed
@@ -266,8 +266,9 @@ LIFE_SECONDS = 2.0
 
 
 class HungMounts:
-    """Finds mounts that do not respond. `order` starts a process that reads files, `mounted` the
-    mounts."""
+    """Finds mounts that do not respond. `order` starts a process that reads files, and `mounted`
+    returns the mounts.
+    """
 
     def __init__(self, order: Callable[[], socket.socket], mounted: ReadMounts) -> None:
         self._order = order

@@ -77,7 +77,7 @@ class JobView:
             reaches its first step (in a list, only while it runs).
         latest_checkpoint: `{"step", "path", "verified", "not_verified"}`.
         uploaded: the newest copy in a store, `{"step", "path", "time", "why"}`. `why` is the error
-            of the next copy.
+            if a later copy failed.
         world_size: the number of ranks of the newest attempt, or the smallest with which the job
             can start.
         sizes: the possible sizes of an elastic job; None for other jobs.
@@ -90,8 +90,8 @@ class JobView:
             together.
         environment: describes the environment of its ranks, if the submit sent none.
         user: the name of `uid`, if known.
-        masked: the caller may only know that the job exists, and everything else is left out.
-        shortened: the job is in a list, and long parts of `spec` are left out.
+        masked: whether only the public part is filled in, because the job belongs to another user.
+        shortened: whether long parts of `spec` are left out, because the job is in a list.
     """
 
     id: int
@@ -186,7 +186,7 @@ class CleanRequest:
         states, older_than_seconds, keep: without `jobs`, remove all jobs in `states` that ended
             more than `older_than_seconds` ago, except for the `keep` jobs that ended last.
         outputs: also remove their outputs in the state directory.
-        logs_only: their records are not removed.
+        logs_only: remove only logs and progress, and keep the records of the jobs.
         dry_run: report the files that would be removed, and remove nothing.
     """
 
@@ -305,7 +305,9 @@ class Unauthorized(BadRequest):
 
 
 class Conflict(BadRequest):
-    """The job's state does not allow this, or a key is used twice (HTTP 409)."""
+    """The job's state does not allow this, or an idempotency key was used for another job (HTTP
+    409).
+    """
 
 
 class Unavailable(ZerotoolsError):

@@ -1,4 +1,4 @@
-"""The conditions under which a job waits in the queue, set by clients and administrators."""
+"""The conditions that decide when a waiting job may start, set by clients and administrators."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTerms:
-    """The conditions under which a job waits in the queue.
+    """The conditions that decide when a waiting job may start.
 
     Attributes:
         priority: from LEAST_PRIORITY to MOST_PRIORITY; jobs of higher priority start first. None:
@@ -73,7 +73,7 @@ class QueueTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEdit:
-    """The changes of a job that has not started.
+    """Changes to a job that has not started.
 
     Attributes:
         set: dotted keys of its job file with new values.

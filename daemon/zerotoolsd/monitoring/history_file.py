@@ -7,8 +7,8 @@
     peak     job_id, attempt, ...          the peak memory of an attempt: kept forever
     mark     name, value                   the number of the last event of the queue that was read
 
-A bucket of 60 series takes 0.5 KB, a day 7 MB. A damaged file is set aside. A full file loses its
-oldest buckets; peaks are about 50 bytes per attempt and stay.
+A bucket of 60 series takes 0.5 KB, and a day of them 7 MB. A damaged file is set aside. A full file
+loses its oldest buckets; peaks are about 50 bytes per attempt and stay.
 
 A bucket has the average and the maximum of each series, because a peak of a second can end a job.
 Coarse buckets are made from finer buckets in the file, so a daemon that is killed in between loses
@@ -272,7 +272,7 @@ class HistoryFile:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether the SQLite error means a damaged file, and not one that is unreachable or
+    """Return whether the SQLite error means that the file is damaged, and not only unreachable or
     full.
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
@@ -281,7 +281,8 @@ def is_damage(error: BaseException) -> bool:
 
 
 def set_aside(directory: Path) -> None:
-    """Rename the damaged history file in `directory`; it replaces an earlier one.
+    """Rename the damaged history file in `directory`, and replace a file that was set aside
+    earlier.
 
     Raises OSError.
     """
@@ -388,11 +389,11 @@ def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
 
 
 def tier_for(span_seconds: float, most_points: int) -> int:
-    """Return the number of the coarsest tier that has at least `most_points` buckets in the last
-    `span_seconds`.
+    """Return the number of the coarsest tier that can show the last `span_seconds` with
+    `most_points` points.
 
-    The tier must keep its buckets for that long. So a result is computed from at most ten times as
-    many buckets as it has points.
+    Such a tier keeps its buckets for that long, and has at least `most_points` of them in that
+    time. If no tier has enough buckets, return the finest tier that keeps them for that long.
     """
     reach = [n for n, tier in enumerate(TIERS) if span_seconds <= tier.span_seconds]
     enough = [n for n in reach if TIERS[n].step_seconds * most_points <= span_seconds]

@@ -14,7 +14,7 @@ The series, by the names that clients get:
     job.ID.host_memory_bytes                          resident, of all processes of its attempt
     job.ID.gpu.UUID.memory_used_bytes                 by the driver's list of processes
 
-Every user of the machine may see them, as in /proc and by nvidia-smi.
+Every user of the machine may see these values: /proc and nvidia-smi show them, too.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HistoryAnswer:
-    """Measurements by time interval of `step_seconds` each, the oldest first.
+    """Measurements for consecutive intervals of `step_seconds`, the oldest first.
 
     `trouble` is the reason if all buckets, or the newest ones, are missing.
     """

@@ -30,7 +30,7 @@ class MetricsMoment:
         jobs: state -> number of jobs.
         fenced: the UUIDs of fenced GPUs.
         uptime_seconds: how long the daemon has been running.
-        outbox: the number of waiting notifications, and the results of the others.
+        outbox: the numbers of waiting notifications, and of others for each result.
         stalled: the number of running jobs that make no progress.
     """
 

@@ -2,7 +2,7 @@
 
 machine_snapshot         snapshots of the machine for the event loop
 share_gpus_with_daemons  which GPUs of the machine this daemon holds, if other daemons use them too
-gpu_use                  what jobs use of each GPU; jobs that use too much of it, or nothing
+gpu_use                  how much of each GPU jobs use; jobs that use too much, or leave it idle
 leaked_gpu_memory        the memory that an ended attempt left on a GPU, and its owner
 leak_watch               checks GPUs after each attempt, and keeps them leased until they are free
 """

@@ -1,4 +1,5 @@
-"""Measures what jobs use of each GPU, and reports jobs that use too much of it, or nothing.
+"""Measures how much of each GPU jobs use. Reports jobs that use too much memory of a GPU, or leave
+it idle.
 
 A report is made once per attempt and GPU.
 """
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class GpuOveruse:
-    """Finds jobs that use more of a shared GPU than they declared, plus `context` bytes.
+    """Finds jobs that use more memory of a shared GPU than they declared. `context` bytes more are
+    allowed.
 
     `name` returns the name of a GPU for people.
     """
@@ -102,11 +104,11 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return UUID -> the memory in bytes that jobs of this daemon use of their parts of the
-        GPU, if known.
+        """Return, for each shared GPU, the bytes of memory that jobs of this daemon use within
+        their parts of it; UUID to bytes, if known.
 
-        If a job uses more than its part, the rest counts as use by other programs, so it is not
-        available to jobs.
+        The excess of a job over its part counts as memory of other programs, so that no job gets
+        it.
         """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
@@ -130,7 +132,7 @@ class SharedGpus:
         )
 
     async def keep_up(self) -> None:
-        """Check every LOOK_SECONDS if GPUs are shared, and book the GPU time of users."""
+        """Check the leased GPUs every LOOK_SECONDS, and book the GPU time of users."""
         booked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)

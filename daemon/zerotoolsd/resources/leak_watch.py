@@ -64,8 +64,8 @@ class _Looked:
     """A GPU of an ended attempt that is checked.
 
     Attributes:
-        kept: its lease has `held_by`.
-        for_process: `held_by` names a process that survived SIGKILL and has ended now.
+        kept: the lease with `held_by`; None if the GPU is not kept.
+        for_process: whether `held_by` names a process that survived SIGKILL and has ended now.
     """
 
     attempt: AttemptRow
@@ -129,8 +129,8 @@ class LeakWatch:
     def settle(self, lease: Lease) -> None:
         """Release this lease as soon as no memory of the attempt is left on its GPU.
 
-        Either the process that survived SIGKILL is gone now, or the lease is from the
-        previous daemon.
+        Call this when the process that survived SIGKILL has ended, or for a lease of the previous
+        daemon.
         """
         key = lease.job_id, lease.attempt, lease.gpu_uuid
         known = self._looked.get(key)
@@ -256,7 +256,9 @@ class LeakWatch:
         )
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
-        """Return whether memory without a process is known to belong to an earlier attempt."""
+        """Return whether memory of the GPU that no process holds is known to be left by another
+        attempt.
+        """
         kept = (lease for lease in self._store.outlived.leases() if lease.gpu_uuid == each.uuid)
         first = next(kept, None)
         mine = each.attempt.job_id, each.attempt.number

@@ -1,8 +1,8 @@
 """Finds memory that an ended attempt left on a GPU, and the processes that hold it.
 
 Processes belong to the attempt if its records prove it (`attempts.orphan_processes`). If no process
-holds the memory, the possible holders are named. They have a device file of a GPU open, and either
-belong to the attempt, or belong to its user, began while it ran, and have lost their parent.
+holds the memory, the possible holders are named. A possible holder has a device file of a GPU open.
+It belongs to the attempt, or it is an orphan of the same user that began during the attempt.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ _MANAGERS = ("systemd", "init")
 
 @dataclass(frozen=True)
 class LeftProcess:
-    """A process in a message to users. `device` is the device file that it has open, if NVML
-    does not list the process.
+    """A process that may hold GPU memory, as messages name it. `device` is the device file that it
+    has open, if NVML does not list the process.
     """
 
     pid: int
@@ -292,8 +292,8 @@ def memory_left(
 
     Args:
         ours: the pids of the attempt's processes.
-        given: another job has the GPU now, or a part of it.
-        lists: NVML lists processes on this machine.
+        given: whether another job has the GPU or a part of it now.
+        lists: whether NVML lists processes on this machine.
     """
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]

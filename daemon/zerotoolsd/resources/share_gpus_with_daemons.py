@@ -1,9 +1,9 @@
 """Shares the machine's GPUs with other daemons, by locks.
 
-Before each pass over jobs that want GPUs, there is a round. It holds the gate
-(`supervisor.gpu_locks`) until its end, so that no other process takes a GPU between the check and
-the commit of the attempt. It locks all free GPUs, the pass assigns them, and those that no job has
-leased are released afterwards.
+Each scheduler pass over jobs that want GPUs runs inside a round. The round first takes the gate
+(`supervisor.gpu_locks`), so that no other process takes a GPU between the check and the commit of
+the attempt. It then locks all free GPUs. The pass assigns them, and afterwards the GPUs without a
+job are released.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class GpuArbiter:
     """The GPU locks of this daemon.
 
     `is_ours` returns whether a live attempt of this daemon has the GPU with this UUID. `begins`
-    returns whether an attempt has it whose supervisor may still be starting. An empty `path`: no
-    locks are used.
+    returns whether the supervisor of an attempt on this GPU may still be starting. If `path` is
+    empty, no locks are used.
     """
 
     def __init__(
@@ -65,9 +65,8 @@ class GpuArbiter:
         """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in
         `leased`.
 
-        Yield the reasons why the other GPUs cannot be used, by UUID. No other task runs
-        before the end of the body. Call `keep` afterwards, which releases the GPUs that got
-        no job.
+        Yield why the other GPUs cannot be used: UUID to reason. The body must not let other tasks
+        run. Call `keep` afterwards, which releases the GPUs that got no job.
         """
         seen = () if snapshot is None else snapshot.gpus
         gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
@@ -138,8 +137,8 @@ class GpuArbiter:
         self._said[uuid] = what
 
     def lacks(self, leased: Collection[str]) -> bool:
-        """Return whether a GPU in `leased` is not locked, for example because a previous daemon
-        leased it.
+        """Return whether this daemon lacks the lock of a GPU in `leased`, for example because a
+        previous daemon leased the GPU.
         """
         return bool(self._path) and any(uuid not in self._held for uuid in leased)
 

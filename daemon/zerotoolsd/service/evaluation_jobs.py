@@ -1,8 +1,9 @@
 """Makes and finds the jobs that evaluate the checkpoints of another job.
 
-An evaluation job is queued in the same transaction as the job that it evaluates. Most of the
-evaluation job is prepared before the transaction, because that takes milliseconds, and an array may
-have a thousand. The transaction only adds the directory and the name, which are not known earlier.
+An evaluation job is queued in the same transaction as the job that it evaluates. Preparing an
+evaluation job takes milliseconds, and an array may need a thousand of them. So this is done before
+the transaction. The transaction only fills in the directory and the name of the evaluated job,
+which are not known earlier.
 """
 
 from __future__ import annotations

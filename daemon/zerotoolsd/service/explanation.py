@@ -1,7 +1,7 @@
 """Explains why a job waits, was restarted or ended, from the scheduler's data. Does no I/O.
 
-`holders_for` finds the jobs that hold the resources that a job waits for, by the scheduler's leases
-and time limits.
+`holders_for` finds the jobs that hold the resources that a job waits for, and until when. It uses
+the scheduler's leases and the jobs' time limits.
 """
 
 from __future__ import annotations
@@ -203,9 +203,10 @@ def holders_for(
 
 
 def room_of(store: Store, job: JobRow) -> list[YieldRow]:
-    """Return the newest MOST_HOLDERS requests to yield GPUs: to this job, or to other jobs for it.
+    """Return the newest requests to yield GPUs, at most MOST_HOLDERS: requests to this job, and
+    requests to other jobs in favour of this job.
 
-    The steps of other users' jobs are hidden.
+    The step counts of other users' jobs are hidden.
     """
     rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
     newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]

@@ -181,9 +181,9 @@ class JobRequests:
             states, after, name, array, uid: select jobs that are in one of `states`, have an id
                 below `after`, have this name, are in this array, or belong to this user. None: no
                 condition.
-            whole: returns whether the caller may see everything of a job of a given uid (None: of
-                all). Of other jobs only the public part is returned, and none of their files is
-                opened.
+            whole: takes the uid of a job's owner, and returns whether the caller may see everything
+                of that job; None: of all jobs. Other jobs are returned with their public part, and
+                none of their files is opened.
 
         Raises BadRequest (an unknown state).
         """
@@ -213,7 +213,7 @@ class JobRequests:
             raise NotFound(f"job {job_id} does not exist") from None
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
-        """Request that a job ends; return its view, which shows later when it has ended.
+        """Request that a job ends. Return its view, in which the job may still be running.
 
         A second call does nothing. Raises NotFound, Conflict (the job has ended).
         """
@@ -233,7 +233,7 @@ class JobRequests:
         return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """Set the priority of an unfinished job. It applies whenever the job waits, also later.
+        """Set the priority of an unfinished job, for all its waits from now on.
 
         Raises NotFound, Forbidden (also if the user may not use such a high priority), Conflict
         (the job has ended), Unavailable.
@@ -258,8 +258,8 @@ class JobRequests:
         """Release a held job: it waits for its resources again and resumes from its newest
         checkpoint.
 
-        It does not matter who has held it. If jobs that it waited for have ended, but not as
-        required, they are ignored now.
+        It does not matter who has held it. Dependencies that can no longer be met are ignored from
+        now on.
 
         Raises NotFound, Forbidden, Conflict (the job is not held), Unavailable.
         """
@@ -289,9 +289,9 @@ class JobRequests:
     async def resume(self, job_id: int, *, uid: int) -> JobView:
         """Resume an ended job (an older form of `retry` without `from_start`).
 
-        If the daemon holds the job, `release` it. Raises NotFound, Forbidden, Conflict (the job has
-        not ended, or another job writes to its directory), BadRequest (it cannot run any more),
-        Unavailable.
+        A job that the daemon holds is released instead. Raises NotFound, Forbidden, Conflict (the
+        job has not ended, or another job writes to its directory), BadRequest (it cannot run any
+        more), Unavailable.
         """
         return await self._views.of(await self._again.resume(job_id, uid))
 

@@ -1,5 +1,5 @@
-"""Reads the checkpoints and predictions in the directories of jobs, in a child process, as the
-user.
+"""Reads the checkpoints and predictions in the directories of jobs, in a child process that runs as
+the job's user.
 
 The sizes of files are compared with the manifest; their contents are not read. The scan of a
 directory with very many files is limited to a few seconds.

@@ -10,9 +10,8 @@ every point is a reported step (the min-max decimation of time series).
 
 The steps come from `progress.jsonl` of each attempt, which has a line for each step. If there are
 very many steps, only every n-th line is parsed. Of a very large file, only blocks at equal
-distances are read. There are few evaluations and checkpoints, so all of them in the blocks that are
-read are used. A job can write into its run directory too, so lines that are no JSON objects are
-ignored.
+distances are read. Evaluations and checkpoints are few, so each one that is read is used. A job can
+write into its run directory too, so lines that are no JSON objects are ignored.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class CheckpointStatement:
 class RunCurves:
     """The curves of a job, built from its attempts one after another, the oldest first.
 
-    `follow` is the newest attempt, and the offset in its progress file after which later reports
-    follow.
+    `follow` says where to read later reports: the newest attempt, and an offset in its progress
+    file.
     """
 
     curves: Curves = field(default_factory=Curves)

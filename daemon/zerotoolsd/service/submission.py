@@ -1,4 +1,4 @@
-"""Queues jobs: runs the checks of each job before, and the last checks in the transaction."""
+"""Queues jobs. Most checks of a job run before the transaction, and the last checks inside it."""
 
 from __future__ import annotations
 
@@ -551,8 +551,8 @@ class JobSubmission:
         `user`, for at most `seconds`.
 
         Returns its result and raises its errors. Also raises BadRequest if the files may not be
-        read, and Unavailable if the file system does not respond, or if there is too much to read.
-        `if_slow` tells the user what to do in that case.
+        read. Raises Unavailable if the file system does not respond, or if reading takes too long;
+        in the latter case `if_slow` tells the user what to do.
         """
         try:
             return await self._ask(seconds, look, *arguments, user=user)

@@ -1,8 +1,7 @@
 """Looks up the names of this machine's users, and their groups.
 
-The lists of users may be on another machine that does not respond. So the daemon never looks up
-users in its own process: a child process does, and a caller waits a second at most. Results are
-cached for a while.
+The lists of users may be on another machine that does not respond. So a child process looks up
+users, never the daemon itself, and a caller waits at most a second. Results are cached for a while.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def job_view(
     `waits` is the scheduler's sentence on why the job waits, if there is one. A phase is shown as
     quiet after `quiet_seconds` without progress. `shown` is its job file for clients, if it was
     made before. `usual` has the usual duration of each phase on this machine in seconds, as
-    `StartHistory` returns it. `since` is since when the job is in its stored state.
+    `StartHistory` returns it. `since` is the time at which the job got its stored state.
 
     If another version of zerotools queued the job, only the readable part is shown.
     """
@@ -186,8 +186,8 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
 def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, ...] | None]:
     """Return the keys that the submitter has set in the job file; None if that is not known.
 
-    If `shortened`, only the first keys. The work is divided into steps, because a job may have
-    50,000 keys.
+    If `shortened`, return only the first keys. The work is divided into steps, because a job may
+    have 50,000 keys.
     """
     if job.given_text is None:
         return None
@@ -293,7 +293,7 @@ def _phase(
 
 
 def empty_job_file(job: JobRow) -> ShownSpec:
-    """Return an empty job file to show for a job with an unreadable one.
+    """Return an empty job file, which is shown if the job's own file cannot be read.
 
     Only `set_keys` is filled in.
     """

@@ -296,8 +296,8 @@ class Delegation:
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
         """Enable the controllers `wanted` for the subgroups of this group.
 
-        The processes `own` (pids) are moved into a subgroup before, because the kernel
-        requires this.
+        The processes `own` (pids) are first moved into a subgroup, because the kernel requires
+        this.
 
         Raises NotDelegated and OSError.
         """

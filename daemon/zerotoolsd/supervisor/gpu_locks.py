@@ -1,18 +1,20 @@
 """Locks of the machine's GPUs, so that the queues of several daemons do not use one GPU at once.
 
 Each GPU has a file named by its UUID. Its directory belongs to root, and every user may create
-files in it (mode 1777). Two kinds of flock are used; the contents of the files are not:
+files in it (mode 1777). Two kinds of flock are used. The contents of
+the files are ignored:
 
     the gate    exclusive, on the directory itself, held while a process checks and takes locks
     a GPU       shared, on its file, by a daemon as long as it leases the GPU, and by the supervisor
                 and the keeper of each attempt on it as long as they live
 
 A process takes a GPU with an exclusive lock, which fails while any other process has a lock. It
-converts the lock to a shared one before it opens the gate. Only processes of the same queue may
-then take the shared lock too: a supervisor while the daemon that holds it lives, and a daemon while
-one of its attempts lives there. So the lock lasts as long as the job, also without the daemon, and
-no descriptor must be passed on. The next daemon takes the lock again, and it ends with the last
-process that holds it. Other programs take part with `flock FILE COMMAND`: their lock is exclusive.
+converts the lock to a shared one before it opens the gate. Then only processes of the same queue
+may take the shared lock too: a supervisor, if its daemon lives and holds the lock; and a daemon, if
+one of its attempts lives on the GPU. So the lock lasts as long as the job, even without the daemon,
+and no descriptor must be passed on. The next daemon takes the shared lock again. The lock ends with
+the last process that holds it. Other programs take part with `flock FILE COMMAND`: their lock is
+exclusive.
 
 Every user may create files in the directory, so none of them is trusted. A lock file must be a
 regular file with one hard link, of any owner. Links are not followed, and opening a pipe does not
@@ -170,7 +172,9 @@ class LockDirectory:
         os.close(self._fd)
 
     def try_gate(self) -> bool:
-        """Try to lock the gate, until `close` is called. Return whether it could be locked."""
+        """Try once to lock the gate. Return whether it is locked now; it stays locked until
+        `close`.
+        """
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -360,8 +364,8 @@ def _lives(process: Mapping[str, int]) -> bool:
 def _is_hidden(pid: int) -> bool:
     """Return whether the process `pid` lives although /proc does not show it.
 
-    With the mount option `hidepid`, /proc hides root's daemon from a user's supervisor. A
-    pid that is used again by a new process is not detected.
+    With the mount option `hidepid`, /proc hides root's daemon from a user's supervisor. If a new
+    process has got the same pid, this is not detected.
     """
     try:
         fd = os.pidfd_open(pid)

@@ -1,5 +1,5 @@
-"""Runs the hook commands of a job: before the ranks, after each new checkpoint, and after the
-ranks.
+"""Runs the hook commands of a job: before the ranks start, after each new checkpoint, and after the
+ranks end.
 
 Commands for checkpoints can be killed without loss, so they are ended together with the
 ranks. The output of each command is written to a separate log.

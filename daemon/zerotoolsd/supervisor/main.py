@@ -1,9 +1,9 @@
 """Runs one attempt, from its lock to `exit.json`.
 
-Each step is on the disk before the next: the lock (a second copy exits here), disk space for
-`exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the outcome). A
-directory that has a `run.json` is never started again. Before `run.json` is written, a second
-process exists: the supervisor's parent, which writes `exit.json` if the supervisor is killed
+Each step is on the disk before the next one begins: the lock (a second supervisor exits here), disk
+space for `exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the
+outcome). A directory that has a `run.json` is never started again. Before `run.json` is written, a
+second process exists: the supervisor's parent, which writes `exit.json` if the supervisor is killed
 (`keeper_process`).
 """
 

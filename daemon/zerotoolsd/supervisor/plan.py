@@ -94,8 +94,7 @@ class Plan:
         meeting: the address at which the ranks of several nodes meet, and the number of this node:
             `host`, `port`, `nodes`, `node_rank`. Empty for one node.
         bindings: the CPU binding of each started process; empty: none.
-        gpu_part: the part of each GPU that the attempt has booked. A queue that is rebuilt reads
-            it.
+        gpu_part: the part of each GPU that the attempt has booked; needed if the queue is rebuilt.
     """
 
     job_id: int

@@ -260,10 +260,10 @@ _KTHREADD = 2
 def await_program(process: Process, looks: int = 20) -> None:
     """Wait until the kernel has loaded the program of `process`, `looks` milliseconds at most.
 
-    The process that started it continues before that (`vfork` ends with the old memory, in
-    exec_mmap of fs/exec.c). Until then /proc shows neither command nor environment: on a busy
-    machine this affects every second read directly after the start. A thread of the kernel never
-    has them.
+    The parent of `process` can continue earlier (`vfork` returns when the child drops the parent's
+    memory, in exec_mmap of fs/exec.c). Until the program is loaded, /proc shows neither command nor
+    environment: on a busy machine this affects every second read directly after the start. Kernel
+    threads never have them.
     """
     if _KTHREADD in (process.pid, process.parent):
         return
@@ -293,7 +293,8 @@ class Activity:
     """The state of a process in the kernel.
 
     `state` is the kernel's letter, `tracer` the pid of a debugger. `work` grows while the process
-    computes, reads or writes: seconds of processor time, plus one second for each 512 KiB.
+    computes, reads or writes: seconds of processor time, plus one second for each 512 KiB read or
+    written.
     """
 
     state: str
@@ -371,8 +372,8 @@ class HostMemory:
     """Measures the host memory of all descendants of this process, and uses little processor
     time for this.
 
-    `note` is called with all processes and a time before they were read, at least every
-    `longest_pause` seconds.
+    At least every `longest_pause` seconds `note` is called with the time at which a measurement
+    began, and with the processes that it found.
     """
 
     def __init__(

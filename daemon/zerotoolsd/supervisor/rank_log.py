@@ -108,8 +108,7 @@ class RankLog:
     def tail(self) -> str:
         """Return the last part of the output, at most 64 KiB.
 
-        If the first line of this part is cut, the text begins with the first bytes of that
-        line.
+        If this part begins in the middle of a line, the beginning of that line is put before it.
         """
         return (self._cut_line + self._tail).decode("utf-8", "replace")
 

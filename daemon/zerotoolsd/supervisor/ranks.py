@@ -113,8 +113,8 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EP
 def hold_port() -> socket.socket:
     """Reserve a TCP port at which only the ranks can meet.
 
-    While this socket is open, the kernel gives its number to no other socket that asks for any
-    port, and to no connection.
+    While this socket is open, the kernel does not choose this port for any other socket or
+    connection.
 
     A port that was looked up and released can be taken by any process until a rank listens there.
     This socket never listens, and has SO_REUSEADDR like the rank's socket (torch's, with and

@@ -1,9 +1,9 @@
 """Runs the checkpoint finder, a process that searches directories of users.
 
 Such directories may never respond. The finder prints JSON lines. The first is `{"resume_from": path
-or null, "passed_over": [...], "lost": null or why the job is not to begin}`, and one object follows
+or null, "passed_over": [...], "lost": null or why the job must not start}`, and one object follows
 for every checkpoint that it finds. If a disk gives errors, the first line is `{"not_ready": why}`
-and nothing follows. The end of its input requests a last search, after which it ends.
+and nothing follows. When its standard input is closed, the finder searches once more and ends.
 """
 
 from __future__ import annotations

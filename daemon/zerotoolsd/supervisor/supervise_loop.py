@@ -150,8 +150,8 @@ class RankMonitor:
         """Begin to start all ranks. If the program of a rank cannot be executed, `run` reports
         it.
 
-        Raises OSError if the machine lacks a resource for a rank. The ranks that were
-        started before it are running then.
+        Raises OSError if the machine lacks a resource for a rank. In this case the ranks that were
+        started before it are running.
         """
         self._port = hold_port()  # until the ranks have ended
         port = int(self._port.getsockname()[1])

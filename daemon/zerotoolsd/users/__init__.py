@@ -1,7 +1,7 @@
 """Users of the machine: who they are, what they may do, and how a process becomes one of them.
 
-account       the account of a uid; lists of users, which may not answer
-policy        decides on a request: (caller, action, owner) -> allowed, masked or refused
+account       the account of a uid, from lists of users that may fail to answer
+policy        decides about a request: (caller, action, owner) -> allowed, masked or refused
 served_users  the users for whom this daemon runs jobs
 user_limits   the limits of one user
 job_user      starts a program as the submitter of a job, by `run_as_user`

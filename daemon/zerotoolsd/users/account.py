@@ -1,4 +1,4 @@
-"""The accounts of this machine, by uid or name, from lists of users that may not answer.
+"""Finds the account of a uid in the machine's lists of users, which may fail to answer.
 
 With LDAP, SSSD or NIS a lookup calls another program or machine (nsswitch.conf(5)). It has no
 timeout, and blocks its caller. `NameService` makes lookups in threads, and waits a limited time.

@@ -25,9 +25,9 @@ _KEPT = ("LANG", "LC_ALL", "TZ")
 class JobUser:
     """The user of a job, and the administrator's limits of the user's processes.
 
-    `processes` is the largest number of processes of the user (RLIMIT_NPROC), `open_files` that of
-    open files of each process (RLIMIT_NOFILE). `job_memory` (in bytes) and `job_processes` are
-    limits of one attempt's systemd unit.
+    `processes` is the largest number of processes of the user (RLIMIT_NPROC), and `open_files` the
+    largest number of open files of each process (RLIMIT_NOFILE). `job_memory` (in bytes) and
+    `job_processes` are limits of one attempt's systemd unit.
     """
 
     account: Account

@@ -1,8 +1,8 @@
 """Opens files in directories of users, by the daemon itself, with the rights of their owners.
 
-A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The kernel then
-enforces the user's permissions, gives new files to the user, and counts them to the user's quota.
-The rights apply to the whole thread, so no other task may run meanwhile.
+A daemon that runs as root takes the user's file rights (fsuid, fsgid) for one access. The kernel
+then enforces the user's permissions, makes the user the owner of new files, and counts them against
+the user's quota. The rights apply to the whole thread, so no other task may run meanwhile.
 
 `opened_run_directory` opens a run directory once, and gives a path through the descriptor. So if
 the path is replaced by a link or another file system, this is not followed. Inside the directory,
@@ -46,7 +46,7 @@ class _How(ctypes.Structure):
 
 @contextmanager
 def file_rights(uid: int, gid: int) -> Iterator[None]:
-    """Take the file rights of user `uid` in this thread, inside the context.
+    """Return a context in which this thread has the file rights of user `uid`.
 
     Raises PermissionError if that fails.
     """
@@ -85,7 +85,8 @@ def owner_of(directory: Path) -> int | None:
     """Return the uid of the directory's owner; None if that is the daemon's user, or the directory
     is missing.
 
-    Only root can write in its parent, so another directory cannot get its name.
+    The owner can be trusted: only root can write in the parent directory, so nobody can put another
+    directory there.
     """
     if os.geteuid() != 0:
         return None

@@ -202,8 +202,8 @@ class Rights:
 
 
 def _is_uid(text: str) -> bool:
-    """Return whether the text has the form of a uid, as the names of tables in `users.limits` may
-    have.
+    """Return whether the text has the form of a uid. Tables in `users.limits` may have such
+    names.
     """
     return text.isascii() and text.isdecimal() and len(text) <= 10
 

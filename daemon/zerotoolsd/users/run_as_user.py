@@ -8,9 +8,9 @@ WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys:
     output: a file for the program's output.
     group: a control group, which this program makes and enters. It has `name` and `limits`; only
         root can change the limits.
-    given: the program gets the variables with names that begin with PREFIX, under the names without
-        it. To each value, the value of the variable REST + name is appended, if that exists. So the
-        environment of `run_as_user.py` itself contains nothing that a user chose.
+    given: the program's variables are those that begin with PREFIX, without the prefix. If the
+        variable REST + name exists, its value is appended to the value of `name`. So no variable
+        that a user chose has an effect on `run_as_user.py` itself.
 
 No path of a job is opened before the process has become the user. A process that cannot become the
 user, or could become another user again, ends with NOT_DROPPED and one line with the reason.
@@ -74,8 +74,8 @@ def become_user(uid: int, gid: int, groups: Collection[int]) -> None:
     """Give this process the ids of the user irreversibly: real, effective and saved ids, and
     groups.
 
-    The process may have them already. Raises NotDropped; OSError for a transient error of the
-    machine.
+    If the process has these ids already, only check its rights. Raises NotDropped; OSError for a
+    transient error of the machine.
     """
     if uid <= 0 or gid < 0:
         raise NotDropped(

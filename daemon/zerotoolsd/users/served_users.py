@@ -50,7 +50,7 @@ class ServedUsers:
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
-        """Return the user that runs a job of user `uid`; None: the daemon's user.
+        """Return the user as whom a job of user `uid` runs; None: the daemon's user.
 
         Raises NotServed and UnknownAccount if no job of this uid may run, NameLookupTimeout if the
         name service does not answer.
@@ -62,9 +62,10 @@ class ServedUsers:
         return JobUser(account=self.find(uid), **self.limits)
 
     def for_files(self, uid: int) -> JobUser | None:
-        """Return the user with the right to access the remaining files of user `uid`, as `of` does.
+        """Return the user as whom the daemon reads and removes files of user `uid`, in the form of
+        `of`.
 
-        It also works for a uid that belongs to no user any more.
+        It also works for a uid that no longer belongs to a user.
         """
         try:
             return self.of(uid)

@@ -2,7 +2,7 @@
 
 routes, server        all routes, and the application that serves them
 listen, bearer_tokens  the sockets that clients connect to, and the tokens for TCP
-connections           limits on connections: their number, their speed, and those of one user
+connections           limits on connections: how many, how slow, and how many of one user
 request_gate          runs before every handler: rate limits, authorization
 authorize             identifies the caller, and decides with `users.policy`
 request_limits        limits on one user's requests: per second, and at the same time

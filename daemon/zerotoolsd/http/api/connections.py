@@ -238,7 +238,7 @@ class _Refusal(asyncio.Protocol):
 
 
 class ConnectionAcceptor:
-    """Accepts connections of `server` at a socket that listens, at most `most` at a time."""
+    """Accepts connections to `server` at a listening socket, with at most `most` of them open."""
 
     def __init__(
         self,
@@ -463,7 +463,7 @@ def trim_memory() -> None:
 
 
 class MemoryTrimmer:
-    """Calls `end` after a rush: when many connections were open, and have closed.
+    """Calls `end` after a rush: when most of many open connections have closed.
 
     The interpreter and the C library keep freed memory for later use. After a rush this can be
     megabytes, in a daemon that should be small.
@@ -490,8 +490,8 @@ class UserConnections:
     others.
 
     Each user may have an eighth of the `most` connections. Another eighth is reserved for root and
-    the daemon's user, who have no limit. When a TCP connection is made, its user is unknown. So all
-    TCP connections together may have as many connections as two users.
+    the daemon's user, who have no limit. The user of a TCP connection is unknown when it is made,
+    so all TCP connections together count as two users.
     """
 
     def __init__(self, most: int, own: int | None = None) -> None:

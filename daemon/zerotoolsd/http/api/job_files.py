@@ -1,5 +1,6 @@
-"""Handler of /v1/import: the job in the text of a job file or of DeepSpeed's config, or of a
-conversion."""
+"""Handler of /v1/import: makes a job from the text of a job file or of a DeepSpeed config, or from
+a conversion.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +83,8 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
 
 
 def conversion_job(words: object) -> dict[str, Any]:
-    """Return the job of the conversion `words`, as `submit --convert` queues it: one process with
-    the daemon's interpreter. Raises BadRequest.
+    """Return the job that `submit --convert` would queue for the conversion `words`: one process
+    with the daemon's interpreter. Raises BadRequest.
     """
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
         raise BadRequest('convert: must be null or a list of texts, such as ["verify", "PATH"]')

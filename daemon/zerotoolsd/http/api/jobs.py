@@ -59,12 +59,12 @@ def in_a_list(view: JobView, by: AuthorizedRequest) -> dict[str, Any]:
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Return the jobs, as the caller may see them, as the text of a JSON list."""
+    """Return a JSON list, as text, of the jobs with the fields that the caller may see."""
     return f"[{', '.join(await _texts(request, views))}]"
 
 
 async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
-    """Return each job as JSON text. Other requests run in between."""
+    """Return each job as JSON text. Other requests can run meanwhile."""
     by, time_slice, texts = authorized_request(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
@@ -127,7 +127,9 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
-    """Return the job in a request body. Other requests run before and after a large job is read."""
+    """Return the job in a request body. Other requests can run before and after the job is read,
+    which takes long for a large job.
+    """
     await asyncio.sleep(0)
     spec = job_from_dict(body["job"], source="job")
     await asyncio.sleep(0)

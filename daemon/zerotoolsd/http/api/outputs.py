@@ -1,7 +1,7 @@
 """Handlers of a job's output: logs, progress, curves, checkpoints, predictions and examples.
 
 Logs are read by offset, and no file stays open. An attempt may write anything into its directory,
-also a pipe or a link: only regular files are read, and reading never waits.
+even a pipe or a link. So only regular files are read, and reading never waits.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def problem_response(status: int, code: str, detail: str) -> web.Response:
 
 
 def problem_bytes(status: int, code: str, detail: str) -> bytes:
-    """Return the bytes of a whole HTTP response with this error, for a connection that closes then.
+    """Return the bytes of a whole HTTP response that reports this error and closes the connection.
 
-    It is for a client that may not send a request.
+    Use it where no request is handled, for example when a connection is refused.
     """
     body = _body(status, code, detail).encode()
     head = (

@@ -1,5 +1,6 @@
-"""The gate before every handler: it rejects closed connections, too many requests, and unauthorized
-ones."""
+"""The gate before every handler. It rejects a request on a closed connection, above the rate limit,
+or without authorization.
+"""
 
 from __future__ import annotations
 

@@ -171,10 +171,10 @@ async def _refuse_long(tree: Any) -> None:
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise BadRequest for the first of `names` that is not in `known`, with the most similar known
-    name.
+    """Raise BadRequest for the first of `names` that is not in `known`. The message suggests the
+    most similar known name.
 
-    `what` is the kind of the names in the message.
+    `what` says in the message what the names are, such as "key".
     """
     for name in names:
         if name in known:

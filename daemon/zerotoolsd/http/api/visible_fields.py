@@ -1,8 +1,8 @@
 """The part of a job that other users may see: that it exists, and its use of the machine.
 
 The owner of a job and administrators see everything. Other users see its number, owner, state,
-times and GPUs, so that they know why they wait. They do not see its name, paths, job file, reasons
-or output. A new field is hidden until it is declared visible.
+times and GPUs, so that they know why their own jobs wait. They do not see its name, paths, job
+file, reasons or output. A new field is hidden until it is declared visible.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def event_for(event: Event, by: AuthorizedRequest) -> Event:
 def machine_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
     """Return the part of the machine's state that the caller may see.
 
-    Memory and processes on its GPUs are visible to every user, as in /proc and by nvidia-smi.
+    Memory and processes on its GPUs are visible to every user: /proc and nvidia-smi show them, too.
     """
     leases = [_lease_for(lease, by) for lease in tree["leases"]]
     launch = tree.get("launch")

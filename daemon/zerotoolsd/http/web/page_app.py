@@ -118,7 +118,7 @@ async def page_file(request: web.Request) -> web.Response:
 async def welcome(request: web.Request) -> web.Response:
     """GET /link/{token}: a page that follows the link with a POST request.
 
-    So a preview of the link, as browsers and messengers make it, does not use the link up.
+    So the link is not used up when a browser or a messenger fetches it for a preview.
     """
     return send(request, "welcome.html")
 

@@ -1,8 +1,8 @@
-"""The files of the page as they are sent: joined, without comments, and packed.
+"""The files of the page as they are sent: joined, without comments, and compressed.
 
-A browser shows a page of few files sooner than one of many, and one text is packed better than its
-parts. So the modules in `files/js` are sent as one script for each entry of `ENTRIES`, without the
-imports between its modules. That needs names that are defined once in a script.
+A browser shows a page sooner if it has few files, and one long text compresses better than its
+parts. So the modules in `files/js` are joined into one script for each entry of `ENTRIES`, without
+the imports between them. For this, no two modules of a script may define the same name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files of the page as they are sent, by their name below `/page/`."""
+    """Return the files of the page as they are sent: name below `/page/` to file."""
     plain = [path for path in root.rglob("*") if path.suffix in (".html", ".svg", ".txt")]
     found = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(plain)}
     found |= {name: (root / name).read_bytes() for name in ALONE}
@@ -70,14 +70,16 @@ def _page_file(name: str, data: bytes) -> PageFile:
 
 
 def without_comments(text: str) -> str:
-    """Return a script or style sheet of ours without comments on lines of their own, and without
-    empty lines.
+    """Return the script or style sheet `text` without empty lines, and without comments that have
+    their own lines.
     """
     return re.sub(r"\n{2,}", "\n", _COMMENT.sub("", text)).lstrip("\n")
 
 
 def modules_of(entry: str, root: Path = ROOT) -> list[str]:
-    """Return the names of the modules that `entry` imports, and itself, each after its imports."""
+    """Return the names of `entry` and of all modules that it needs. Each comes after its own
+    imports.
+    """
     found = dict[str, None]()
 
     def add(name: str) -> None:
@@ -91,8 +93,8 @@ def modules_of(entry: str, root: Path = ROOT) -> list[str]:
 
 
 def joined(entry: str, first: Collection[str] = (), root: Path = ROOT) -> str:
-    """Return the script of `entry`: all modules that it needs, except those in `first`, which the
-    script of `main` has.
+    """Return the script of `entry`: all modules that it needs. Modules in `first` are left out,
+    because the script of `main` contains them.
 
     Each module begins with a comment with its name, so that the source of an error can be found.
     """
@@ -105,7 +107,7 @@ def joined(entry: str, first: Collection[str] = (), root: Path = ROOT) -> str:
 
 
 def _imports(own: Iterable[str], first: Collection[str], root: Path) -> Iterator[str]:
-    """Yield the lines that import what the modules `own` have from other scripts."""
+    """Yield the import lines for everything that the modules `own` take from other scripts."""
     taken, others = set[str](), dict[str, None]()
     for name in own:
         text = _text(name, root)

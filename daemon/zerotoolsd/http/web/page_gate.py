@@ -6,13 +6,13 @@ other user can send requests to this address, too. So these are checked:
 Host            It must name this machine. If another site's name resolved to this machine (DNS
                 rebinding), that site would have the same origin as the page.
 Sec-Fetch-Site  If the browser sends it, it must show that no other site or port sent the request.
-Origin          For a request that changes something, it must be this page.
+Origin          For a request that changes something, it must be the origin of this page.
 cookie, header  They identify the session and its page. Browsers send the cookie to every port of
-                this address, the header only to this port. Without both, a request can only begin
-                a session.
+                this address, but the header only to this port. Without both, a request can only
+                begin a session.
 
-The rights of a session are decided as at the Unix socket (`http.api.authorize`), but are smaller:
-the page shows everything that its user may see, but changes only the user's own jobs.
+A session has the rights of its user at the Unix socket (`http.api.authorize`), with one exception:
+it can change only the user's own jobs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 
 @web.middleware
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Close connections without a session after their response, because there may be many."""
+    """Close the connection after the response if it has no session, because anyone may open many of
+    them.
+    """
     answer = await handler(request)
     if not request.get(COOKIES):
         answer.force_close()

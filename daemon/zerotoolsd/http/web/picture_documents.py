@@ -17,8 +17,8 @@ neither the session of the page nor its storage. The document itself allows its 
 class PictureDocuments:
     """Documents in memory, for a short time.
 
-    A browser sends no header with a navigation, so the secret of the session cannot protect such an
-    address: its token does.
+    A browser that follows a link cannot send the session's secret, which is a header. So each
+    address contains a token.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +26,9 @@ class PictureDocuments:
         self._kept: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def keep(self, document: str) -> str:
-        """Keep a document, and return its token. The oldest one is dropped if there are many."""
+        """Keep a document, and return its token. If there are many documents, the oldest is
+        dropped.
+        """
         token = secrets.token_urlsafe(32)
         self._kept[token] = (self._clock() + KEPT_SECONDS, document)
         while len(self._kept) > MOST_KEPT:
@@ -34,7 +36,7 @@ class PictureDocuments:
         return token
 
     def find(self, token: str) -> str | None:
-        """Return the document of this token; None if it does not exist, or no longer."""
+        """Return the document of this token; None if it does not exist or has expired."""
         now = self._clock()
         for old in [each for each, (until, _) in self._kept.items() if until < now]:
             del self._kept[old]

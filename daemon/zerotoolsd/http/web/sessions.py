@@ -260,7 +260,9 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Return whether the link is valid at time `now`, also after the clock was set back."""
+    """Return whether the link is valid at time `now`. A clock that was set back makes no link last
+    longer.
+    """
     return link.until - LINK_SECONDS <= now < link.until
 
 

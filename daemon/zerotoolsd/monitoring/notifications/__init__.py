@@ -2,7 +2,7 @@
 
 notifier         delivers notices from the outbox and repeats failed deliveries
 destinations     sends one notice to a destination of the configuration: a service, or e-mail
-webhooks         sends one notice by HTTP; for jobs to allowed addresses only
+webhooks         sends one notice by HTTP; notices of jobs go to allowed addresses only
 notify_command   runs a command of a user for a notice, as that user
 run_command      the process that runs one such command, and ends its remaining children
 progress_watch   finds first steps and stalls of running jobs

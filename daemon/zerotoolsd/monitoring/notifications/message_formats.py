@@ -54,7 +54,7 @@ class NoticeText:
 
     @classmethod
     def of(cls, notice: Notice) -> NoticeText:
-        """Return the texts of `notice`, also of one that an older version has stored."""
+        """Return the texts of `notice`. An older version may have stored it."""
         tree = json.loads(notice.body)
         return cls(
             kind=notice.notice,
@@ -119,8 +119,8 @@ _DISCORD_MARKUP = re.compile(r"([\\*_~`|<>#\[\]()@:-])")
 def discord_request(text: NoticeText, url: str, secret: str | None, now: float) -> ServiceRequest:
     """Return the request to a webhook of Discord: one embed, which may mention nobody.
 
-    A title has at most 256 characters and a description 4096; escaping doubles them at most. With
-    `wait`, Discord answers after it has saved the message.
+    A title has at most 256 characters and a description 4096; escaping at most doubles the length.
+    With `wait`, Discord answers after it has saved the message.
     """
     color = _GREEN if text.kind in _GOOD else _RED if text.kind in _BAD else _GREY
     embed = {
@@ -136,7 +136,7 @@ def discord_request(text: NoticeText, url: str, secret: str | None, now: float) 
 def feishu_request(text: NoticeText, url: str, secret: str | None, now: float) -> ServiceRequest:
     """Return the request to a custom bot of Feishu or Lark: a post of plain text elements.
 
-    A request has at most 20 KB. The signature is the HMAC-SHA256 of nothing with the key
+    A request has at most 20 KB. The signature is the HMAC-SHA256 of an empty text with the key
     `TIMESTAMP\\nSECRET`; the timestamp is in seconds.
     """
     rows: list[list[dict[str, str]]] = [

@@ -272,8 +272,8 @@ def _step_line(step: Mapping[str, Any]) -> str:
 
 
 def _add_address(url: str, addresses: set[object]) -> bool:
-    """Add the address `url` to `addresses`. Return False if it is in there, maybe in other
-    words.
+    """Add the address `url` to `addresses`. Return False if the same address was there, even if it
+    was written differently.
     """
     parts = urlsplit(url)
     address = (*host_of(url), parts.path or "/", parts.query)

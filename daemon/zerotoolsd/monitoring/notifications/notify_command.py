@@ -1,4 +1,4 @@
-"""Runs the program that a job names once for a notice, with the rights of the job's user."""
+"""Runs the program that the job file names for notices: once for each notice, as the job's user."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class CommandRunner:
 
 
 def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of the command: variables that describe the notice, none of the
-    daemon's.
+    """Return the environment of the command: variables that describe the notice, and no variable of
+    the daemon.
     """
     return {
         "PATH": USUAL_PATH,

@@ -100,8 +100,8 @@ class ProgressWatch:
 
 
 def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
-    """Return the report on an attempt that makes no progress; None if it makes progress, or that is
-    unknown.
+    """Return the report on an attempt that makes no progress; None for any other attempt, or if its
+    progress is unknown.
     """
     try:
         with opened_run_directory(Path(attempt.run_dir)) as run_dir:

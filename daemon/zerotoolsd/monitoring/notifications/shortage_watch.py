@@ -16,7 +16,7 @@ CALM_SECONDS = 600.0
 
 
 class ShortageWatch:
-    """Reports shortages of the machine once each, also over restarts of the daemon."""
+    """Reports each shortage of the machine once, even if the daemon restarts meanwhile."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Sends one notice by HTTP, to a webhook of a job or to a configured destination.
 
 TLS is verified, and redirects are not followed. For jobs, only allowed hosts are accepted. The host
-name is checked before it is looked up, and its address when the connection is made: a name server
-could return one address for the check and another one for the connection.
+name is checked before the lookup. The address is checked again when the connection is made, because
+a name server could return one address for the check and another for the connection.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves a host to allowed addresses only: the connection is made to a checked address.
+    """Resolves a host name for aiohttp, and refuses the host if any of its addresses is not
+    allowed.
 
     Without `config`, all addresses are allowed.
     """

@@ -30,8 +30,8 @@ class Survey:
         place: the job's output directory with links resolved; None: the default directory.
         named: all paths in the job file.
         needs: the requirements for the job's interpreter.
-        asked: the interpreter must check a checkpoint of another program, or data that the daemon
-            cannot read.
+        asked: whether the job's interpreter must check something too: a checkpoint of another
+            program, or data that the daemon cannot read.
     """
 
     place: str | None

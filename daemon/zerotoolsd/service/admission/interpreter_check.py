@@ -54,10 +54,12 @@ class Needs:
     Attributes:
         packages: name of each module -> the argument of pip that installs it.
         version: the lowest Python version.
-        async_io: DeepSpeed's `async_io` operator, or the tools that compile it, must exist.
+        async_io: whether DeepSpeed's `async_io` operator, or the tools that compile it, must exist.
         configuration: DeepSpeed must accept this configuration for `world_size` ranks on `device`.
-        tasks: lm-evaluation-harness must know these tasks, some perhaps from `task_dir`.
-        launched: accelerate must train on the job's GPUs with these options and this directory.
+        tasks: lm-evaluation-harness must know these tasks. `task_dir` is a directory with more
+            tasks.
+        launched: accelerate, started with these options in this directory, must train on the job's
+            GPUs.
     """
 
     packages: Mapping[str, str]

@@ -1,9 +1,10 @@
 """The check, before a job is accepted, that it can fit into this machine's memory.
 
-The check uses the estimate of `zerotools estimate`. The process that reads the job's files makes
-it, together with alternatives that would fit. With short sequences an estimate may be too high by a
-quarter (benchmarks/results/memory-accuracy.md). So a job is refused only if even `SURE` times the
-estimate is more than the machine has. The job's declarations in `[memory]` have precedence.
+The check uses the same estimate as `zerotools estimate`. The process that reads the job's files
+computes the estimate, and alternative settings that would fit. With short sequences an estimate may
+be too high by a quarter (benchmarks/results/memory-accuracy.md). So a job is refused only if even
+`SURE` times the estimate is more than the machine has. The job's declarations in `[memory]` have
+precedence.
 """
 
 from __future__ import annotations

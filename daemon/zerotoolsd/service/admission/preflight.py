@@ -93,8 +93,8 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 
 
 def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
-    """Return whether the job continues from a checkpoint of another program, by the checkpoint's
-    file names.
+    """Return whether the job continues from a checkpoint of another program, judged from file
+    names.
 
     The contents of such a checkpoint can only be checked with the model, as `dry_run` does.
     """
@@ -267,8 +267,7 @@ def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield an error with the actual and the allowed size, if the arguments of `spec` and the
     `environment` together are too large for the kernel.
 
-    The kernel limits their total size by the stack limit of the daemon, which the daemon's jobs
-    inherit.
+    The kernel derives this limit from the stack limit of the daemon, which its jobs inherit.
     """
     own = () if spec.engine != "script" else (*spec.script.command, *spec.script.launcher_options)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)

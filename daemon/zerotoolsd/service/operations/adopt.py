@@ -1,4 +1,4 @@
-"""Makes a job that watches a training that a user started by hand."""
+"""Makes a job that watches a training run that a user started by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Adopting:
         """Raise Conflict if a job of this user watches the process already, or the user watches too
         many.
 
-        Jobs of other users do not count, because such a job may watch the process only in name.
+        Jobs of other users do not count: they cannot really watch the process, and must not block
+        its owner.
         """
         watched = 0
         for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):

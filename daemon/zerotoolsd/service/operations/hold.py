@@ -196,7 +196,7 @@ def _do(job: JobRow) -> str:
 
 
 async def _made(change: Callable[[], Awaitable[None]], what: str) -> None:
-    """Make `change`, which writes the queue; `what` names the change in messages.
+    """Run `change`, which writes the queue. `what` names the change in messages.
 
     Raises Conflict, Unavailable, NotFound.
     """

@@ -1,6 +1,6 @@
 """Makes the views of jobs that clients get, without delaying other requests.
 
-To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so that the
+Masking the secrets in a command of 1 MB can take a second. The masking runs in short steps, so that the
 event loop serves other requests between them.
 """
 
@@ -145,11 +145,7 @@ _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 
 
 class ShownSpecs:
-    """Caches the masked job file of each job, keyed by the number of the job.
-
-    To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so
-    that the event loop serves other requests between them.
-    """
+    """Caches the masked job file of each job, keyed by the number of the job."""
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:
         self._whole, self._short = _Kept(most), _Kept(most)

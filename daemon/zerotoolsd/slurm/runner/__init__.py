@@ -3,7 +3,7 @@
     batch script  ->  batch      one process on the first node: attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
-liveness          which processes still run, from files that the nodes share; one attempt at a time
+liveness          which processes still run, and who runs the next attempt, from shared files
 job_record        the state of the job, kept in its directory
 node              a node's part of one attempt
 node_step         all nodes of one attempt: srun, stops, the end of each, and the combined end

@@ -4,11 +4,13 @@ Inside one allocation a failed job is restarted by the daemon's rules, because t
 available. Slurm takes them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
 preemption, scancel): then the job saves, and is queued again if Slurm does not do so itself.
 
-    asked by             the job saves, and
-    its user             is over: cancelled              stop.json
-    its own time_limit   is over: stopped
-    Slurm: it runs       is queued again by this process end of the time, or preemption
-    Slurm: it is ending  continues only by Slurm         scancel, scontrol requeue
+    who asks it to end       what follows after it has saved
+    its user (stop.json)     it is over: cancelled
+    its own time_limit       it is over: stopped
+    Slurm, and the job       this process queues it again (end of the time, preemption)
+    still runs in Slurm
+    Slurm, and it ends       it continues only if Slurm queues it again (scancel, scontrol requeue)
+    the job
 """
 
 from __future__ import annotations

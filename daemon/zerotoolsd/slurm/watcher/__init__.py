@@ -1,5 +1,5 @@
 """The process that submits a job to Slurm and watches it there: the only rank of its job here.
 
-entry             starts the process: imports the daemon from the location of this file
+entry             starts the process, with the daemon's package imported from next to itself
 watch_slurm_job   submits the job once, passes on its reports and logs, and records its end
 """

@@ -1,5 +1,5 @@
-"""Starts the process that watches a job under Slurm. This script imports the daemon from its
-own location.
+"""Starts the process that watches a job under Slurm, with the daemon's package imported from next
+to this file.
 """
 
 from __future__ import annotations

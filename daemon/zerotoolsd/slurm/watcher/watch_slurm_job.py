@@ -1,7 +1,7 @@
 """Submits one job to Slurm and watches it until its end.
 
-The job itself does not need this process: if it is killed, the daemon starts it again, and it
-continues to watch. If Slurm's controller does not respond, it waits. Its exit status is 0 if the
+The job runs without this process: if the watcher is killed, the daemon starts a new watcher, which
+continues. If Slurm's controller does not respond, the watcher waits. Its exit status is 0 if the
 job succeeded, or ended on request. Otherwise it is 1, and a sentence is printed.
 
 A job is submitted only once, even if this process is restarted: the name of its directory is made
@@ -43,7 +43,7 @@ SPEC = "spec.json"
 
 
 def main() -> int:
-    """Watch the job of the run directory in the environment. Return the exit status."""
+    """Watch the job of the run directory ZEROTOOLS_RUN_DIR. Return the exit status."""
     run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     stored = read_stored(json.loads((run_dir / SPEC).read_text("utf-8")))
@@ -288,7 +288,7 @@ def submit_once(
 def is_end_reported(directory: JobDirectory) -> bool:
     """Return whether a watcher has reported the end of the newest submission to the daemon.
 
-    The exit status that it has recorded must be the same as in the record of its supervisor.
+    The report counts only if the watcher then exited with the status that it recorded.
     """
     told = read_record(_told_path(directory))
     if told is None:

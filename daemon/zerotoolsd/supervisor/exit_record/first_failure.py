@@ -10,9 +10,9 @@ connection was closed, or a timeout if the first rank only hangs. Example of thr
 
 The first of these rules that finds a rank decides:
 
-1. A rank that ended by itself, and not in the way in which ranks end that lost a connection. Of
-   several, the one with the first sign: its error, or its end. A SIGKILL is never a reaction to the
-   end of another rank, so its time counts as `_NOTICED_LATE` earlier.
+1. A rank that ended by itself, without an error about a lost connection. Of several, the one with
+   the earliest sign of failure: its error, or its end. A SIGKILL may be noticed later than its
+   effects in other ranks, so `_NOTICED_LATE` seconds are subtracted from its time.
 2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do this.
 3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited`,
    from the heartbeats.
@@ -238,7 +238,7 @@ _OF_LAUNCHERS = re.compile(
 
 
 def last_error(text: str) -> str | None:
-    """Return the last line of the last traceback in `text`, except tracebacks of launchers."""
+    """Return the last line of the last traceback in `text`. Tracebacks of launchers are ignored."""
     found: dict[str, str] = {}
     in_traceback: set[str] = set()
     in_group: set[str] = set()
@@ -282,8 +282,8 @@ def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
     """Return the first of the error lines `lines` that is not about a lost connection to
     another rank.
 
-    With `last`, return the last such line. If all lines are about a lost connection, return
-    the first of them (or the last); None without any line.
+    With `last`, return the last such line. If all lines are about a lost connection, choose among
+    all of them. Return None if there is no line.
     """
     ordered = lines[::-1] if last else lines
     own = [line for line in ordered if not follows_another(line)]

@@ -11,7 +11,8 @@ If the supervisor dies, ranks that have ended and were not reaped become childre
 which gets their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and
 the keeper kills all other processes below it. If the keeper dies, the supervisor continues without
 it. If both die at the same time, the daemon reads the run directory's record of the ranks
-(`ledger`). The lock, the disk space of the records and their descriptors belong to both.
+(`ledger`). Keeper and supervisor share the lock, the disk space of the records, and the descriptors
+of both.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def run_keeper(
     """Fork the supervisor and wait for it; write its record if it was killed. Return the exit
     status.
 
-    Raises OSError if the disk has no space for the attempt's records. No process was started then.
+    Raises OSError if the disk has no space for the attempt's records; then no process has been
+    started.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),

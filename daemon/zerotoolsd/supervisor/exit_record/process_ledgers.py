@@ -167,8 +167,8 @@ class ProcessTreeFile:
             log_line(f"{path}: {error}; processes of this attempt are not noted")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
-        """Write `processes` into the file. `moment` is a time, in clock ticks since the boot,
-        before they were read from /proc.
+        """Write `processes` into the file. `moment` is the time at which reading them from /proc
+        began, in clock ticks since the boot.
         """
         if self._fd is None:
             return

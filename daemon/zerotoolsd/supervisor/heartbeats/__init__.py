@@ -1,4 +1,4 @@
-"""The progress of the ranks of an attempt, and the action if they make none.
+"""Watches the progress of an attempt's ranks, and acts if they make none.
 
 rank_phases        the phases of a rank, and their deadlines without progress
 shared_heartbeat   shared memory in which each rank reports its phase

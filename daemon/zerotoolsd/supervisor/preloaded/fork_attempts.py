@@ -174,7 +174,7 @@ class LoadedFiles:
         """Return the first file that was written after `time_ns` (nanoseconds since the epoch);
         None if none exists.
 
-        The version of such a file that was imported may be older.
+        This process may have imported an older version of such a file.
         """
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 

@@ -243,8 +243,8 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Return whether `process` is a launcher: it has started its `children` as ranks, as
-    `torchrun` does, or in a terminal.
+    """Return whether `process` is a launcher: a program such as `torchrun` that has started its
+    `children` as ranks, or `script`, which runs a command in a separate terminal.
 
     After SIGTERM, a launcher would give its ranks less time than the grace period.
     """

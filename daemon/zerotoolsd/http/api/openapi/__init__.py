@@ -1,8 +1,8 @@
 """The OpenAPI document of the API.
 
 openapi_document    the whole document, and its handler
-request_paths       each path with its parameters, body and answers
-answer_schemas      the schemas of answers
+request_paths       each path with its parameters, body and responses
+answer_schemas      the schemas of responses
 request_schemas     the schemas of request bodies
 json_schemas        schemas of dataclasses; functions that describe a request
 """

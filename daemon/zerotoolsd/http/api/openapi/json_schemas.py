@@ -1,6 +1,7 @@
 """JSON schemas (draft 2020-12) of dataclasses, and functions that describe requests with them.
 
-Each dataclass is a component of the document, named after its class; others refer to it.
+Each dataclass becomes a component of the document, with the name of the class. Schemas refer to it
+by that name.
 """
 
 from __future__ import annotations
@@ -235,7 +236,8 @@ def get(
     """Return the OpenAPI description of a GET request.
 
     `name` is its `operationId`. `answers` maps each status to the schema of its response (None: no
-    body). `refused` are the statuses with which only some requests are refused.
+    body). `refused` are the refusal statuses of this request, in addition to those that every
+    request can get.
     """
     return {"get": _operation(name, tag, summary, answers, parameters, refused, content)}
 
