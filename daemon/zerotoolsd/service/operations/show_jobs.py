@@ -1,7 +1,7 @@
 """Makes the views of jobs that clients get, without delaying other requests.
 
-Masking the secrets in a command of 1 MB can take a second. The masking runs in short steps, so that the
-event loop serves other requests between them.
+Masking the secrets in a command of 1 MB can take a second. So it runs in short steps, and the event
+loop serves other requests between them.
 """
 
 from __future__ import annotations
