@@ -36,9 +36,10 @@ _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
 
 @contextmanager
 def allow_unfinished_name(path: Path) -> Iterator[None]:
-    """Within the context, read the checkpoint at `path` although its name marks it as unfinished.
+    """Within this context, allow the checkpoint at `path` to be read although its name marks it as
+    unfinished.
 
-    The caller renames it afterwards.
+    The caller renames the checkpoint afterwards.
     """
     token = _COMPLETE.set(path)
     try:
@@ -64,32 +65,32 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
     """Find the checkpoint at `path` among the formats in `table`; return its format and its own
     path.
 
-    In the directory of a run, the newest finished checkpoint is taken.
+    If `path` is the directory of a run, the newest finished checkpoint in it is returned.
 
     Raises:
         BadRequest: `path` does not exist, or holds several checkpoints to choose from.
         UnfinishedCheckpoint: the save of the checkpoint did not finish.
-        BadFile: it is not a checkpoint.
+        BadFile: `path` is not a checkpoint.
     """
     return Detection(table, options).at(path)
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
     """Return the names of all formats in `table` that recognise files in the directory `path`. The
-    format that is read comes first.
+    first is the format in which the directory is read.
     """
     return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The search for a checkpoint of any format in `table`. It looks at file names only."""
+    """A search for a checkpoint in any format of `table`. It reads file names only."""
 
     table: FormatTable
     options: ReadOptions
 
     def at(self, path: Path) -> Detected:
-        """Find the checkpoint at `path`. Return and raise the same as `detect_in`."""
+        """Find the checkpoint at `path`, as `detect_in` describes."""
         if not path.exists():
             raise BadRequest(f"{path} does not exist")
         if isinstance(path, RemotePath):
@@ -108,8 +109,8 @@ class Detection:
         return self._below(path, names)
 
     def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
-        """Return (name, checkpoint found) for each format that recognises the directory, the
-        format with the highest priority first.
+        """Return (format name, checkpoint) for each format that recognises the directory. The
+        format with the highest priority comes first.
         """
         asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
         found = [(name, there) for name, there in asked if there is not None]
@@ -129,7 +130,7 @@ class Detection:
         return [suffix for form in self.table.values() for suffix in form.suffixes]
 
     def _here(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint if `path` itself is one, else None."""
+        """Return the checkpoint if `path` itself is a checkpoint, else None."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
             going_on = advice_to_continue(path)
             raise UnfinishedCheckpoint(
@@ -157,8 +158,8 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint that a file of the format, such as `latest`, names in a run's
-        directory; None without such a file.
+        """If a file in a run's directory, such as `latest`, names a checkpoint, return this
+        checkpoint, else None.
         """
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
@@ -296,7 +297,7 @@ class Detection:
 def _with_others(
     run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
 ) -> Detected:
-    """Return `found` with notes that say how it was chosen, and which other models of the run were
+    """Return `found` with notes that say why it was chosen, and which other models of the run are
     not read.
     """
     model, others = run.model_of(entry)
@@ -308,18 +309,21 @@ def _with_others(
 
 
 def _is_unfinished_job(names: set[str]) -> bool:
-    """Return whether `path` is a zerotools job's checkpoint without a finished save.
+    """Return whether a directory with the files `names` is a zerotools job's checkpoint that was
+    not saved completely.
 
-    A directory that contains `.metadata` is not a job's, because a job's DCP is in `dcp`.
+    A directory that contains `.metadata` is not a job's checkpoint, because the DCP of a job is in
+    the directory `dcp`.
     """
     return RECORD in names and MANIFEST not in names and METADATA not in names
 
 
 def refuse_being_written(path: Path) -> None:
-    """Raise an error if an unfinished command was writing the directory `path` to a store.
+    """Raise an error if the directory `path` in a store is the output of a command that did not
+    finish.
 
     Raises:
-        UnfinishedCheckpoint: the directory has a record of being written.
+        UnfinishedCheckpoint: the directory contains the record that marks an unfinished output.
     """
     from zerotools.io.output.writing_record import is_written
 
@@ -347,7 +351,7 @@ def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
     """Return (number, name) of each numbered checkpoint of a run, oldest first.
 
     Raises:
-        BadRequest: the names are of several kinds, so their numbers cannot be compared.
+        BadRequest: the names have several patterns, so their numbers cannot be compared.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for name in names:

@@ -1,8 +1,8 @@
-"""The interface of a format, as all other packages use it: the class `Format`.
+"""The class `Format`: the interface through which all other packages use a format.
 
-Each format implements it in `format.py` of its own folder, and is a line of the table in
-`zerotools.formats`. These modules are imported at every start. So they hold only names and signs,
-and import their readers and writers inside the methods that need them.
+Each format has a subclass in the `format.py` of its folder, and a line in the table in
+`zerotools.formats`. These `format.py` modules are imported at every start. So they hold only names
+and signs, and import their readers and writers inside the methods that need them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ class UnfinishedCheckpoint(BadFile):
 
 
 class _Options:
-    """The options that a reader or a writer accepts. An option that the user did not set is
-    None.
-    """
+    """The options of a reader or a writer. An option that the user did not set is None."""
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that the user set."""
@@ -43,7 +41,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(_Options):
-    """The arguments of `read` besides the path, with their names on the command line.
+    """The options of a reader, under their names on the command line.
 
     Attributes:
         tag: selects a tag of a DeepSpeed save directory.
@@ -63,8 +61,8 @@ class WriteOptions(_Options):
     Attributes:
         stage, sub_group_size, round_robin, ds_config: the settings of the DeepSpeed run that
             resumes. `ds_config` is the parsed tree.
-        style: the program that a DCP gets its names from.
-        max_shard_bytes: the size of the largest file of weights.
+        style: the program that determines the names in a DCP.
+        max_shard_bytes: the maximum size of a file of weights, in bytes.
         expert_parallel: the number of ranks that will share the experts of a layer.
         remark: a sentence on the weights, for formats that can store one.
     """
@@ -80,14 +78,14 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """Return the number of ranks to write files for: the requested number, or else the number
-        of ranks of `source`, or else 1.
+        """Return the number of ranks to write files for: the number that the user set, else the
+        number of ranks of `source`, or 1 if that is unknown.
         """
         asked = self.world_size if self.world_size is not None else source.origin.world_size
         return 1 if asked is None else asked
 
     def shard_bytes(self) -> int:
-        """Return the size of the largest file of weights, in bytes."""
+        """Return the maximum size of a file of weights, in bytes."""
         return DEFAULT_MAX_SHARD_BYTES if self.max_shard_bytes is None else self.max_shard_bytes
 
 
@@ -95,7 +93,7 @@ class WriteOptions(_Options):
 class Found:
     """A checkpoint that a format recognised: the path to read, and notes for the user.
 
-    `is_sole` means that nothing else in the directory is a separate checkpoint.
+    `is_sole` is True if the directory contains no other checkpoint.
     """
 
     path: Path
@@ -109,7 +107,7 @@ class Format(ABC):
 
     A format that can only be read defines `name`, `title`, `signs` and `read`. The defaults of all
     other members are right for such a format. A format that overrides `lay_out`, `export` or
-    `reshard` can also be written in that way.
+    `reshard` can also be written by this method.
     """
 
     # Its names.
@@ -190,7 +188,8 @@ class Format(ABC):
         checkpoint of this format.
 
         `names` are the names in the directory. By default, the directory is recognised if one of
-        them is in `signs`. No file is opened, except a file that names another file (`latest`).
+        these names is in `signs`. No file is opened, except a file that names another file
+        (`latest`).
 
         Raises:
             BadRequest: a directory inside `path` cannot be listed.
@@ -202,12 +201,12 @@ class Format(ABC):
         """Return the checkpoint at `path`, which `find` or `find_file` returned. Only metadata is
         read.
 
-        If lost bytes are tolerated (`io.files.tolerated_damage`), they are recorded and become
+        If damage is tolerated (`io.files.tolerated_damage`), lost bytes are recorded and become
         holes.
 
         Raises:
-            BadRequest: `path` does not exist, or has no part that `options` select.
-            BadFile: it is damaged or unfinished.
+            BadRequest: `path` does not exist, or has no part that `options` selects.
+            BadFile: the checkpoint is damaged or unfinished.
             Unsupported: this variant of the format cannot be read.
         """
 
@@ -232,16 +231,16 @@ class Format(ABC):
         return None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint in the directory `path` if its only sign is that file names end
-        with rank numbers (`trainer_0.pt`, `trainer_1.pt`); else None.
+        """Return the checkpoint in the directory `path` if file names that end with rank numbers
+        (`trainer_0.pt`, `trainer_1.pt`) are its only sign; else None.
 
         This method is called only if no other format recognises the directory.
         """
         return None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint that a file of this format, such as `latest`, names in a run's
-        directory; None without such a file.
+        """If a file of this format in a run's directory, such as `latest`, names a checkpoint,
+        return this checkpoint, else None.
 
         Raises:
             BadFile: the named checkpoint does not exist.
@@ -252,7 +251,7 @@ class Format(ABC):
         """Raise an error if the save of the checkpoint in the directory `path` did not finish.
 
         Raises:
-            UnfinishedCheckpoint: the message names the file that shows it, and the action to take.
+            UnfinishedCheckpoint: the message names the file that shows this, and says what to do.
         """
         return
 
@@ -263,8 +262,8 @@ class Format(ABC):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        """Plan a checkpoint of this format in the directory `destination`, made from `source` of
-        any format, with its training state.
+        """Plan a checkpoint of this format in the directory `destination`, made from `source`,
+        which may have any format, and its training state.
 
         `Target.dropped` lists the parts of `source` that are not written. If `writes_state` is
         False, `source` has only tensors with the roles `param` and `buffer`, in the types to
@@ -272,23 +271,23 @@ class Format(ABC):
 
         Raises:
             BadRequest: a value that the format needs is unknown.
-            Unsupported: tensors that the format cannot hold.
+            Unsupported: the format cannot hold a tensor of `source`.
         """
         raise Unsupported(f"{self.name} is not written")
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        """Plan a model without training state, made from `weights`, which have only the roles
-        `param` and `buffer`.
+        """Plan a model without training state, made from `weights`, in which all tensors have the
+        role `param` or `buffer`.
 
         Raises:
-            BadRequest: nothing to write, or two tensors with the same name.
-            Unsupported: a type that the format lacks.
+            BadRequest: there is nothing to write, or two tensors have the same name.
+            Unsupported: the format has no such dtype.
         """
         raise Unsupported(f"{self.name} is not exported")
 
     def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
         """Plan one file with the tensors of a PEFT adapter, under the file name that PEFT uses.
-        Raises the same errors as `export`.
+        Raise the same errors as `export`.
         """
         raise Unsupported(f"PEFT does not read adapters in {self.name}")
 
@@ -323,13 +322,13 @@ class Format(ABC):
         options would write.
 
         Raises:
-            BadRequest: options that contradict each other.
+            BadRequest: the options contradict each other.
         """
         same = source.origin.world_size == options.world_size
         return same and not set(options.given()) - {"world_size"}
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
-        """Return a sentence for the user if `source` cannot be resharded: why, and what to do
+        """Return a sentence that tells the user why `source` cannot be resharded, and what to do
         instead.
         """
         return (
@@ -343,15 +342,15 @@ class Format(ABC):
         both.
 
         Raises:
-            Unsupported: masters and weights differ: they are of two saves, or are not at the
-                positions that the files record.
+            Unsupported: masters and weights differ. Either they are from two saves, or they are not
+                at the positions that the files record.
             BadFile: a file is truncated.
         """
         return
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield (name, master, weight) for each weight that the files store in both forms; the
-        weight is the master, cast to 16 bits.
+        """Yield (name, master, weight) for each weight that the files store both as a master and
+        cast to 16 bits.
         """
         for key, master in source.tensors.items():
             weight = source.tensors.get(Key(key.name, "param16"))
@@ -361,8 +360,8 @@ class Format(ABC):
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
         """Return the files, relative to `source.root`, that certainly belong to one save.
 
-        Such a file records its step and rank, or its values were compared with a file that does.
-        Any other file may come from another save or rank, and nothing in it would show this.
+        Such a file records its step and rank, or its values agree with a file that does. Any other
+        file may come from another save or rank, and nothing in it would show this.
 
         Raises:
             BadFile: a file is damaged.
@@ -370,15 +369,15 @@ class Format(ABC):
         return ()
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        """Return sentences for the user on files that may be missing, by the existing file
-        (relative to `source.root`) that suggests it.
+        """Return sentences for the user about files that may be missing. The keys are existing
+        files (relative to `source.root`) that suggest this.
 
         Nothing in the checkpoint shows whether the missing file ever existed.
         """
         return {}
 
     def compare_copies(self, source: Checkpoint) -> None:
-        """Compare tensors that the files store several times: the copy that is read with all other
+        """If the files store a tensor several times, compare the copy that is read with all other
         copies.
 
         Raises:
@@ -395,8 +394,8 @@ class Format(ABC):
         """Return the optimizer state that identifies its parameters only by number, or None if
         there is no such state.
 
-        `read` leaves such state out. The state's tensors are in files below `source.root`, and
-        `TrainingState.unnamed` has the numbers.
+        `read` leaves such state out. The tensors of the returned state are in files below
+        `source.root`, and `TrainingState.unnamed` has the numbers.
 
         Raises:
             BadFile: it is damaged.
@@ -404,8 +403,8 @@ class Format(ABC):
         return None
 
     def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
-        """Read the optimizer in the file `path`, which lies next to a model; `weights` has the
-        shapes of the model's weights.
+        """Read the optimizer in the file `path`, which is next to a model; `weights` has the shapes
+        of the model's weights.
 
         Raises:
             BadFile: it is damaged.
@@ -422,13 +421,13 @@ class Format(ABC):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory that also has other files of the run, or None if there are no such
-        files.
+        """Return the directory that contains other files of the run too, or None if there are no
+        such files.
         """
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """Return the parts of `source` that no format can store, and that no `lay_out` reports as
+        """Return the parts of `source` that no format can store and no `lay_out` reports as
         dropped.
         """
         return ()
@@ -439,7 +438,7 @@ FormatTable = Mapping[str, Format]
 
 
 def format_option(form: Format) -> str:
-    """Return the name by which the user selects a format on the command line."""
+    """Return the name that selects a format on the command line."""
     return form.word or form.name
 
 

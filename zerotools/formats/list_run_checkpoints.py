@@ -1,4 +1,5 @@
-"""List all checkpoints of a program's run, and mark the one that is read. No file is opened."""
+"""List all checkpoints of a program's run, and mark the checkpoint that is read. No checkpoint is
+opened."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class RunCheckpoint:
         name: its name in the run's directory.
         step: the step in the name.
         format: the name of its format.
-        fault: the reason why it cannot be read.
+        fault: the reason why the checkpoint cannot be read; None if it can.
         models: the models in it.
     """
 
@@ -55,7 +56,7 @@ class RunListing:
 def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunListing | None:
     """Return the list of checkpoints of the run in `path` or in a directory above it.
 
-    The checkpoint that was read, at `taken`, must be one of the run's checkpoints or its final
+    `taken` is the checkpoint that was read; it must be one of the run's checkpoints or its final
     weights. Return None if the directory belongs to no known program.
     """
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))

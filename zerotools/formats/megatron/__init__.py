@@ -1,5 +1,5 @@
-"""Megatron-Core checkpoints: read as one model from any ranks and stages; torch_dist is written,
-too.
+"""Megatron-Core checkpoints. Files of any number of ranks and stages are read as one model;
+torch_dist can be written too.
 
     RUN/latest_checkpointed_iteration.txt       an iteration, or the word "release"
     RUN/latest_train_state.pt                   the same of Megatron-Bridge
@@ -9,9 +9,10 @@ too.
       .metadata                                               torch_dcp, fsdp_dtensor
       mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt, distrib_optim.pt   legacy rank files
 
-Tensors have the names that Megatron-Core has for them in a model on one rank, one for each layer
-and each expert: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Norms have
-different names in the model's layers and in Transformer Engine's; the files' names are kept.
+Tensors get the names that they have in a Megatron-Core model on one rank, with one name for each
+layer and each expert: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. The names
+of norms differ between Megatron's own layers and Transformer Engine's layers; they stay as in the
+files.
 
 file_names            file and directory names that identify a Megatron checkpoint
 training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt

@@ -1,10 +1,11 @@
-"""The files that Megatron-Bridge writes next to a torch_dist checkpoint, and Megatron-LM does not.
+"""Read the files that only Megatron-Bridge, not Megatron-LM, writes next to a torch_dist
+checkpoint.
 
     run_config.yaml     the configuration of the run: the sizes of the model below `model:`, the
                         rank of adapters below `peft:`
     train_state.pt      `step` and other counters, as tensors
 
-The configuration is YAML. Only lines `  name: value` directly below such a word are read, with
+The configuration is YAML. Only lines ` name: value` directly below such a key are read, and only
 values that are numbers, booleans or text.
 
 Source: megatron-bridge 0.3 training/utils/checkpoint_utils.py and training/state.py.
@@ -32,8 +33,8 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": No
 
 
 def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
-    """Return `facts`, completed with values from Megatron-Bridge's files that common.pt does not
-    have.
+    """Return `facts`, completed with values that are not in common.pt but in Megatron-Bridge's
+    files.
 
     Raises:
         BadFile: a file is damaged.

@@ -1,17 +1,18 @@
 """Read masters and moments from the flat buckets of `dp_reshardable`, if their order is proved.
 
-Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of their order
-of creation by its model, each beginning at a multiple of 64 elements. A buffer may be split into
-consecutive buckets. The files do not name the parameters. But Megatron stores each parameter's
-elements, and each gap between two, as separate chunks. So the orders of Megatron's layers and of
-Transformer Engine's are tried. One is taken only if every parameter begins and ends with a chunk,
-gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other order
-fits.
+Each pair of a tensor-parallel rank and a pipeline stage has a buffer. It holds the parameters of
+the pair in the reverse of the order in which the model creates them, each beginning at a multiple
+of 64 elements. A buffer may be split into consecutive buckets. The files do not name the
+parameters. But Megatron stores each parameter's elements, and each gap between two parameters, as
+separate chunks. So this module tries the order of Megatron's own layers and the order of
+Transformer Engine's layers. It accepts an order only if every parameter begins and ends at the edge
+of a chunk, gaps come only from rounding up to 64, the last parameter ends where the last bucket
+ends, and no other order fits.
 
     exp_avg of TP rank 0, hidden 16:  [0:256) output_layer  [256:272) final_layernorm  [272:320) gap
                                       [320:512) linear_fc2 of the last layer ...
 
-Not tried: experts, latent attention, virtual stages, uneven pipeline stages.
+Models with experts, latent attention, virtual stages or uneven pipeline stages are not tried.
 
 Source: megatron/core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py
 (`sharded_param_state_dp_reshardable`) of 0.16; the rank of `dp_group_idx_G` is G % TP of stage G //
@@ -61,8 +62,8 @@ part of the layer that follows it."""
 
 
 class _Param(NamedTuple):
-    """A parameter of one rank: its shape on this rank, and its first element `begin` in the bucket
-    number `bucket`.
+    """A parameter of one rank: its shape on this rank, and the index `begin` of its first element
+    in bucket number `bucket`.
     """
 
     name: str
@@ -114,7 +115,7 @@ def proved_state(
 
 
 def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the weights with their masters and moments instead of the buckets."""
+    """Return `tensors` with the masters and moments in `state` instead of the buckets."""
     found = {}
     for key, tensor in tensors.items():
         if not _BUCKET.fullmatch(key.name):
@@ -218,7 +219,7 @@ def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]
 
 
 def _edges(bucket: Tensor) -> set[int]:
-    """Return the elements of the bucket at which a chunk begins or ends."""
+    """Return the indices in the bucket at which a chunk begins or ends."""
     boxes = cast(ItemChunks, bucket.chunks).boxes
     return {box.start[0] for box in boxes} | {box.stop[0] for box in boxes}
 
@@ -249,8 +250,7 @@ def _pieces(
 
 
 def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
-    """Yield the stored pieces of one parameter of tensor-parallel rank `rank` that are in this
-    bucket.
+    """Yield the pieces, in this bucket, of a parameter of tensor-parallel rank `rank`.
 
     The position of a piece is its position in the whole tensor.
     """

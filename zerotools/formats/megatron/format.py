@@ -41,7 +41,7 @@ class MegatronFormat(Format):
         """Return the checkpoint of an iteration. `path` is its directory, or the directory of one
         rank inside it.
 
-        The files of the iteration may be a DCP too. It is then not a separate checkpoint.
+        The iteration may be a DCP too; that DCP is not a separate checkpoint.
         """
         return _iteration(path) if _is_megatron(path, names) else None
 
@@ -129,7 +129,7 @@ def _tracked(path: Path, tracker: str) -> str:
     """Return the name of the directory that a tracker file names.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the tracker file is damaged.
     """
     if tracker == BRIDGE_TRACKER:
         from zerotools.formats.megatron.bridge_config import step_in
@@ -151,7 +151,8 @@ def _iteration(path: Path) -> Found:
 def _is_megatron(path: Path, names: set[str]) -> bool:
     """Return whether `path` is the directory of one iteration, or of one rank in it.
 
-    An iteration is torch_dist (a DCP next to common.pt), another form of it, or legacy rank files.
+    An iteration has the form torch_dist (a DCP next to common.pt), a variant of it, or legacy rank
+    files.
     """
     if names >= {COMMON, CONFIG} or names >= {METADATA, COMMON}:
         return True

@@ -6,10 +6,10 @@
     optimizer.param_to_group_meta.module.module.module.NAME.lr   options of each parameter
 
 The number of `module.` depends on the classes around the model. Gated layers are saved as halves
-(`linear_fc1.weight_w`, `weight_v`). Tensors are whole, for any number of tensor-parallel and
-data-parallel ranks. Experts have their numbers over all expert-parallel ranks. Layers have their
-numbers on their rank: with pipeline parallelism, for which Megatron-FSDP has no device mesh axis,
-layers of several stages would have one name, and only one of them would be saved.
+(`linear_fc1.weight_w`, `weight_v`). Tensors are whole, whatever the number of tensor-parallel and
+data-parallel ranks. Experts are numbered over all expert-parallel ranks, but layers are numbered on
+each rank separately. So with pipeline parallelism, for which Megatron-FSDP has no device mesh axis,
+layers of several stages have the same name, and only one of them is saved.
 
 Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
 (`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
@@ -72,7 +72,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
     `.metadata`.
 
     Raises:
-        BadFile: a value is damaged, or halves of a layer do not fit each other.
+        BadFile: a value is damaged, or the two halves of a layer do not fit together.
     """
     data = data_files(path, metadata)
     values = BlobTrees(path, metadata.blobs)
@@ -112,7 +112,8 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
 def _of_run(
     path: Path, metadata: Metadata, values: BlobTrees, whole: Mapping[str, bool]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the values of the run, such as the arguments. Lost values are left out."""
+    """Yield (name, value) for each value of the run, such as the arguments. Lost values are left
+    out."""
     for name in (name for name in _OF_RUN if name in values):
         file, found = path / metadata.blobs[name].file, None
         if whole[name]:
@@ -132,8 +133,8 @@ def _of_run(
 def _with_lost_arguments(
     problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
 ) -> Iterator[Problem]:
-    """Yield the problems, changed so that a problem of the file with the arguments blocks any
-    output.
+    """Yield `problems`; a problem with the file that holds the arguments is changed so that it
+    prevents any output.
 
     Without the arguments, it is unknown which weights are tied.
     """
@@ -159,8 +160,8 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 
 
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors with the two halves of each gated layer joined. The halves have one
-    common step.
+    """Return the tensors with the two halves of each gated layer joined. Of the steps of the two
+    halves, one is kept.
     """
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
     found = join_halves(path, {key: t for key, t in stored.items() if key not in numbers})
@@ -210,10 +211,10 @@ _ADVICE = (
 def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
     """Yield a problem if the checkpoint has fewer layers than the run's arguments say.
 
-    A checkpoint that ranks save by names keeps one tensor of each name. If two ranks use one name
-    for different tensors, torch's writer keeps the first, and only the expected number shows that
-    one is lost. This happens for layers of pipeline stages, and for biases of Transformer Engine's
-    experts (`mlp.experts.linear_fc1.bias0`), which Megatron does not number over all ranks.
+    Such a checkpoint holds one tensor for each name. If two ranks use the same name for different
+    tensors, torch's writer keeps the first, and only the expected number shows that a tensor is
+    lost. This happens to layers of pipeline stages, and to biases of Transformer Engine's experts
+    (`mlp.experts.linear_fc1.bias0`), because Megatron does not number them over all ranks.
     """
     wanted = facts.count("decoder_num_layers") or facts.count("num_layers")
     found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
@@ -225,7 +226,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem for each tensor that a layer has for fewer experts than the run's arguments
+    """Yield a problem for the first tensor that exists for fewer experts than the run's arguments
     say.
     """
     wanted = facts.count("num_experts")

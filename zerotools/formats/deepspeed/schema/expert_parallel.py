@@ -57,7 +57,8 @@ class StackedExperts:
 
     @property
     def ep_size(self) -> int | None:
-        """The number of expert-parallel ranks, equal for all layers; None without layers."""
+        """The number of expert-parallel ranks, which is the same for all layers; None if there are
+        no layers."""
         return next((len(blocks) for blocks in self.layers.values()), None)
 
     def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
@@ -79,8 +80,8 @@ class StackedExperts:
         return (blocks[0].count, *shape[1:]) if blocks else shape
 
     def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
-        """Return the stacked weight that the tensor `name` of an expert file is a part of, and the
-        block of this one expert; None for other names.
+        """Return the stacked weight that contains the tensor `name` of an expert file, and the
+        block with this expert; None for other names.
         """
         weight, _, number = name.rpartition(".")
         blocks = self.blocks(weight)
@@ -89,8 +90,8 @@ class StackedExperts:
         return weight, ExpertBlock(int(number), 1, blocks[0].total)
 
     def routers(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the names among `names` that are second names of a router
-        (`mlp.gate.gate.weight`).
+        """Return {second name: first name} for each router in `names` that has two names
+        (`mlp.gate.gate.weight` is a second name).
         """
         known, found = set(names), {}
         for prefix in self.layers:
@@ -207,12 +208,12 @@ class ExpertPlacement:
 
     @property
     def expert_dp_size(self) -> int:
-        """The number of ranks with the same experts."""
+        """The number of data-parallel ranks that have the same experts."""
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
-        """Return the expert-parallel rank that the data-parallel rank `rank` belongs to, and the
-        number of its partition among the ranks with the same experts.
+        """Return the expert-parallel rank of the data-parallel rank `rank`, and the number of its
+        partition among the ranks that have the same experts.
         """
         if self.data_first:
             return rank // self.expert_dp_size, rank % self.expert_dp_size
@@ -250,15 +251,15 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """Return the naming, derived from the names on one rank, the names over all ranks, and the
+        """Derive the naming from the names on one rank, the names over all ranks, and the
         configuration.
         """
         counts = _counts(local), _counts(global_name)
         return cls(*counts, is_data_first(config), stacked or StackedExperts())
 
     def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
-        """Return the name over all ranks of the parameter that has the name `name` on
-        expert-parallel rank `expert_rank`.
+        """Return the name over all ranks of a parameter that is called `name` on expert-parallel
+        rank `expert_rank`.
         """
         match = _EXPERT.fullmatch(name)
         if match is None:
@@ -412,7 +413,7 @@ def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> d
 
 def _maps_on(maps: Any, each: int, ranks: int) -> Any:
     """Return the affine maps of the experts' weights, changed for a rank with `each` experts. A map
-    says which elements of the weight of all experts this rank has.
+    says which elements of a stacked weight the rank has.
     """
     params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
     if not isinstance(params, Mapping):

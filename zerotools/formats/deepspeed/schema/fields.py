@@ -1,4 +1,5 @@
-"""Typed access to the dicts in a file. Every error is a BadFile that names the file."""
+"""Read values of the expected types from the dicts in a file. Every error is a BadFile that names
+the file."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ MOST_RANKS = 2**16
 
 
 class Fields:
-    """A dict inside the file at `path`; `where` describes its position in the file, for
-    messages.
+    """A dict in the file at `path`. For messages, `where` describes the position of the dict in the
+    file.
     """
 
     def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
@@ -44,7 +45,7 @@ class Fields:
         return value
 
     def maybe(self, key: str, kind: type[Kind]) -> Kind | None:
-        """Return the value of `key`; None if the value is absent or is None itself.
+        """Return the value of `key`; None if the key is absent or its value is None.
 
         Raises:
             BadFile: the value has another type.
@@ -59,10 +60,11 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """Return the number of ranks at a key. It is also the number of files to look for.
+        """Return the number of ranks that is stored at `key`; None if it is absent. One file is
+        expected per rank.
 
         Raises:
-            BadFile: the number is so large or small that no run has it.
+            BadFile: the number is too large, or negative.
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:
@@ -78,9 +80,7 @@ class Fields:
 
 
 def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
-    """Return a shape as a tuple, from a torch.Size, or from the plain tuple that MoE checkpoints
-    have.
-    """
+    """Return a shape as a tuple. `value` is a torch.Size or, in MoE checkpoints, a plain tuple."""
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: the shape of {name} is {value!r:.60}, which is not a list of sizes")
@@ -96,7 +96,7 @@ def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
 
 
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
-    """Return a mapping of tensor names to shapes, checked."""
+    """Check a mapping of tensor names to shapes, and return it."""
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: has a {type(value).__name__} instead of names and shapes")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}

@@ -51,7 +51,7 @@ ANY_LAYER = "layer_*-model_states.pt"
 
 
 def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
-    """Return the name of the model file of a model-parallel rank. At stage 3, it is the file of
+    """Return the name of the model file of a model-parallel rank or, at stage 3, of its
     data-parallel rank `dp_rank`.
     """
     rank = "" if dp_rank is None else f"{_RANK_PREFIX}{dp_rank}_"
@@ -59,7 +59,7 @@ def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
 
 
 def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
-    """Return the optimizer file name of one rank; bf16 runs have a prefix."""
+    """Return the name of one rank's optimizer file. In bf16 runs, it has a prefix."""
     prefix = _BF16_PREFIX if bf16 else ""
     return f"{prefix}{_RANK_PREFIX}{dp_rank}_mp_rank_{mp_rank:02d}_optim_states.pt"
 
@@ -70,7 +70,7 @@ def layer_file(layer: int) -> str:
 
 
 def expert_file(layer: int, expert: int, mp_rank: int) -> str:
-    """Return the file name of the expert with this number. Experts are numbered over all ranks."""
+    """Return the file name of an expert. `expert` is its number over all ranks."""
     return f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
 
 
@@ -80,8 +80,8 @@ def is_layer_file(name: str) -> bool:
 
 
 def is_rank_file(name: str) -> bool:
-    """Return whether `name` is the name of a model file that only one data-parallel rank wrote, as
-    at stage 3.
+    """Return whether `name` is the name of a model file of a single data-parallel rank, as stage 3
+    writes it.
     """
     return name.startswith(_RANK_PREFIX)
 
@@ -91,8 +91,8 @@ def has_bf16_prefix(name: str) -> bool:
 
 
 def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
-    """Return the name of the same file for another data-parallel rank and, if one is passed,
-    another model-parallel rank."""
+    """Return the name that the file `name` has for data-parallel rank `dp_rank` and, if it is
+    passed, model-parallel rank `mp_rank`."""
     named = re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
     return named if mp_rank is None else re.sub(r"mp_rank_\d+", f"mp_rank_{mp_rank:02d}", named)
 
@@ -128,8 +128,8 @@ class TagListing:
     def tensor_ranks(self) -> int:
         """The number of tensor-parallel ranks in a stage.
 
-        A pipeline has layer files with their numbers; without layer files, all model-parallel ranks
-        are tensor-parallel.
+        The names of a pipeline's layer files contain the tensor-parallel ranks. Without layer
+        files, all model-parallel ranks are tensor-parallel.
         """
         if self.layers:
             return 1 + max(rank for _, rank in self.layers)
@@ -140,16 +140,15 @@ def list_files(directory: Path) -> TagListing:
     """Sort the file names in a tag directory by kind.
 
     Raises:
-        Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's fast writer
-            joins.
+        Unsupported: a checkpoint file is split into several files (`-W.T`), which only DeepSpeed's
+            fast writer can join.
     """
     return _sort(directory, sorted(entry.name for entry in directory.iterdir()))
 
 
 def is_tag_directory(directory: Path) -> bool:
-    """Return whether a directory holds files of a DeepSpeed tag. This is also True if all model
-    files are lost.
-    """
+    """Return whether a directory holds files of a DeepSpeed tag, even if all model files are
+    lost."""
     if not directory.is_dir():
         return False
     return any(
@@ -159,8 +158,8 @@ def is_tag_directory(directory: Path) -> bool:
 
 
 def identity_of(name: str) -> tuple[str, ...] | None:
-    """Return the kind of a file, and its rank, layer or expert, as words from the file name; None
-    for a file of another kind.
+    """Return the kind of a file and its numbers, such as its rank, layer or expert, as words; None
+    for other files.
     """
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(name):

@@ -1,4 +1,4 @@
-"""DeepSpeed's loss scalers, in the form of the objects in its files.
+"""DeepSpeed's loss scalers, as the objects that its files contain.
 
 Source: DeepSpeed `runtime/fp16/loss_scaler.py`: `LossScaler`, `DynamicLossScaler`,
 `CreateLossScaler`; the defaults in `runtime/constants.py`, section FP16.
@@ -29,8 +29,8 @@ _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
 @dataclass(frozen=True)
 class Scaler:
-    """The loss scaler of a run. `is_new` means that the source had no scaler, so this one is in
-    its initial state.
+    """The loss scaler of a run. `is_new` is True if the source had no scaler, so that this scaler
+    is in its initial state.
     """
 
     value: Opaque
@@ -38,15 +38,13 @@ class Scaler:
     is_new: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """Return the keys and values of the scaler, as the state of an optimizer has them at the
-        start of training.
-        """
+        """Return the keys and values that the scaler adds to the saved state of an optimizer."""
         return {LOSS_SCALER: self.value, DYNAMIC_LOSS_SCALE: self.is_dynamic, OVERFLOW: False}
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
-    """Return the scaler of a run: the saved scaler, else the initial scaler of the
-    configuration.
+    """Return the scaler of a run: the saved scaler or, without one, a new scaler with the values in
+    the configuration.
 
     Raises:
         BadRequest: the initial scale is too large for its dtype.
@@ -88,8 +86,8 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
 
 
 def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """Return the loss scaler in an optimizer file. For a bf16 or fp32 run, it is a scaler that
-    multiplies by 1.
+    """Return the loss scaler in an optimizer file. The scaler of a bf16 or fp32 run multiplies by
+    1.
     """
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
@@ -112,8 +110,8 @@ def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counters_of(scaler: Any) -> dict[str, Any]:
-    """Return the numbers of the scaler that are equal on all ranks of a save, by the names that
-    messages use.
+    """Return the numbers of the scaler that must be equal on all ranks of a save. The keys are the
+    names that messages use.
     """
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return {}

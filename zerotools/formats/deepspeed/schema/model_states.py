@@ -36,8 +36,8 @@ State dicts, and so `module`, leave this text out; `param_shapes` and the other 
 class ModelStates:
     """The checked content of one model file.
 
-    `module` has the weights, under the names that the other lists in the file use for parameters.
-    It is None for a pipeline, because layer files hold its weights. `groups` is None without a ZeRO
+    `module` has the weights, under the parameter names that the other lists in the file use. It is
+    None for a pipeline, because layer files hold the weights. `groups` is None without a ZeRO
     optimizer, or if the optimizer file has the shapes. `fragments` are the frozen parameters: whole
     tensors at stage 2, this rank's partitions at stage 3.
     """
@@ -71,9 +71,7 @@ class ModelStates:
 
     @property
     def ds_config(self) -> Any:
-        """The run's DeepSpeed configuration, as the file has it. A damaged file may have another
-        type than a dict.
-        """
+        """The run's DeepSpeed configuration, unchecked: in a damaged file, it may not be a dict."""
         return self.fields.tree.get(pt_keys.DS_CONFIG)
 
     @property
@@ -83,8 +81,8 @@ class ModelStates:
 
     @property
     def num_experts(self) -> Any:
-        """The number of experts in each layer with experts, as the file has it. A damaged file may
-        have another type than a list.
+        """The number of experts in each layer with experts, unchecked: in a damaged file, it may
+        not be a list.
         """
         return self.fields.tree.get(pt_keys.NUM_EXPERTS)
 
@@ -138,14 +136,15 @@ def parse_model(file: TorchFile) -> ModelStates:
 
 
 def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
-    """Return a state dict with the names that the other lists in the file use for parameters."""
+    """Return the state dict `module`, with the parameter names that the file's lists (`listed`)
+    use."""
     names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
     return {names.get(name, name): value for name, value in module.items()}
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
-    """Parse `param_shapes`: a list with one mapping of names to shapes for each group or
-    sub-group. Up to DeepSpeed 0.5.3 it is only one mapping, without a list.
+    """Parse `param_shapes`: a list with one mapping of names to shapes for each group or sub-group.
+    Up to DeepSpeed 0.5.3, it is a single mapping instead of a list.
     """
     value = fields.tree.get(pt_keys.PARAM_SHAPES)
     if value is None:
@@ -159,7 +158,7 @@ def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor
     """Return the tensors of a state dict; other values, such as `_extra_state`, are left out.
 
     Raises:
-        Unsupported: a tensor is of a kind that is not read, such as a sparse tensor.
+        Unsupported: zerotools does not read this kind of tensor, such as a sparse tensor.
     """
     found = {}
     for name, value in mapping.items():

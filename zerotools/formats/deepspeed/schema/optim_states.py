@@ -1,6 +1,6 @@
 """The content of the `*_optim_states.pt` of all data-parallel ranks: masters and optimizer state.
 
-There are three kinds of file. Their keys distinguish them, never the version:
+There are three kinds of file. This module distinguishes them by their keys, never by a version:
 
 - stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
 - stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, with most of
@@ -42,13 +42,13 @@ class OptimStates:
 
     Attributes:
         masters: `masters[i]` is the partition of the masters.
-        states: `states[i]` maps the name of a state (`exp_avg`) to its partition. It is empty if
-            group i never made a step.
+        states: `states[i]` maps the name of a state (`exp_avg`) to its partition; empty if group i
+            never made a step.
         scalars: `scalars[i]` holds values that are not partitions, such as `step`.
         param_groups: torch's param groups with their options; None for elastic state, which does
             not store them.
-        swapped: for groups on NVMe, `swapped[i]` maps the name of a state (masters: `param`) to the
-            name of its swap file without the suffix.
+        swapped: for groups on NVMe, `swapped[i]` maps the name of a state (or `param`, for the
+            masters) to the name of its swap file without the suffix.
     """
 
     file: TorchFile
@@ -71,7 +71,7 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
 
     Raises:
         BadFile: a key is missing or has another type.
-        Unsupported: legacy stage 1 (before 0.4.0) with interleaved partitions.
+        Unsupported: the file is from legacy stage 1 (before 0.4.0), which interleaves partitions.
     """
     top = Fields(file.path, file.tree)
     fields = top.inside(pt_keys.STATE_DICT)
@@ -110,7 +110,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
-    """Return the names of the swap files of each sub-group, by the name of the state.
+    """Return, for each sub-group, the names of its swap files, keyed by the name of the state.
 
     DeepSpeed stores the file name in the attribute `ds_id` of tensors without elements.
     """
@@ -196,7 +196,7 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
-    """Return the number of padding elements after each parameter, by group."""
+    """Return, for each group, the number of padding elements after each parameter."""
     found = fields.maybe(pt_keys.ALIGNMENT_PADDINGS, list)
     for group in found or []:
         if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):
@@ -211,8 +211,8 @@ def _partitions(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatP
 def _rigid_states(
     file: TorchFile, inner: Fields, count: int
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Return the partitions and the scalars of each group from torch's `state`. Its keys are
-    numbers: each group is one flat parameter for torch.
+    """Return the partitions and the scalars of each group from torch's `state`. The keys of `state`
+    are group numbers, because each group is one flat parameter for torch.
     """
     state = inner.maybe(pt_keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
@@ -238,7 +238,7 @@ def _elastic_states(
 def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Return the partitions and the scalars in the state of each group, separately."""
+    """Split the state of each group into partitions and scalars; return the list of each."""
     partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
@@ -271,8 +271,8 @@ def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
 
 
 def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
-    """Return a value in an optimizer file as a number, also if it is stored as a 0-d tensor; None
-    if it is not a number.
+    """Return a number from an optimizer file, which may be stored as a 0-d tensor; None if `value`
+    is not a number.
     """
     stored = as_tensor(value)
     if stored is not None:
@@ -283,7 +283,7 @@ def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return DeepSpeed's version as numbers, such as (0, 19, 8)."""
+    """Return the version of DeepSpeed in `text` as numbers, such as (0, 19, 8)."""
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
@@ -299,8 +299,8 @@ class FlatPartition:
 
 
 def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
-    """Return `value`, which is in the tree of `file`, as one rank's partition: a contiguous 1-D
-    tensor. `what` names the value in messages.
+    """Check that `value`, from the tree of `file`, is a contiguous 1-D tensor, and return it as one
+    rank's partition. `what` names the value in messages.
 
     Raises:
         BadFile: the value is not a contiguous 1-D tensor.

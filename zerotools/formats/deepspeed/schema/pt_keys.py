@@ -112,7 +112,7 @@ def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
 
 def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the state dict of a torch optimizer that has flat buffers as its parameters; `state`
-    is by the number of the buffer.
+    is keyed by the number of the buffer.
     """
     return {STATE: state, PARAM_GROUPS: list(groups)}
 
@@ -146,16 +146,16 @@ def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
 
 
 def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
-    """Return the class that the source uses for the position of a parameter in a partition.
-    DeepSpeed moved this class between versions.
+    """Return the class that the source uses for the position of a parameter in a partition. In some
+    versions of DeepSpeed, this class is in another module.
     """
     places = (value for mapping in mappings for value in mapping.values())
     return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
 
 
 def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
-    """Return the entry of one group in `param_slice_mappings`. It maps parameter names to objects
-    of the class `kind`, which have the start and the number of elements.
+    """Return the entry of one group in `param_slice_mappings`. The entry maps parameter names to
+    objects of class `kind`, each with a start and a number of elements.
     """
     return Ordered(
         {
@@ -173,7 +173,7 @@ def numel_of(place: Any) -> int:
 
 
 def start_of(place: Any) -> int:
-    """Return the first element of a parameter in a partition, from its entry in
+    """Return the index at which a parameter begins in a partition, from its entry in
     `param_slice_mappings`; 0 if the entry is damaged.
     """
     return _number(place, "start")
@@ -236,8 +236,8 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
     """Return the tree of a model file for a run with the state `training`, with its keys in
     DeepSpeed's order.
 
-    `values` has the values of some keys. Each other key that DeepSpeed always writes gets None, or
-    the value that it has for one rank.
+    `values` has the values of some keys. Any other key that DeepSpeed always writes gets a value
+    from `training` or a default, such as None.
     """
     found = {
         OPTIMIZER: None,

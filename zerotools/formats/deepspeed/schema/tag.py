@@ -1,4 +1,5 @@
-"""Find the tag directory of a path: the path itself, or a directory in a save directory."""
+"""Find the tag directory of a path: either the path itself or, if it is a save directory, a
+directory in it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _LARGEST_LATEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class TagDirectory:
-    """A tag directory. `others` are the tags next to it, `notes` are sentences for the user."""
+    """A tag directory. `others` are the other tags in its save directory, and `notes` are sentences
+    for the user."""
 
     directory: Path
     others: tuple[str, ...] = ()
@@ -38,11 +40,11 @@ class TagDirectory:
 def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
     """Return the tag directory of `path`, or None if `path` has no DeepSpeed files.
 
-    The first of these that exists is returned: `tag` in the save directory, `path` itself, the tag
-    that `latest` names, the only tag directory in `path`.
+    The first of these directories that exists is returned: `tag` in the save directory, `path`
+    itself, the tag that `latest` names, the only tag directory in `path`.
 
     Raises:
-        BadRequest: the tag does not exist, or there are several and none is selected.
+        BadRequest: the tag does not exist, or there are several tags and none is selected.
         BadFile: `latest` is damaged.
     """
     if tag is not None:
@@ -56,11 +58,12 @@ def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
 
 
 def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
-    """Return the tag directory of `path` and its files, with at least one model file.
+    """Return the tag directory of `path`, and the listing of its files, which has at least one
+    model file.
 
     Raises:
         BadRequest: the path or tag does not exist.
-        BadFile: it has no DeepSpeed files, or its model files are lost.
+        BadFile: `path` has no DeepSpeed files, or the model files are lost.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -80,7 +83,8 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
 def is_universal(path: Path, tag: str | None) -> bool:
     """Return whether the tag of `path` is a universal checkpoint.
 
-    Return False if the tag is not unique: the reader of ZeRO checkpoints reports the error.
+    Return False if the tag cannot be determined, because the reader of ZeRO checkpoints reports
+    that error.
     """
     try:
         found = find_tag(path, tag)
@@ -90,8 +94,8 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """Return the directory around the tag if it belongs to the tag's run, else None. This is the
-    case if the user named this directory, or if it contains a `latest`.
+    """Return the parent directory of the tag if it belongs to the run, else None. It belongs to the
+    run if the user named this directory, or if it contains a file `latest`.
     """
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
@@ -99,10 +103,10 @@ def run_directory(source: Checkpoint) -> Path | None:
 
 
 def latest_problems(source: Checkpoint) -> Iterator[Problem]:
-    """Yield a problem if a `latest` file next to the tag does not contain the name of an existing
+    """Yield a problem if a file `latest` next to the tag does not contain the name of an existing
     tag.
 
-    A run that resumes from the directory then finds nothing, or another checkpoint.
+    With such a file, a run that resumes from the directory finds no checkpoint, or a wrong one.
     """
     directory = source.root.parent
     for name in LATEST:

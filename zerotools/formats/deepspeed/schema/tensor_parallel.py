@@ -1,10 +1,12 @@
-"""The rules for how tensor-parallel ranks share each parameter, from the checkpoint or the user.
+"""Read the rules that say how each parameter is divided among tensor-parallel ranks. They come from
+the checkpoint or from the user.
 
 AutoTP, Megatron-DeepSpeed and other programs put `universal_checkpoint_info` into the files. It has
-a list for each kind of rule. The list names parameters by regular expressions, which must match at
-the start of the name. (`core.name_patterns` matches them, because a crafted pattern could run
-forever.) Since 0.19.8 an `affine_map` may describe the positions of the parameters; then only it is
-used. A parameter that no pattern matches is joined along dimension 0, as in DeepSpeed's converter.
+a list for each kind of rule. The list contains regular expressions, which must match at the start
+of a parameter's name. (`core.name_patterns` matches them, because a crafted pattern could run
+forever.) Since 0.19.8, an `affine_map` may describe the positions of the parameters; then only the
+map is used. The shards of a parameter that no pattern matches are joined along dimension 0, as
+DeepSpeed's converter does.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
 """
@@ -39,8 +41,8 @@ ShardShapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ShardingRules:
-    """The rules of one checkpoint for how tensor-parallel ranks share its tensors. `path` is the
-    file that has the rules, for messages.
+    """The rules that say how a checkpoint's tensors are divided among tensor-parallel ranks. `path`
+    is the file that has the rules, for messages.
     """
 
     path: Path
@@ -61,7 +63,8 @@ class ShardingRules:
         `otherwise` is the rule for a name that no pattern matches, instead of the default rule.
 
         Raises:
-            Unsupported: its shards hold computed values (averages, scaled copies).
+            Unsupported: the shards hold values that were computed from the tensor (averages, scaled
+                copies).
         """
         matched = self._patterns.matching(name)
         for pattern in matched:
@@ -117,7 +120,7 @@ def parse_rules(path: Path, info: Any) -> ShardingRules:
 
     Raises:
         BadFile: the value is damaged.
-        Unsupported: its affine maps are of a newer version.
+        Unsupported: the affine maps have a newer version.
     """
     fields = Fields(path, info, "'universal_checkpoint_info'")
     affine = fields.maybe("affine_map", dict)
@@ -151,7 +154,7 @@ def read_layout(path: Path) -> ShardingRules:
 
     Raises:
         BadRequest: the file is missing, is not TOML, or contains something else.
-        BadFile: it is not a regular file, or too large.
+        BadFile: `path` is not a regular file, or the file is too large.
     """
     import tomllib
 
@@ -220,8 +223,8 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
-    """Return the rule of an affine map. Each of its views must be a box in the shard and in the
-    full tensor, as all of DeepSpeed's are.
+    """Return the rule of an affine map. Each view in the map must be a box, both in the shard and
+    in the full tensor; all views that DeepSpeed writes are boxes.
     """
     fields = Fields(path, value, f"the affine map of {name}")
     shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")

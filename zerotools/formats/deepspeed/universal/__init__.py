@@ -1,6 +1,6 @@
 """Universal checkpoints: one directory per parameter, for any world size.
 
-May import every other package of `deepspeed`; none imports it.
+This package may import every other package of `deepspeed`; no other package imports this one.
 
 read             directory -> Checkpoint; files of each parameter, and lost files
 optimizer_state  the content of `zero/optimizer_state.pt`

@@ -1,13 +1,14 @@
 """The content of a universal checkpoint, checked against what DeepSpeed's loaders accept.
 
-The loaders need a directory per trained parameter. In stages 1 and 2 all parameters of a group need
-the same kinds of state, each as long as the parameter, and one `step`.
+The loaders need a directory for each trained parameter. At stages 1 and 2, all parameters of a
+group must have the same kinds of state, each with as many elements as the parameter, and the same
+`step`.
 
 From `optimizer_state.pt`, stages 1 and 2 read the scaler, `clip_grad`, `ds_version`, and the
-options of each of `param_groups`. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group,
-and the options of the first group, which it uses for all groups. So the file for stage 3 has only
-the options that are equal in all groups. For other options, the resuming run keeps its own values.
-No loader reads frozen weights and buffers; they are in the model file, not partitioned.
+options of each param group. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group, and
+the options of the first group, which it uses for all groups. So the file for stage 3 has only the
+options that are equal in all groups. For other options, the resuming run keeps its own values. No
+loader reads frozen weights and buffers; they are in the model file, not partitioned.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `utils/tensor_fragment.py`, `map_to_flat_opt_states`; `runtime/base_optimizer.py` and
@@ -58,8 +59,8 @@ class UniversalContents:
             optimizer's order.
         states: the masters and optimizer state of the trained parameters, including `step` if it is
             a tensor.
-        numbers: the steps of all trained parameters.
-        begun: state tensors that are zero, for parameters that had no gradient yet.
+        numbers: parameter name -> its step, for all trained parameters.
+        begun: the state tensors of parameters that have had no gradient yet. They are zero.
         whole: the tensors in the model file: buffers, frozen weights and 16-bit copies.
     """
 
@@ -88,9 +89,9 @@ def contents_of(
     loader reads it.
 
     Raises:
-        BadRequest: the trained parameters are not listed, or one of them is missing.
-        Unsupported: experts, or state that DeepSpeed's loader refuses.
-        BadFile: a name cannot be a file name.
+        BadRequest: the source does not list the trained parameters, or one of them is missing.
+        Unsupported: the source has experts, or state that DeepSpeed's loader refuses.
+        BadFile: the name of a parameter or a role cannot be a file name.
     """
     groups = [_shapes(source, group) for group in training.groups]
     trained = {name for group in groups for name in group}
@@ -136,8 +137,8 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Return the step of each parameter keyed by name, in the type that the optimizer of the
-    resuming run uses for steps.
+    """Return the step of each parameter, keyed by name, in the type that the optimizer of the
+    resuming run uses.
     """
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
     is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
@@ -168,7 +169,7 @@ def _begun(
 
 def _first_step(training: TrainingState) -> Scalar | None:
     """Return the value of `step` before Adam's first step: a tensor for torch's Adam, a number for
-    DeepSpeed's. Return None for another optimizer.
+    DeepSpeed's Adam, None for another optimizer.
 
     Only torch's Adam has the option `capturable`.
     """
@@ -245,8 +246,8 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_experts(source: Checkpoint) -> StackedExperts:
-    """Return AutoEP's experts in `source`; empty if DeepSpeed did not save it, because other
-    formats have no such experts.
+    """Return AutoEP's experts in `source`. The result is empty if DeepSpeed did not save `source`,
+    because other formats have no such experts.
     """
     model = source_model(source)
     return model.stacked_experts if model is not None else StackedExperts()
@@ -273,7 +274,8 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Return whether a tree can be pickled. Its tensors must be in `file`."""
+    """Return whether a tree can be pickled into the output. If it contains tensors, these must be
+    stored in `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk_values(value)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class UniversalFormat(Format):
-    """Universal checkpoints: a directory for each parameter, written by DeepSpeed's
-    `ds_to_universal`, and loaded on any number of ranks.
+    """Universal checkpoints, with one directory for each parameter. DeepSpeed's `ds_to_universal`
+    writes them, and any number of ranks can load them.
     """
 
     name = "universal"

@@ -6,8 +6,8 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-Every stage loads a dict with the tensor in its full shape. Stage 3 does so only since DeepSpeed
-0.19.2; earlier versions require a bare flat tensor, which stages 1 and 2 do not load.
+A file is a dict with the tensor in its full shape, which every stage loads. Before DeepSpeed
+0.19.2, stage 3 loads only a bare flat tensor, which stages 1 and 2 do not load.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 @dataclass
 class _Files:
     """The files of the output that are planned so far, in the tag directory. `carried` are tensors
-    with bytes that are known or copied from a file of the source.
+    with bytes that are known, or that are copied as part of a file.
     """
 
     tag: str
@@ -81,8 +81,8 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """Add a file with tensors to copy (`made`), tensors of `known` bytes, and tensors of
-        `source`."""
+        """Add a file with three kinds of tensors: `made` are copied from the source, `known` has
+        the bytes of others, and the rest are in the file `source`."""
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
@@ -91,7 +91,7 @@ class _Files:
     def add_known(
         self, name: str, key: Key, tree: Any, stored: StoredTensor, known: bytes | None
     ) -> None:
-        """Add a file with one tensor, of `known` bytes or of zeros."""
+        """Add a file with one tensor, which has the bytes `known` or, if that is None, zeros."""
         file = f"{self.tag}/{name}"
         data = {} if known is None else {_NEW: known}
         made = [stored] if known is None else []
@@ -117,12 +117,14 @@ def lay_out_universal(
     """Plan a universal checkpoint, made from `source`. It can be loaded on any number of ranks
     and, if `stage` is None, with stages 1 to 3.
 
-    With a `stage`, only engines of this stage load the output; with 3, also those before DeepSpeed
-    0.19.2.
+    If `stage` is set, only engines of this stage load the output. With stage 3, engines before
+    DeepSpeed 0.19.2 can load it too.
 
     Raises:
-        BadRequest: another stage, or no param groups, so the trained parameters are unknown.
-        Unsupported: state that DeepSpeed's loader takes for damage, or experts.
+        BadRequest: the stage is not 1, 2 or 3, or there are no param groups, so that the trained
+            parameters are unknown.
+        Unsupported: the source has experts, or state that DeepSpeed's loader would reject as
+            damaged.
         BadFile: a parameter or a role has a name that cannot be a file name.
     """
     if stage not in (None, 1, 2, 3):
@@ -152,8 +154,8 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """Return the name of the output's tag: the tag of a DeepSpeed source, or else the tag that
-    DeepSpeed would use at this step.
+    """Return the name of the output's tag: the source's tag if DeepSpeed saved the source, else the
+    tag that DeepSpeed would use at this step.
     """
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
@@ -164,8 +166,8 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
 def _add_parameters(
     files: _Files, contents: UniversalContents, experts: StackedExperts, *, bare: bool
 ) -> None:
-    """Plan the files of all parameters: one for each tensor and for each `step`. A `step` that is
-    not a tensor is pickled as a number.
+    """Plan the files of all parameters: one file for each tensor and one for each `step`. A `step`
+    that is not a tensor is pickled as a number.
 
     Files of AutoEP's experts are marked, so that every rank loads only its block of experts.
     """
@@ -244,8 +246,8 @@ def _add_models(
 
 
 def _client(source: Checkpoint, training: TrainingState) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the caller's client state that can be written, and the names of the
-    other values.
+    """Return the values of the client state (what the training program itself saved) that can be
+    written, and the names of the values that cannot.
     """
     model = source_model(source)
     file = model.file if model is not None else None
@@ -266,8 +268,8 @@ def _dropped(
 
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the plans for the files next to the tag, and notes. For a DeepSpeed source they are
-    copies of its files, for another source the model's files such as config.json.
+    """Return the plans for the files next to the tag, and notes. If DeepSpeed saved the source,
+    they are copies of the source's files; else they are the model's files such as config.json.
     """
     if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
@@ -282,7 +284,8 @@ _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) ha
 def notes_of(
     contents: UniversalContents, training: TrainingState, stage: int | None, *, model_parallel: int
 ) -> tuple[str, ...]:
-    """Return notes for the user on what DeepSpeed's loaders need, the most important note first.
+    """Return notes that tell the user what DeepSpeed's loaders need; the most important note is
+    first.
 
     `model_parallel` is the number of model-parallel ranks in the source.
     """
@@ -324,7 +327,7 @@ def notes_of(
 
 
 def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
-    """Yield notes for runs that load the output with stage 1 or 2."""
+    """Yield notes for the user on loading the output at stage 1 or 2."""
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:
         yield (
@@ -345,8 +348,8 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
 
 
 def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the largest number of ranks with which, at stages 1 and 2, every rank has elements of
-    the group and not only padding.
+    """Return the largest number of ranks at which, at stages 1 and 2, no rank has only padding of
+    the group.
     """
     total = sum(map(prod, group.values()))
     fits = (
@@ -388,7 +391,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
 
 
 def _other_types(contents: UniversalContents) -> list[str]:
-    """Return the roles of optimizer state that have another dtype than the master."""
+    """Return the roles of optimizer state with a dtype that differs from the master's dtype."""
     found = {
         key.role
         for key, tensor in contents.states.items()

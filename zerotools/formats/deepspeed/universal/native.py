@@ -1,4 +1,5 @@
-"""Values that the universal reader stores in `Checkpoint.native`; pairs of master and weight."""
+"""Values that the reader of universal checkpoints stores in `Checkpoint.native`, and the pairs of a
+master and its weight."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class UniversalNative:
     Attributes:
         model: the content of one model file.
         saved: the content of `optimizer_state.pt`.
-        numbers: the values of optimizer state that are stored as plain numbers.
+        numbers: the values of the optimizer state that are stored as plain numbers.
     """
 
     model: ModelStates
@@ -37,7 +38,7 @@ def check_weights(source: Checkpoint) -> None:
     """Compare the first elements of every master with the weight that was cast from it.
 
     Raises:
-        Unsupported: they disagree, so the files are of two saves.
+        Unsupported: a master and its weight disagree, so the files are from two saves.
         BadFile: a file is truncated.
     """
     from zerotools.formats.deepspeed.writing.source_checks import compare_weights

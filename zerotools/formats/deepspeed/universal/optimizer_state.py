@@ -3,10 +3,10 @@
 The file has one of three forms:
 
 - from `ds_to_universal` of stages 1 and 2: group i has the parameters of `param_shapes[i]`;
-- from `ds_to_universal` of stage 3: the complete file of rank 0, in which a group lists its
-  sub-groups;
-- from `lay_out_universal`: `param_shapes` has the groups, and a key has the order of their
-  parameters.
+- from `ds_to_universal` of stage 3: a copy of rank 0's whole optimizer file, in which a group lists
+  its sub-groups;
+- from `lay_out_universal`: `param_shapes` has the groups, and a key of the file has the order of
+  their parameters.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 """
@@ -37,8 +37,8 @@ ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 class UniversalState:
     """The content of `zero/optimizer_state.pt`.
 
-    If the file does not exist, `file` is None and `tree` is empty. `shapes` has the names in each
-    mapping of the model file's `param_shapes`: one mapping is a param group or, at stage 3, a
+    If the file does not exist, `file` is None and `tree` is empty. `shapes` has the parameter names
+    from the model file's `param_shapes`, one tuple for each param group or, at stage 3, for each
     sub-group.
     """
 
@@ -48,8 +48,8 @@ class UniversalState:
     shapes: tuple[tuple[str, ...], ...]
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
-        """Yield the numbers that a stage-3 file stores for a sub-group, such as `step`, for each
-        parameter of the sub-group.
+        """Yield (key, number) for each parameter of a sub-group and each number, such as `step`,
+        that a stage-3 file stores for the sub-group.
         """
         inner = self.tree.get(pt_keys.STATE_DICT)
         states = inner.get(pt_keys.STATE) if isinstance(inner, Mapping) else None
@@ -133,11 +133,11 @@ def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
 
 
 def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
-    """Yield a problem for each value that `ds_to_universal` stored under the name of another
-    parameter.
+    """Yield a problem for each parameter with values that `ds_to_universal` may have stored under
+    the name of another parameter.
 
-    If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. If
-    parameters are aligned, DeepSpeed records their real positions, and the names are right.
+    If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. But if
+    parameters are aligned, DeepSpeed records their real positions, so the names are right.
     """
     aligned = saved.tree.get(pt_keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):

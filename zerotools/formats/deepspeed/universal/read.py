@@ -4,14 +4,15 @@
     X/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt
     X/zero/optimizer_state.pt
 
-From stages 1 and 2, each file is a dict: `param` is the whole tensor in its full shape. From stage
-3, it is only the flattened tensor; the model file has its shape, and `step` is in
-`optimizer_state.pt`. Buffers, frozen weights and tied names have directories too, with values cast
-to fp32; they are read from the model file instead, which keeps their dtype. `lay_out_universal`
-writes the files of both forms, and those of stages 1 and 2 are read.
+If the run used stage 1 or 2, each file is a dict, and its `param` is the whole tensor in its full
+shape. If the run used stage 3, each file is the flattened tensor alone; the model file has the
+shape, and `step` is in `optimizer_state.pt`. Buffers, frozen weights and tied names have
+directories too, with values cast to fp32; they are read from the model file instead, which keeps
+their dtype. `lay_out_universal` writes the files of both forms; then this reader uses those of
+stages 1 and 2.
 
-A lost file is a hole, which every use refuses, and a problem that names the file. The model file
-lists the trained parameters; without it, their directories show them.
+A lost file becomes a hole, which no output accepts, and a problem that names the file. The model
+file lists the trained parameters; if it is lost, they are found by their directories.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 """
@@ -95,8 +96,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
 
 
 def _whole_groups(model: ModelStates) -> list[Shapes]:
-    """Return `param_shapes` with the shapes that AutoEP's experts have over all ranks. The file
-    has their shapes on one rank.
+    """Return `param_shapes`, with AutoEP's experts in their shapes over all ranks instead of the
+    shapes on one rank that the file has.
     """
     experts = model.stacked_experts
     return [
@@ -112,8 +113,8 @@ def _rest(
     *,
     is_stage_3: bool,
 ) -> dict[Key, Tensor]:
-    """Return the tensors that the model file holds in addition: buffers and frozen weights, and at
-    stages 1 and 2 the 16-bit copies.
+    """Return the tensors that only the model file holds: buffers, frozen weights and, at stages 1
+    and 2, the 16-bit copies.
     """
     mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
     trained = {name: shape for group in groups for name, shape in group.items()}
@@ -157,8 +158,8 @@ _KINDS = ("fp32", "exp_avg", "exp_avg_sq", "step")
 def states_of(
     directory: Path, model: ModelStates, shapes: Shapes, problems: list[Problem]
 ) -> Iterator[tuple[Key, Tensor | int | float]]:
-    """Yield (key, value) of each tensor, and of each number that is not a tensor, in the
-    directories of the parameters. A lost master is yielded as a hole.
+    """Yield (key, value) for each tensor and each plain number in the directories of the
+    parameters. A lost master is yielded as a hole.
     """
     # Of a tensor-parallel run the model file has the shapes of one rank.
     is_whole = model.model_parallel_size in (None, 1)
@@ -190,7 +191,7 @@ def states_of(
 
 
 def _swapped(file: TorchFile) -> Iterator[Problem]:
-    """Yield a problem if a file contains another kind of state than its name says, for example
+    """Yield a problem if a file contains a kind of state that its name contradicts, for example
     `exp_avg` in exp_avg_sq.pt.
     """
     saved = saved_as(file)
@@ -207,11 +208,11 @@ def lost_state(
     problems: list[Problem],
     muons: Set[str] = frozenset(),
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield a hole for each role of optimizer state that a parameter lacks although other
-    parameters of its group have it.
+    """Yield (key, hole) for each role of optimizer state that a parameter lacks although other
+    parameters have this role.
 
     If no parameter of a group has any state, the group never made a step, and nothing is lost.
-    `muons` are the parameters that Muon updates; their state has other roles.
+    `muons` are the parameters that Muon updates; their state has roles of its own.
     """
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}
@@ -268,8 +269,8 @@ def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) ->
 
 
 def empty_directories(directory: Path, shapes: Shapes) -> Iterator[Problem]:
-    """Yield a problem for each empty directory of a parameter that was not trained; the model file
-    has its values too."""
+    """Yield a problem for each empty directory of a parameter that was not trained. Nothing is
+    lost, because the model file has the values too."""
     for folder in sorted((directory / ZERO).iterdir()):
         if folder.is_dir() and folder.name not in shapes and not any(folder.iterdir()):
             yield Problem(f"{folder / MASTER} is missing", f"{ZERO}/{folder.name}/{MASTER}")

@@ -1,8 +1,8 @@
 """Remove the optimizer state from a universal checkpoint.
 
-`zero/*/fp32.pt` stay. `zero/optimizer_state.pt` stays without the moments and steps that its
-stage-3 form has. DeepSpeed reads the existing files of each parameter, so the masters load
-unchanged. The masters always stay, because its loaders read weights only from them.
+The files `zero/*/fp32.pt` stay. `zero/optimizer_state.pt` stays too, but without the moments and
+steps that its stage-3 form contains. DeepSpeed reads whatever files a parameter has, so the masters
+load unchanged. The masters always stay, because DeepSpeed's loaders read weights only from them.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `runtime/zero/stage3.py`, `load_module_checkpoint_state_from_checkpoint_dir_stage3`.

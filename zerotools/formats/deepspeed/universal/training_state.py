@@ -30,7 +30,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     stored as a tensor, its file is read when the value is accessed.
 
     Raises:
-        BadFile: the file with the param groups is missing.
+        BadFile: `optimizer_state.pt`, which has the param groups, is missing.
     """
     native = native_of(checkpoint)
     model, saved = native.model, native.saved
@@ -65,15 +65,15 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 def _precision(said: DType | None, config: Any) -> DType | None:
     """Return the dtype that the run computes in.
 
-    It comes from the configuration, which every DeepSpeed run has: fp32 is only the dtype of the
-    masters.
+    fp32 is returned only if there is a configuration. Without one, fp32 may be only the dtype of
+    the masters, so the result is None.
     """
     return said if said != FLOAT32 or config else None
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:
-    """Return the numbers of each parameter, such as `step`, whether they are stored as 0-d tensors
-    or as plain numbers.
+    """Return the numbers of each parameter, such as `step`, which may be stored as 0-d tensors or
+    as plain numbers.
     """
     found: dict[Key, Tensor | Scalar] = {
         key: tensor
@@ -94,7 +94,7 @@ def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
 
 
 def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return whether the parameter itself is a 0-d tensor, so that its moments are 0-d tensors
-    too."""
+    """Return whether the parameter of `key` is a 0-d tensor, which means that its moments are 0-d
+    tensors too."""
     weight = checkpoint.tensors.get(Key(key.name, "param"))
     return key.role != "step" and weight is not None and not weight.shape

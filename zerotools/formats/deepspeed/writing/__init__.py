@@ -1,6 +1,8 @@
-"""From a logical state to DeepSpeed's files: a target layout, then one module per kind of file.
+"""Make DeepSpeed's files from a logical state: choose a target layout, then plan each kind of file
+in a module of its own.
 
-Imports `schema`, `partitioning`, `logical_state`, `change_stage` and `foreign_param_groups`.
+This package imports `schema`, `partitioning`, `logical_state`, `change_stage` and
+`foreign_param_groups`.
 
 lay_out_resharded     a DeepSpeed checkpoint for another world size or stage -> Target
 lay_out_converted     a checkpoint of another format as DeepSpeed files -> Target

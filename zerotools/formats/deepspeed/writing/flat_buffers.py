@@ -1,7 +1,7 @@
 """The flat buffers of the output, and the state next to them, at all stages.
 
-A flat buffer is a param group at stages 1 and 2, a sub-group at stage 3. It has one partition of
-each role on every rank.
+A flat buffer holds a param group at stages 1 and 2, and a sub-group at stage 3. Every rank has one
+partition of the buffer for each role.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ class FlatBuffer:
     """One flat buffer of the output, over all ranks that share it.
 
     Attributes:
-        state_part: the optimizer state for its parameters. If they come from several parts of the
-            source, the states of these parts are equal except for the parameters.
+        state_part: the optimizer state for the parameters of the buffer. If the parameters come
+            from several parts of the source, only one state is kept, because the other values of
+            these parts are equal.
         geometry: the layout over the ranks that share the buffer.
         expert_placement: the layout over all ranks.
-        experts: the names of its parameters on each expert-parallel rank, if these ranks have
-            different ones.
-        whole_roles: for these roles, a rank stores every parameter that its partition touches as a
-            whole.
-        is_stacked: it has AutoEP's experts, of which each expert-parallel rank has a block.
+        experts: for each expert-parallel rank, the names of the buffer's parameters, if they differ
+            between these ranks.
+        whole_roles: the roles for which a rank stores the whole of every parameter that its
+            partition touches.
+        is_stacked: True if the buffer has AutoEP's stacked experts; each expert-parallel rank has a
+            block of them.
     """
 
     geometry: FlatLayout
@@ -52,7 +54,7 @@ class FlatBuffer:
         return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:
-        """Return the names over all ranks of the parameters that one expert-parallel rank has."""
+        """Return the names, over all ranks, of the parameters on one expert-parallel rank."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
     def tensors(
@@ -117,7 +119,7 @@ def placed_scalars(
     outputs: Sequence[FileLayout],
     files: Sequence[str],
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield (key, tensor) with the position of each 0-d tensor, such as `step`, in the output.
+    """Yield (key, tensor) for each 0-d tensor, such as `step`, with its position in the output.
 
     The files of all ranks have equal values; the position is in the file of the first rank that has
     the parameter.
@@ -131,8 +133,8 @@ def placed_scalars(
 
 
 def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
-    """Return `param_shapes`: for each flat buffer the names of its parameters, in order, with the
-    shapes that the files record.
+    """Return `param_shapes`: for each flat buffer, the names of its parameters, in order, with
+    their shapes.
     """
     return [
         Ordered(
@@ -153,8 +155,8 @@ def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """Return `state` of torch's optimizer, keyed by the number of the flat buffer. Its tensors are
-    replaced by tensors of the output; numbers are kept.
+    """Return `state` of torch's optimizer, keyed by the number of the flat buffer. Tensors of the
+    source are replaced by tensors of the output; plain numbers are kept.
     """
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}

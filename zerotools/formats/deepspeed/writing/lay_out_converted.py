@@ -1,4 +1,5 @@
-"""Lay out a DeepSpeed checkpoint from one of another format, for runs of ZeRO stage 1, 2 or 3."""
+"""Lay out a DeepSpeed checkpoint from a checkpoint of another format, for runs of ZeRO stage 1, 2
+or 3."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def lay_out_zero(
 
     Raises:
         BadRequest: values that DeepSpeed needs are unknown; the message lists all of these values.
-        Unsupported: optimizer state that differs within a param group, or experts.
+        Unsupported: the optimizer state differs between parameters of a group, or the source has
+            experts.
     """
     settled = settings.settled()
     _check_dense(source)
@@ -100,9 +102,9 @@ def lay_out_zero(
 def _as_zero_counts(source: Checkpoint, training: TrainingState) -> TrainingState:
     """Return the training state with the optimizer's steps counted as ZeRO counts them.
 
-    A 16-bit run without ZeRO begins in DeepSpeed with a step of zeros, which the optimizer counts
-    and the run does not. In the files of a run with ZeRO both counts must agree, so one step is
-    subtracted.
+    In DeepSpeed, a 16-bit run without ZeRO begins with a step on zero gradients, which the
+    optimizer counts but the run does not. In the files of a run with ZeRO both counts must agree,
+    so one step is subtracted.
     """
     if source.origin.format != "deepspeed" or source.origin.stage != 0 or not training.steps:
         return training
@@ -127,8 +129,8 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Return the source with all values that DeepSpeed needs. Raises BadRequest like
-    `lay_out_zero` if a value is unknown.
+    """Return the source with all values that DeepSpeed needs. Raise BadRequest, as `lay_out_zero`
+    describes, if a value is unknown.
     """
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
@@ -158,8 +160,8 @@ def _foreign(
 
 
 def counted_steps(training: TrainingState) -> int | None:
-    """Return the number of steps that the optimizer counted, for a run that has no step counter of
-    its own.
+    """Return the number of steps that the optimizer counted, for a run that did not save its own
+    count.
     """
     counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
     return int(max(counts, default=0)) or None
@@ -168,7 +170,7 @@ def counted_steps(training: TrainingState) -> int | None:
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
     """Return the dtype that the run computes in.
 
-    Raises BadRequest if the configuration trains in another dtype than the source.
+    Raise BadRequest if the configuration and the source have different dtypes.
     """
     asked, known = configured_precision(settled.ds_config), training.precision
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
@@ -188,8 +190,8 @@ def _least_config(precision: DType) -> dict[str, Any]:
 
 
 def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
-    """Return the files with zeros as the optimizer state of the parameters `names`, which have
-    none. Zero is the value of this state before the first step.
+    """Return the files with zeros as the optimizer state of the parameters `names`, which have no
+    state in the source. Before its first step, an optimizer has zeros too.
     """
     if not names:
         return files
@@ -257,7 +259,7 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
     """Return the logical state with which a DeepSpeed run resumes from the checkpoint `foreign`.
 
     The trees are those that DeepSpeed 0.19.8 saves. DeepSpeed finds weights by name, but masters
-    and moments by position: the groups must list their parameters in the order of the engine's
+    and moments by position. So the groups must list their parameters in the order of the engine's
     optimizer.
 
     Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
@@ -292,7 +294,7 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
 
 
 def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """Return the value of `optimizer_state_dict`. The writer replaces the values in it that are
+    """Return the value of `optimizer_state_dict`. The writer replaces every value in it that is
     None.
     """
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
@@ -306,8 +308,8 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
 def _module(
     foreign: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
-    """Return the weights as `module` has them (at stage 3: empty placeholders), the tensors to
-    fill, and the source of each of these tensors.
+    """Return three values: `module` with the weights (at stage 3, with empty placeholders), the
+    tensors in it that are filled later, and the source of each such tensor.
     """
     module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
     weights: dict[Key, StoredTensor] = {}
@@ -365,7 +367,8 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of the values in the caller's client state that contain no tensors."""
+    """Yield (key, value) for the values without tensors in the client state, which the training
+    program itself saved."""
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk_values(value)):
             yield key, value

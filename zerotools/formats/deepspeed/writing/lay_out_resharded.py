@@ -1,7 +1,8 @@
-"""Lay out a DeepSpeed checkpoint for another number of ranks or stage, as DeepSpeed would save it.
+"""Lay out a DeepSpeed checkpoint for another number of ranks or another stage, as DeepSpeed would
+save it.
 
-The output is a save directory: the tag with its files, `latest`, and the files around the tag.
-Every model-parallel rank is laid out separately.
+The output is a save directory: the tag with its files, `latest`, and the other files that are next
+to the tag. Every model-parallel rank is laid out separately.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def lay_out(
     """Plan the files of `source`, a result of the DeepSpeed reader, for `world_size` ranks.
 
     Raises:
-        BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a
-            setting does not fit.
-        Unsupported: a checkpoint without ZeRO; stage 3 of model-parallel ranks or of experts; files
-            without the needed values.
-        BadFile: its files contradict each other.
+        BadRequest: `world_size` is not a multiple of the number of model-parallel or
+            expert-parallel ranks, or a setting does not fit the source.
+        Unsupported: the checkpoint was saved without ZeRO, stage 3 is combined with model-parallel
+            ranks or experts, or the files lack a value that is needed.
+        BadFile: the files of the source contradict each other.
     """
     mp_shards = native_of(source).mp_shards
     ranks = data_parallel(source, world_size)
@@ -155,8 +156,8 @@ def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
 
 
 def data_parallel(source: Checkpoint, world_size: int) -> int:
-    """Return the number of data-parallel ranks: how many of the `world_size` ranks share the flat
-    buffers of one model-parallel rank.
+    """Return the number of data-parallel ranks among `world_size` ranks. These are the ranks that
+    share the flat buffers of one model-parallel rank.
 
     Raises:
         BadRequest: `world_size` is not a multiple of the number of model-parallel ranks.
@@ -176,8 +177,8 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 
 def layer_files(source: Checkpoint) -> list[str]:
-    """Return the plans of the pipeline's layer files and of the expert files. They are the same
-    for every world size.
+    """Return the names of the layer files and expert files, which are the same for every world
+    size.
     """
     return sorted(name for name in source.files if is_layer_file(name))
 
@@ -208,8 +209,8 @@ def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
 
 
 def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
-    """Return, for each tensor of the source, its keys in the output: one for each model-parallel
-    rank that has it.
+    """Return, for each tensor of the source, its keys in the output: one key for each
+    model-parallel rank that has the tensor.
 
     The result is empty if there is only one model-parallel rank.
     """
@@ -243,8 +244,8 @@ def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
 
 
 def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
-    """Return whether the files of `source` are the same as the files for `world_size` ranks with
-    the settings `settings`.
+    """Return whether the files of `source` are already those that `world_size` ranks with
+    `settings` would save.
 
     Raises:
         BadRequest: two settings contradict each other.
@@ -271,7 +272,7 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
     """Return `target` completed with a job record and a manifest, if `source` is the checkpoint of
     a zerotools job; else `target` unchanged.
 
-    The random number states of ranks that the output does not have are left out.
+    The random number states of ranks that do not exist in the output are left out.
 
     Raises:
         BadFile: the record is damaged.
@@ -310,7 +311,7 @@ def run_sidecars(
     """Return the plans for the files next to the tag directory, including a `latest` that names
     the tag, and notes for the user on them.
 
-    They are copied, so that the output can be used instead of the source.
+    The files are copied so that the output can replace the source.
     """
 
     def is_own(path: Path) -> bool:

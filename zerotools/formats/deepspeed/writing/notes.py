@@ -35,8 +35,8 @@ def notes_on(
 def needed_settings(
     logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> list[str]:
-    """Return sentences for the user on the settings that the resuming run must have. It is empty
-    if the user passed a configuration.
+    """Return sentences that tell the user which settings the resuming run must have. The list is
+    empty if the user passed a configuration.
     """
     needed = needed_keys(logical, layout)
     if settings.ds_config is not None:
@@ -60,7 +60,7 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
     """Return a note that every rank gets the client state of rank 0.
 
-    At stage 3 DeepSpeed saves the client state that the program passed on each rank.
+    The note is needed at stage 3, where DeepSpeed saves the client state of each rank.
     """
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
@@ -69,8 +69,8 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
 
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
-    """Return a note with the values that keep the global batch size, and so the schedule,
-    unchanged."""
+    """Return a note with settings for `ranks` ranks that keep the global batch size, and so the
+    schedule, unchanged."""
     before = mp_shard.model.data_parallel_size or len(mp_shard.optim_states)
     config: Any = mp_shard.model.ds_config
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -89,7 +89,7 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:
-    """Return a note if the file names of the run have the numbers of sequence-parallel ranks as
+    """Return a note if the run's file names use the number of a sequence-parallel rank as
     `mp_rank`."""
     model, names = mp_shard.model, [o.file.name for o in mp_shard.optim_states if o is not None]
     own = {name_for_rank(name, 0) for name in names}
@@ -115,7 +115,7 @@ def _mics(logical: LogicalState) -> list[str]:
 def _swapped(mp_shard: MpShard) -> list[str]:
     """Return a note if the source's optimizer state was offloaded to NVMe.
 
-    With offload to NVMe, DeepSpeed loads `offloaded_tensors` and ignores optimizer files.
+    A run that offloads to NVMe loads `offloaded_tensors` and ignores optimizer files.
     """
     if not any(swapped for o in mp_shard.optim_states if o is not None for swapped in o.swapped):
         return []

@@ -1,8 +1,8 @@
 """Write one new `.pt` file: its tree, the partitions that are copied, and bytes of the source.
 
-The tree is that of the source with a few values replaced. So every object of an unknown class,
-every number and every small tensor stays the same. Tensors that are not replaced keep their
-storages, byte by byte and with the CRC-32 of the source's zip, so that damage stays visible.
+The tree is the source's tree with a few values replaced. So every object of an unknown class, every
+number and every small tensor stays the same. The storages of tensors that are not replaced are
+copied byte by byte, with the CRC-32 in the source's zip, so that damage to them stays visible.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ Gaps = Iterable[tuple[int, int]]
 def new_partition(
     key: str, dtype: DType, numel: int, *, requires_grad: bool = False
 ) -> StoredTensor:
-    """Return a flat tensor, alone in a new storage, that is filled when tensors are copied.
+    """Return a flat tensor, alone in a new storage. Its elements are filled in when tensors are
+    copied.
 
-    `key` is unique in its tree, and is not a number, so that it differs from the keys of the
-    source.
+    `key` must be unique in its tree. It must not be a number, so that it differs from all keys of
+    the source.
     """
     storage = Storage(key, dtype, numel)
     return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
@@ -42,8 +43,7 @@ def new_partition(
 
 @dataclass(frozen=True)
 class FileDraft:
-    """The content of one `.pt` file that has no name yet. Ranks with equal trees use the same
-    draft.
+    """The content of a `.pt` file before it gets a name. Ranks with equal trees share one draft.
 
     `storages` are the storages of the pickle, keyed by number, and `origins` say where the bytes
     of each storage come from.
@@ -67,11 +67,11 @@ class FileDraft:
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
-        """Return the draft of a file with the tree `tree`. Its storages come from `new_tensors`,
-        from the file `source`, and from `copies`.
+        """Return the draft of a file with the tree `tree`. The storages of the tree come from
+        `new_tensors`, from the file `source`, and from `copies`.
 
-        `copies` maps the key of a copied storage to the storage of the source. `known` are the
-        bytes of storages that are in no file.
+        `copies` maps the key of a copied storage to the storage of the source. `known` maps the key
+        of a storage that is in no file to its bytes.
         """
         new = {tensor.storage.key: tensor for tensor in new_tensors}
         records = source.records if source is not None else {}
@@ -93,10 +93,10 @@ class FileDraft:
         return cls(pickle, storages, origins, crcs, data, source, new, kept)
 
     def at(self, file: str) -> FileLayout:
-        """Return the layout of the file if it gets this name.
+        """Return the layout of the file under the name `file`.
 
-        The folder in the archive has the file's name, as torch's archives do, so that a file under
-        another rank's name is detected.
+        As in torch's archives, the folder in the archive is named after the file, so that a file
+        with the name of another rank can be detected.
         """
         sizes = [storage.nbytes for storage in self.storages]
         folder = PurePosixPath(file).stem
@@ -122,7 +122,7 @@ class FileDraft:
 class FileLayout:
     """The positions of all bytes in one `.pt` file, without the padding of its new partitions.
 
-    `offsets` has the byte offset of each storage in the file, by the storage's key in the tree.
+    `offsets` maps the key of each storage in the tree to its byte offset in the file.
     """
 
     base: FilePlan
@@ -132,8 +132,8 @@ class FileLayout:
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
-        """Return the plan of the file. `gaps` has (start, count) of the padding elements in each
-        new partition, which become zeros.
+        """Return the plan of the file. `gaps` has (start, count) for each range of padding elements
+        in each new partition; these elements become zeros.
         """
         zeros = list(self._zeros(gaps))
         plan = self.base
@@ -146,21 +146,19 @@ class FileLayout:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
     def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
-        """Return the new partition as a position in `file`, which has this layout."""
+        """Return the position of a new partition in `file`, a file with this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 
     def placed(self, file: str, stored: StoredTensor) -> Tensor:
-        """Return a small tensor of the tree, such as `step`, as a tensor at its position in
-        `file`.
-        """
+        """Return a small tensor of the tree, such as `step`, with its position in `file`."""
         offset = self.offsets[stored.storage.key] + stored.offset * stored.dtype.itemsize
         chunk = Chunk(Box.whole(stored.shape), file, offset, stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
-        """Return a tensor of the source as a tensor at its position in `file`, or None if its
-        bytes are not copied into this file.
+        """Return a tensor of the source with its position in `file`, or None if its bytes are not
+        copied into this file.
         """
         chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
         moved = [chunk for chunk in chunks if chunk is not None]
@@ -187,8 +185,8 @@ class OutputFiles:
 
     Attributes:
         tensors: the tensors that are copied element by element.
-        carried: the tensors in bytes that are copied unchanged from the source.
-        sources: the source of each tensor that has another name in the source.
+        carried: the tensors that are part of bytes copied unchanged from the source.
+        sources: key of a tensor -> its tensor in the source, if the tensor has another name there.
     """
 
     plans: Mapping[str, FilePlan]
@@ -206,8 +204,8 @@ such a tensor.
 def carried_tensors(
     held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
-    """Return the tensors of `held` that lie in bytes that `files` copy unchanged from the source,
-    at their positions in the output. Keys in `elsewhere` are left out.
+    """Return the tensors of `held` at their positions in the output. The files `files` copy their
+    bytes unchanged from the source. Keys in `elsewhere` are left out.
     """
     found = {}
     for key, tensor in held.items():

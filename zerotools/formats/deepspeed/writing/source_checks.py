@@ -35,7 +35,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
     Raises:
         Unsupported: zerotools cannot write files of this kind.
-        BadFile: a rank is missing, and its experts with it.
+        BadFile: a rank is missing, so its experts are missing too.
     """
     if not mp_shard.groups:
         if mp_shard.model.optimizer is not None and count > 1:
@@ -89,7 +89,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
 
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Check that the experts can be written for another number of ranks: only the number of ranks
+    """Check that the experts can be written for another number of ranks. Only the number of ranks
     that share the same experts may change.
     """
     optim, stage = first_of(mp_shard.optim_states), settings.settled().stage
@@ -123,7 +123,7 @@ def check_weights(source: Checkpoint) -> None:
     """Check the weights of every model-parallel rank with `check_masters`.
 
     Raises:
-        Unsupported: as `check_masters`.
+        Unsupported: a rank fails the check of `check_masters`.
     """
     for mp_rank in range(len(native_of(source).mp_shards)):
         check_masters(source, mp_rank)
@@ -133,11 +133,11 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
     """Compare the first elements of every part of each master with the weight that was cast from
     it.
 
-    If they agree, the files are of one save, and the flat buffers are in the order of
-    `param_shapes`, whatever the run's configuration is. Stage 3 has no weights to compare.
+    If master and weight agree, the files are from one save, and the flat buffers are in the order
+    of `param_shapes`, whatever the run's configuration is. Stage 3 has no weights to compare.
 
     Raises:
-        Unsupported: they differ, so the order of the flat buffers is not the recorded one.
+        Unsupported: they differ, so the flat buffers are not in the recorded order.
     """
     compare_weights(source, pairs_of(source, mp_rank))
 

@@ -1,4 +1,5 @@
-"""The target layout of a logical state: as requested, else as in the source."""
+"""Determine the target layout of a logical state: as the user requested or, without a request, as
+in the source."""
 
 from __future__ import annotations
 
@@ -53,10 +54,10 @@ class TargetLayout:
         kind: the kind of the optimizer files.
         stage: the ZeRO stage; None for BF16_Optimizer.
         sub_group_size: used only by stage 3.
-        alignment: the number of elements that parameters are aligned to; None if they are not
-            aligned. Stage 3 does not use it, nor the order.
-        data_first: consecutive ranks have the same experts.
-        is_offloaded: the optimizer is kept on the CPU.
+        alignment: the alignment of parameters, in elements; None if they are not aligned. Stage 3
+            ignores `alignment` and `round_robin`.
+        data_first: True if consecutive ranks have the same experts.
+        is_offloaded: True if the optimizer is kept on the CPU.
         autoep_size: the number of AutoEP's expert-parallel ranks; None without AutoEP.
     """
 
@@ -71,13 +72,15 @@ class TargetLayout:
     autoep_size: int | None = None
 
     def placement_of(self, group: LogicalGroup) -> ExpertPlacement:
-        """Return how the data-parallel ranks share the parameters of a param group."""
+        """Return the placement that says which data-parallel ranks share the parameters of a
+        group."""
         ep_size = self.autoep_size or 1 if group.is_stacked else group.ep_size
         return ExpertPlacement(self.dp_size, ep_size, self.data_first)
 
     @property
     def autoep_placement(self) -> ExpertPlacement | None:
-        """How the data-parallel ranks share AutoEP's experts; None without AutoEP."""
+        """The placement that says which data-parallel ranks share AutoEP's experts; None without
+        AutoEP."""
         if self.autoep_size is None:
             return None
         return ExpertPlacement(self.dp_size, self.autoep_size, self.data_first)
@@ -92,8 +95,8 @@ def target_layout_of(
     saved it.
 
     Raises:
-        BadRequest: a setting does not exist at this stage, or the number of ranks does not allow
-            them to share the experts.
+        BadRequest: a setting does not exist at this stage, or this number of ranks cannot share the
+            experts.
         Unsupported: the source's sub-groups do not match its configuration.
     """
     settled = settings.settled()
@@ -145,7 +148,7 @@ def target_layout_of(
 
 def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> bool:
     """Return whether consecutive ranks have the same experts in the output. The number of
-    expert-parallel ranks stays as it was.
+    expert-parallel ranks does not change.
     """
     for group in logical.groups:
         if dp_size % group.ep_size:
@@ -161,8 +164,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """Return the number of AutoEP's expert-parallel ranks in the output, from the configuration
-    that the user passed, or else from the source.
+    """Return the number of AutoEP's expert-parallel ranks in the output. It comes from the user's
+    configuration or, without one, from the source.
     """
     if logical.autoep_size is None:
         return None
@@ -198,7 +201,7 @@ def _class_of(
 ) -> tuple[str, int | None]:
     """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage.
 
-    BF16_Optimizer also loads the files of the other class.
+    BF16_Optimizer can also load files of STAGE_1_AND_2.
     """
     if stage is None:
         return logical.kind, logical.stage
@@ -210,8 +213,8 @@ def _class_of(
 
 
 def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
-    """Return whether the resuming run uses BF16_Optimizer with the parameters of its buffers in
-    plain order.
+    """Return whether the resuming run uses BF16_Optimizer, which has the parameters in its buffers
+    in plain order.
     """
     was = logical.kind == BF16_OPTIMIZER
     if stage is None:
@@ -304,8 +307,8 @@ def _with_config(
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
-    """Return the keys of `zero_optimization` that the user must set in the resuming run, because
-    the value differs from DeepSpeed's default or from the source.
+    """Return the keys of `zero_optimization`, with their values, that the user must set in the
+    resuming run, because the value differs from DeepSpeed's default or from the source's value.
     """
     needed = dict(_differing(source, layout))
     if layout.round_robin:
@@ -326,7 +329,7 @@ def check_sub_groups(logical: LogicalState, ranks: int) -> None:
     """Check that the source's sub-groups for `ranks` ranks match its configuration.
 
     Raises:
-        Unsupported: they do not, so the resuming run's sub-groups are unknown.
+        Unsupported: they do not match, so the sub-groups of the resuming run are unknown.
     """
     limit = sub_group_size_of(logical)
     for group in logical.groups:
@@ -347,7 +350,7 @@ def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> l
     `placement`.
 
     Raises:
-        Unsupported: merged parts differ in a value that must be equal.
+        Unsupported: a value that must be equal differs between parts that are merged.
     """
     ranks, own = placement.expert_dp_size, group.shapes_on(placement.ep_size)
     return [
@@ -362,22 +365,23 @@ def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> l
 
 
 def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
-    """Split the parameters of one param group into sub-groups, as stage 3 does; return an empty
-    list if it has no parameters.
+    """Split the parameters of one param group into sub-groups, as stage 3 does. Return an empty
+    list if the group has no parameters.
 
-    A param group is one sub-group if all partitions of one rank have no more than `sub_group_size`
-    elements together. Otherwise parameters are added one by one, and a sub-group is closed as soon
-    as it has that many elements. So the sub-groups depend on the number of ranks.
+    A param group is one sub-group if the partitions of one rank have at most `sub_group_size`
+    elements in all. Otherwise parameters are added to a sub-group one by one until it has at least
+    `sub_group_size` elements; then the next sub-group begins. So the sub-groups depend on the
+    number of ranks.
 
     The example of `partitioning/flat_layout.py`, w (2 x 3 elements), b (3) and v (5) on two ranks,
-    has partitions of 3, 2 and 3 elements. With `sub_group_size` 6 or more it is one sub-group. With
-    5, w and b fill the first:
+    has partitions of 3, 2 and 3 elements. With a `sub_group_size` of 6 or more, the group is one
+    sub-group. With 5, w and b fill the first sub-group:
 
         sub-group 0    w0 w1 w2 b0 b1 | w3 w4 w5 b2 ..
         sub-group 1    v0 v1 v2 | v3 v4 ..
 
-    On three ranks the partitions are 2, 1 and 2 elements, 5 together, so the same size makes one
-    sub-group:
+    On three ranks, the partitions have 2, 1 and 2 elements, 5 in all, so `sub_group_size` 5 gives
+    one sub-group:
 
         sub-group 0    w0 w1 b0 v0 v1 | w2 w3 b1 v2 v3 | w4 w5 b2 v4 ..
 

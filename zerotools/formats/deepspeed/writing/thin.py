@@ -7,9 +7,9 @@
     without ZeRO, `weights`       the model file without its `optimizer`
     without ZeRO, `masters`       the model file with its `optimizer`, without the `state` in it
 
-Of torch's state dict, the param groups stay for inspection, and the key `state` is removed. torch
-would silently load an empty `state`, and the run would continue with moments of zero; without the
-key DeepSpeed fails.
+In torch's state dict, the param groups stay, so that they can be inspected, but the key `state` is
+removed. torch would silently load an empty `state`, and the run would continue with moments of
+zero. Without the key, DeepSpeed fails instead.
 
 Source: torch `optim/optimizer.py`, `load_state_dict`; DeepSpeed `runtime/zero/stage_1_and_2.py`,
 `stage3.py`, `bf16_optimizer.py`: `load_state_dict`; `runtime/engine.py`, `load_checkpoint`, which
@@ -37,7 +37,7 @@ _DEEPEST = 4
 
 
 def masters_alone(source: Checkpoint) -> Thinning:
-    """Plan how to remove the optimizer state from `source` and keep its masters."""
+    """Plan how to remove the optimizer state of `source` but keep its masters."""
     files: dict[str, FilePlan] = {}
     removed: list[str] = []
     for mp_shard in native_of(source).mp_shards:
@@ -56,7 +56,7 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
     """Plan how to remove the optimizer files of `source`, so that only weights stay.
 
     `after` is the result of reading `source` without its optimizer files. Return None if some
-    weights are only in these files.
+    weights are only in the optimizer files.
     """
     kept: dict[Key, Key] = {}
     for key, tensor in after.tensors.items():
@@ -76,8 +76,8 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
 
 
 def has_weights_beside(source: Checkpoint) -> bool:
-    """Return whether the weights can be in the model files. They can at stages 1 and 2, and
-    without ZeRO.
+    """Return whether the model files may have the weights. They may at stages 1 and 2 and without
+    ZeRO.
     """
     kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
     return kinds <= {STAGE_1_AND_2}
@@ -88,8 +88,8 @@ def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
 
 
 def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
-    """Return the key that a kept tensor has in the source. A 16-bit weight with a master has
-    another role there (`param16`). Return None if the source has no such tensor.
+    """Return the key that a kept tensor has in the source. In the source, a 16-bit weight that has
+    a master has the role `param16`. Return None if the source has no such tensor.
     """
     for role in ("param16", "param") if key.role == "param" else (key.role,):
         held = source.tensors.get(Key(key.name, role))
@@ -99,7 +99,8 @@ def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
 
 
 def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
-    """Plan the model file of a run without ZeRO again, because it contains the optimizer."""
+    """Plan a new model file for a run without ZeRO, because the model file contains the
+    optimizer."""
     saved, file = mp_shard.model.optimizer, mp_shard.model.file
     if saved is None:
         return {}
@@ -110,7 +111,8 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
 
 
 def _without_state_of(optim: OptimStates) -> Any:
-    """Return the tree of an optimizer file with its masters only, or None if it has no state."""
+    """Return the tree of an optimizer file without its state, only with its masters. Return None if
+    the file has no state."""
     outer = optim.file.tree
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)
@@ -122,8 +124,8 @@ def _without_state_of(optim: OptimStates) -> Any:
 
 
 def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
-    """Return a tree of dicts without the `state` of torch optimizers in it. If there is no such
-    state, return the same object.
+    """Return a tree of dicts without the `state` of any torch optimizer in it. If the tree has no
+    such state, return the same object.
     """
     if not isinstance(saved, dict) or not depth:
         return saved

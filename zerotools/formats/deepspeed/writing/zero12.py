@@ -1,7 +1,7 @@
 """Plan the files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
 
-The files are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except if
-BF16_Optimizer wrote it. Rigid optimizer state has trailing padding of zeros.
+The files are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except in files of
+BF16_Optimizer. Rigid optimizer state has trailing padding of zeros.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `bf16_optimizer.py`: `state_dict`.
 """
@@ -53,11 +53,11 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero12(
     logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
-    """Plan the model file `model_name`, and for each rank r the optimizer file `names[r]` with the
-    partitions of this rank.
+    """Plan the model file `model_name` and, for each rank r, the optimizer file `names[r]`, which
+    has this rank's partitions.
 
     Raises:
-        Unsupported: parts of a param group differ in a value that must be equal.
+        Unsupported: a value that must be equal differs between the parts of a param group.
     """
     buffers = _buffers(logical, layout)
     scalars = scalars_of(buffers)
@@ -127,7 +127,7 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
     """Return the roles for which each rank stores whole parameters instead of a partition.
 
-    DeepSpeed silently discards a momentum that has another length.
+    DeepSpeed silently discards a momentum that has an unexpected length.
     """
     if layout.is_offloaded:
         return frozenset()
@@ -153,7 +153,7 @@ def _model_file(
 def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
-    """Return the new partitions of one rank, by (number of the group, role)."""
+    """Return the new partitions of one rank, keyed by (number of the group, role)."""
     is_cut = logical.kind != BF16_OPTIMIZER and pt_keys.GROUP_PADDINGS in logical.optimizer_state
     new_partitions = {}
     for number, buffer in enumerate(buffers):
@@ -171,14 +171,14 @@ def _new_partitions(
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
-    """Return the number of elements in a partition that lie after the end of the group."""
+    """Return the number of elements in partition `part` that lie after the end of the group."""
     return min(
         geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
     )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """Return the gaps (start, count) of a partition that is cut off after `length` elements."""
+    """Return the gaps, as (start, count), in the first `length` elements of a partition."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
@@ -190,8 +190,8 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
-    """Return the tree of one rank's optimizer file, in which the partitions and the values that
-    depend on the layout are replaced.
+    """Return the tree of one rank's optimizer file. It is the source's tree with new partitions,
+    and with new values where they depend on the layout.
     """
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]

@@ -1,9 +1,9 @@
-"""Plan the files of ZeRO stage 3 for any number of ranks: one model file and one optimizer file
-each.
+"""Plan the files of ZeRO stage 3 for any number of ranks: one model file and one optimizer file for
+each rank.
 
-The trees of all optimizer files are equal, and so are those of all model files but the first. Ranks
-differ in the bytes of their partitions, and in the elements that are padding (zeros). With AutoEP,
-the trees of each rank also name its experts.
+All optimizer files have equal trees. All model files except the first have equal trees too. The
+files of two ranks differ in the bytes of their partitions, and in the position of the padding
+(zeros). With AutoEP, the trees of each rank also name its experts.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_rigid_state_dict`; `runtime/engine.py`:
 `_get_zero_frozen_param_attributes`, `_get_shared_params`.
@@ -46,7 +46,7 @@ def lay_out_zero3(
     """Plan the model file `model_names[r]` and the optimizer file `names[r]` of each rank r.
 
     Raises:
-        Unsupported: sub-groups that must be joined differ in a value that must be equal.
+        Unsupported: a value that must be equal differs between sub-groups that are joined.
     """
     grouped = [
         sub_groups(group, layout.placement_of(group), layout.sub_group_size)
@@ -102,8 +102,8 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """Return the ranks with trees that differ from each other. Without AutoEP this is only rank 0,
-    because all ranks have equal trees.
+    """Return one rank for each different tree. Without AutoEP, this is only rank 0, because all
+    ranks have equal trees.
     """
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
@@ -133,8 +133,8 @@ def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
 def _repeated(
     logical: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
-    """Return the tensors that the first rank's model file has and that the model files of all
-    other ranks repeat.
+    """Return the tensors of the first rank's model file that the model files of all other ranks
+    repeat.
     """
     return {
         Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
@@ -149,7 +149,7 @@ def _plans(
     names: Sequence[str],
     gaps: Mapping[str, Sequence[Sequence[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
-    """Return the planned file of each rank, with zeros as the padding of its new partitions."""
+    """Return the plan of each rank's file, with zeros as the padding of the new partitions."""
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -163,8 +163,8 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
-    """Return the tree of the optimizer files, in which the partitions and the values that depend
-    on the sub-groups are replaced.
+    """Return the tree of the optimizer files. It is the source's tree with new partitions, and with
+    new values where they depend on the sub-groups.
     """
     saved = logical.optimizer_state
     buffers = [buffer for group in grouped for buffer in group]
@@ -196,10 +196,11 @@ def _model_files(
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
-    """Add the model files to `plans`, and return their tensors that are to be filled.
+    """Add the model files to `plans`. Return the layouts of these files, and the tensors in them
+    that are filled later.
 
-    These tensors are the partitions of frozen parameters in all files, and in the first file the
-    weights of `logical`.
+    These tensors are the partitions of frozen parameters in all files, and the weights of `logical`
+    in the first file.
     """
     frozen, ranks = logical.frozen, layout.dp_size
     layouts = {

@@ -20,7 +20,7 @@ from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread
 
 
 class WholeModel:
-    """The model merged from all ranks: for each tensor, its parts on the ranks."""
+    """The model that is merged from all ranks: each tensor with its parts on the ranks."""
 
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
         self.path, self.degrees, self.facts = path, degrees, facts
@@ -33,7 +33,7 @@ class WholeModel:
 
         Raises:
             BadFile: another rank has this tensor with another shape or dtype.
-            Unsupported: it is unknown how the ranks share the tensor.
+            Unsupported: it is unknown how the tensor is divided among the ranks.
         """
         is_expert = ".local_experts." in local.name
         ranks = self.degrees.expert_tensor if is_expert else self.degrees.tensor
@@ -66,7 +66,7 @@ class WholeModel:
         return found
 
     def tensors(self) -> dict[Key, Tensor]:
-        """Return all tensors, in the order of the first rank."""
+        """Return all tensors, in the order in which the first rank has them."""
         found = {}
         for key, (local, cut, chunks) in self._found.items():
             is_expert = ".local_experts." in local.name
@@ -90,10 +90,10 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Return (virtual stage, pipeline stage) -> the number, in the whole model, of the first layer
-    of that stage.
+    """Return a map: (virtual stage, pipeline stage) -> number of the stage's first layer in the
+    whole model.
 
-    A model may have several kinds of layers. Then each kind has its own number, keyed by the text
+    A model may have several kinds of layers, so there is a number for each kind, keyed by the text
     before the layer number in names (`decoder.layers`).
 
     Raises:
@@ -129,7 +129,7 @@ def weights_of(
     whole model.
 
     Raises:
-        Unsupported: a weight is not a tensor, or is a tensor of a kind that is not read.
+        Unsupported: a weight is not a tensor, or is a kind of tensor that zerotools does not read.
     """
     for name, value in part.items():
         stored = as_tensor(value)

@@ -1,11 +1,12 @@
-"""Read legacy rank files: the tensors of each rank, in one or two torch files per rank, merged.
+"""Read legacy rank files, one or two torch files per rank, and merge the tensors of all ranks.
 
     mp_rank_00_001/model_optim_rng.pt    model (or model0, model1, ...: one for each virtual stage)
     mp_rank_00_001/distrib_optim.pt      the distributed optimizer's state
 
-Names are local: layer 0 is the first of a pipeline stage, expert 0 the first of an expert-parallel
-rank. Layers are counted over the stages: first virtual stage 0 of every pipeline stage, then
-virtual stage 1, and so on. A tensor that several ranks hold whole has replicas.
+Numbers in names are local: layer 0 is the first layer of a pipeline stage, and expert 0 is the
+first expert of an expert-parallel rank. In the whole model, layers are counted through virtual
+stage 0 of every pipeline stage, then through virtual stage 1, and so on. A tensor that several
+ranks hold whole has replicas.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ _LEFT_OUT = (
 
 
 def read_ranks(path: Path) -> Checkpoint:
-    """Return the model of all ranks with directories below `path`, or of the one rank in `path`.
+    """Return the model of all ranks with directories below `path` or, if `path` is the directory of
+    one rank, the model of this rank.
 
     Raises:
         BadFile: no file can be read, or the ranks contradict each other.
-        Unsupported: it is unknown how ranks share a tensor.
+        Unsupported: it is unknown how a tensor is divided among the ranks.
     """
     names = list(filter(RANK.fullmatch, names_in(path))) or [""]
     opened: dict[str, TorchFile] = {}
@@ -133,8 +135,8 @@ def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
 
 
 def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
-    """Return the optimizer state for the weights of one rank; empty if it cannot be proved which
-    state belongs to which weight.
+    """Return the optimizer state for the weights of one rank. The result is empty if it cannot be
+    proved which state belongs to which weight.
     """
     where = optimizer_of(rank.name)
     try:
@@ -156,8 +158,8 @@ def rank_problems(
     ranks: list[SavedRank],
     opened: Mapping[str, TorchFile],
 ) -> Iterator[Problem]:
-    """Yield a problem for each rank that is missing, that the run does not have, or with files of
-    another save.
+    """Yield a problem for each rank that is missing, for each rank that the run did not have, and
+    for each rank with files from another save.
     """
     for name in expected:
         if name not in opened:
@@ -193,8 +195,8 @@ def rank_problems(
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each rank without a distributed optimizer file, if other ranks have
-    one.
+    """Yield a problem for each rank that has no distributed optimizer file although other ranks
+    have one.
     """
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():

@@ -1,11 +1,12 @@
-"""The ranks that a directory of legacy rank files must have, and their positions in the model.
+"""Determine the ranks that a directory of legacy rank files must have, and their positions in the
+model.
 
-`mp_rank_TT[_PPP][_EEE]` counts tensor-parallel ranks, pipeline stages and expert-parallel ranks;
-PPP and EEE exist if there are several. With experts, Megatron writes one file for each rank of the
-first expert-data-parallel replica: of each stage the ranks 0 to TP - 1, or to ETP x EP - 1 if that
-is more. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP, and
-expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are mp_rank_00_000 and
-mp_rank_01_001.
+In `mp_rank_TT[_PPP][_EEE]`, TT is the tensor-parallel rank, PPP the pipeline stage and EEE the
+expert-parallel rank; PPP and EEE are absent if there is only one. With experts, Megatron writes one
+file for each rank of the first expert-data-parallel replica: in each stage, the ranks from 0 to TP
+- 1 or to ETP x EP - 1, whichever is larger. Rank r is tensor-parallel rank r % TP, expert-parallel
+rank r // ETP % EP, and expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are
+mp_rank_00_000 and mp_rank_01_001.
 
 Source: megatron/training/checkpointing.py (`get_checkpoint_name`), core/parallel_state.py.
 """
@@ -35,7 +36,8 @@ class RankPlace(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """The degrees of parallelism: the number of ranks or stages of each kind."""
+    """The degrees of parallelism: the number of ranks, or of stages, for each kind of
+    parallelism."""
 
     tensor: int
     stages: int
@@ -88,7 +90,7 @@ _CHUNK = re.compile(r"model(\d{0,4})")
 @dataclass(frozen=True, slots=True)
 class SavedRank:
     """One rank with its opened model file. `name` is the rank's directory, and `facts` are the
-    values that the file records besides tensors.
+    values in the file that are not tensors.
     """
 
     name: str
@@ -97,7 +99,7 @@ class SavedRank:
     facts: MegatronFacts
 
     def chunks(self) -> list[Mapping[Any, Any]]:
-        """Return the parts of the model on this rank, by virtual stage."""
+        """Return the parts of the model on this rank, in the order of virtual stages."""
         found = {}
         for name, part in self.facts.tree.items():
             match = _CHUNK.fullmatch(name) if isinstance(name, str) else None

@@ -1,12 +1,13 @@
 """Read the optimizer state of one rank for the tensors of this rank.
 
-Without the distributed optimizer, state is numbered. Param groups list numbers; each group has the
-parameters that fit it (`training_metadata.fitting_groups`), in the order of the model. With the
-distributed optimizer, distrib_optim.pt has flat buffers, one for each dtype of parameter: the
-parameters of the model in reverse order, each beginning at a multiple of 64 elements. The last one
-ends at `numel_unpadded`.
+Without the distributed optimizer, the state of each parameter has a number. Param groups list these
+numbers, in the model's order of the parameters that fit the group
+(`training_metadata.fitting_groups`). With the distributed optimizer, distrib_optim.pt has one flat
+buffer for each dtype of parameters. It holds the parameters of the model in reverse order, each
+beginning at a multiple of 64 elements; the last parameter ends at `numel_unpadded`.
 
-Both are read only if all shapes, or the end of each buffer, agree.
+Numbered state is read only if all shapes agree, and a flat buffer only if it ends where its last
+parameter ends.
 
 Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py (`get_parameter_state_dp_zero`),
 distributed/param_and_grad_buffer.py of 0.12 to 0.16.
@@ -44,9 +45,7 @@ class Local(NamedTuple):
 
 
 class Unproved(Exception):
-    """Raised if the optimizer state does not fit the parameters of the rank; the message says
-    why.
-    """
+    """The optimizer state does not fit the parameters of the rank; the message says why."""
 
 
 def numbered_state(
@@ -119,7 +118,7 @@ def _local(weight: Local, role: str, stored: StoredTensor, file: TorchFile) -> L
 def flat_state(tree: Any, weights: Sequence[Local], file: TorchFile) -> list[Local]:
     """Return the state in flat buffers.
 
-    `tree` is the content of distrib_optim.pt: one dict, or one for the dense weights and one for
+    `tree` is the content of distrib_optim.pt: one dict, or two dicts, for the dense weights and for
     the experts.
 
     Raises:
