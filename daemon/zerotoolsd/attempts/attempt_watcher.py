@@ -154,7 +154,7 @@ class AttemptWatcher:
         """Return whether the watcher will report the end of the attempt."""
         return attempt.token in self._live or attempt.token in self._later
 
-    def follows(self, attempt: AttemptRow) -> bool:
+    def derived_files(self, attempt: AttemptRow) -> bool:
         """Return whether the supervisor of the attempt is known to be running."""
         live = self._live.get(attempt.token)
         return live is not None and not live.is_request

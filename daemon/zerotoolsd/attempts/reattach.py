@@ -106,7 +106,7 @@ class AttemptRecovery:
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)
-        elif job.state == states.LAUNCHING and self._watcher.follows(attempt):
+        elif job.state == states.LAUNCHING and self._watcher.derived_files(attempt):
             self._starter.mark_running(attempt, clocks.read_clocks())
         now = self._store.job(job.id).state
         if now == states.STOPPING:

@@ -195,7 +195,7 @@ class AttemptStarter:
         self._pending.over(job.id)
         self._loading.began(attempt)
         crash_points.crash_at(crash_points.SUPERVISOR_SPAWNED)
-        if self._watcher.follows(attempt):
+        if self._watcher.derived_files(attempt):
             self.mark_running(attempt, clocks.read_clocks())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:

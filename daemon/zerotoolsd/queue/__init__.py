@@ -1,24 +1,27 @@
 """The durable queue: the states of a job, SQLite, and the choice of the next job.
 
-lifecycle                     the table of transitions, and the next state of a job; no I/O
-change_state                  a change of state: the lifecycle, the commit, the announcement
-retry_rules                   the causes of an end, and the rule of each
-clocks                        moments in time
+lifecycle                     computes the next state of a job from a table of transitions; no I/O
+change_state                  changes the state of a job, commits the change and announces it
+retry_rules                   the causes that end attempts, and how often and when each is retried
+clocks                        the current time, and waits that survive a change of the calendar
 schema, stored_values, rows, store
-                              one SQLite database; every change is a transaction with an event
-row_writes, tables            the writes of such a transaction; its smaller tables
-transactions                  one change, or several as one
-group_commit, disk_reserve    one write for many submits; space to end jobs on a full disk
-job_file_slices               job files of arrays, which are written before their jobs
-rebuild_import                the changes of a queue that is older than the run directories
+                              the SQLite database; each transaction records its change as an event
+row_writes, tables            write rows within a transaction
+transactions                  commits one change, or several changes together
+group_commit                  commits submits that arrive at the same time with one disk write
+disk_reserve                  reserves disk space, so that jobs can be ended on a full disk
+job_file_slices               writes the job files of an array before its jobs are queued
+rebuild_import                brings a queue up to date that is older than the run directories
 dependency_table, waiting_conditions
                               the conditions that must be met before a job starts
-scheduling, placement         which jobs start on which GPUs; the input of the scheduler
-expected_memory, time_limit   the memory of a job that declares none; how long a job may run
-fair_share                    the order of users by their past use of GPUs
+scheduling                    decides which jobs start, and on which GPUs
+placement                     collects the input of the scheduler and runs it
+expected_memory               predicts the memory of a job that declares none
+time_limit                    how long a job may run
+fair_share                    orders users by their past use of GPUs
 directory_writers             which job writes into which directory
-gpu_fences                    GPUs that no job gets after a hardware fault
-fault_isolation               unexpected data of a job holds only that job
+gpu_fences                    keeps jobs away from a GPU after a hardware fault
+fault_isolation               holds a job that has unexpected data; other jobs continue
 
-It starts no process and knows nothing of HTTP.
+The package starts no process and does not use HTTP.
 """

@@ -24,14 +24,14 @@ class StateChanger:
         self._announce = announce
 
     def after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Return the state that `job` would have after `event`, without changing it. Raises
+        """Return the state that `job` would have after `event`. Nothing is changed. Raises
         NotAllowed.
         """
         return lifecycle.advance_job(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
-        """Change the state of `job` to `after` in the database, and add an event of the kind
-        `kind`.
+        """Change the state of `job` to `after` in the database, and record the change as an event
+        of the kind `kind`.
 
         Raises sqlite3.OperationalError if the change cannot be committed now.
         """
@@ -40,10 +40,9 @@ class StateChanger:
         self.publish(job, after)
 
     def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Apply `event` to `job`, commit the new state, and return it.
+        """Apply `event` to `job`, commit the new state, and return the new state.
 
-        Raises NotAllowed. Raises sqlite3.OperationalError if the change cannot be committed
-        now.
+        Raises NotAllowed. Raises sqlite3.OperationalError if the change cannot be committed now.
         """
         after = self.after(job, event)
         self.move(job, after, lifecycle.name_of(job.standing, event))
@@ -62,7 +61,7 @@ class StateChanger:
 
 
 def policy_of(config: RetryConfig) -> RetryPolicy:
-    """Return the waits before restarts as the configuration sets them."""
+    """Return the waits before restarts that the configuration sets."""
     return RetryPolicy(
         first_seconds=config.first_seconds,
         factor=config.factor,

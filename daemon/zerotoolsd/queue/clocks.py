@@ -1,7 +1,8 @@
 """Measures time with two clocks: the calendar, and CLOCK_MONOTONIC, which nobody can set.
 
-CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes, so it
-also serves after a restart of the daemon. It stops while the machine sleeps, as jobs do.
+CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes, so a time can
+still be compared after a restart of the daemon. The clock stops while the machine sleeps, as jobs
+do.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def read_clocks() -> Moment:
 
 
 class RetryWaits:
-    """Measures the waits of jobs. Each end is stored as a calendar time, but measured with
-    CLOCK_MONOTONIC, which nobody can set.
+    """Measures how long jobs must still wait. The end of a wait is stored as a calendar time, but
+    the remaining seconds are measured with CLOCK_MONOTONIC, which nobody can set.
 
-    When a wait is seen for the first time, its remaining time is computed from the calendar.
-    It is limited to `longest` seconds, because the calendar may have been set while no
-    daemon ran.
+    When a wait is seen for the first time, its remaining time is computed from the calendar. If the
+    result is more than `longest` seconds, the calendar was set while no daemon ran, and the wait is
+    over.
     """
 
     def __init__(self, longest: float, now: Callable[[], Moment] = read_clocks) -> None:
@@ -74,16 +75,16 @@ class RetryWaits:
         return known[1] - moment.clock
 
     def over(self, job_id: int) -> None:
-        """Forget the wait of the job `job_id`, because the wait is over."""
+        """Forget the wait of the job `job_id`, which is over."""
         self._due.pop(job_id, None)
 
 
 class SteadyCalendar:
     """The current calendar time, for code that removes old data.
 
-    If the calendar is set forward while the daemon runs, the new time counts only if the
-    kernel reports that it is synchronised. Otherwise the time continues from its old value.
-    `clock` is a clock that continues to run while the machine sleeps.
+    If the calendar is set forward while the daemon runs, the new time is used only if the kernel
+    reports that the calendar is synchronised. Otherwise the old time continues. `clock` must
+    continue to run while the machine sleeps.
     """
 
     def __init__(
@@ -117,10 +118,10 @@ def began_of(run: Mapping[str, Any]) -> Moment | None:
 
 
 def seconds_in(tree: Mapping[str, Any] | None, name: str) -> float | None:
-    """Return the value of `name` in the record `tree`, a time or duration in seconds; None if
-    it is missing or invalid.
+    """Return the value of `name` in the record `tree`, a time or duration in seconds; None if it is
+    missing or invalid.
 
-    Ranks can write into records, so the value may be anything.
+    Ranks can write into records, so the value may have any type.
     """
     value = (tree or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

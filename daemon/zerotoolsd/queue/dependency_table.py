@@ -25,18 +25,16 @@ _ENDS = {
 
 
 def how_it_ended(state: str | None) -> str:
-    """Return text about a job that did not end successfully, such as `has failed`, for its
-    state `state`.
-    """
+    """Return words for the final `state` of a job that did not succeed, such as `has failed`."""
     return _ENDS.get(state or "", "is not known any more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyRow:
-    """One dependency of a job: the other job that must end before, and how it must end.
+    """One dependency of a job: the other job that must end first, and how that job must end.
 
-    `state` is the current state of the other job, the last state if that job was removed, or
-    None if unknown.
+    `state` is the current state of the other job, or its last state if it was removed, or None if
+    unknown.
     """
 
     on_id: int
@@ -73,8 +71,8 @@ class DependencyTable:
         self._sql, self._sql_many = run, run_many
 
     def add(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
-        """Add the dependencies of several jobs. `jobs` has pairs: the number of a job, and the
-        jobs after which it starts.
+        """Add the dependencies of several jobs. `jobs` contains pairs: the number of a job, and its
+        dependencies.
         """
         self._sql_many(
             "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
@@ -87,8 +85,8 @@ class DependencyTable:
         self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """Change the condition of the job `job_id` on these jobs: it may start after they have
-        ended in any way, even if they failed.
+        """Let the job `job_id` start after the jobs `on_ids` have ended in any way, even if they
+        failed.
         """
         for on_id in on_ids:
             self._sql(
@@ -97,8 +95,8 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """Store the last state of `job`, which is about to be removed, for the jobs that depend
-        on it.
+        """Store the last state of `job` in the dependencies of other jobs on it. Call this before
+        `job` is removed.
         """
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
@@ -133,9 +131,7 @@ class DrainTable:
         self._sql = run
 
     def get(self) -> Drain | None:
-        """Return the drain of the queue, with the reason why no job starts; None if jobs may
-        start.
-        """
+        """Return the current drain, which says why no job may start; None if jobs may start."""
         row = self._sql("SELECT since, uid, why FROM drain").fetchone()
         return None if row is None else Drain(**row)
 

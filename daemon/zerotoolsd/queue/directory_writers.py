@@ -20,7 +20,7 @@ class DirectoryWriters:
     that write into them.
 
     Default directories below `jobs_dir` are not recorded, because their names contain the job
-    number and so never collide. Finished jobs are included; the caller checks for them.
+    number and so never collide. Finished jobs stay recorded; `refuse_taken` ignores them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -45,11 +45,11 @@ class DirectoryWriters:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unknown(self) -> dict[int, str]:
-        """Return the output directories of unfinished jobs that were not recorded yet: job
-        number to directory.
+        """Return the output directories of unfinished jobs that are not recorded yet: job number to
+        directory.
 
-        Directories below `jobs_dir` are left out, because no symbolic links must be resolved
-        in them.
+        Directories below `jobs_dir` are recorded at once, because they contain no symbolic links
+        that would need to be resolved.
         """
         if self._whole:
             return {}
@@ -67,8 +67,8 @@ class DirectoryWriters:
         return found
 
     def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """Record the directories of jobs. `paths` is the result of `unknown`; `places` has the
-        same directories with symbolic links resolved.
+        """Record the directories of jobs. `paths` is the result of `unknown`; `places` has its
+        directories in the same order, with symbolic links resolved.
         """
         for job_id, place in zip(paths, places, strict=True):
             self._add(job_id, place)
@@ -86,15 +86,15 @@ class DirectoryWriters:
         return None if found is None else int(found[1])
 
     def forget(self, job_id: int) -> None:
-        """Forget the directory of a job that writes into another directory from now on. The
-        caller records that one.
+        """Forget the old directory of a job that writes into another directory from now on. The
+        caller records the new directory.
         """
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 
     def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
-        """Raise Conflict if an unfinished job writes into the directory `place`. The job with
-        the number `own` does not count.
+        """Raise Conflict if an unfinished job writes into the directory `place`. The job with the
+        number `own` may write there.
 
         `spec` is the job file of the job that wants to use the directory.
         """

@@ -2,14 +2,14 @@
 
 On a full disk, submits are refused. But a cancel, a stop at a time limit and the end of an attempt
 also change the queue, and they are necessary to free the disk. So disk blocks after the ends of the
-database and of its log are reserved in advance. A commit writes into the log; a checkpoint moves it
-into the database, after which the log is written from its start again.
+database and of its log are reserved in advance. A commit writes into the log. A checkpoint of
+SQLite copies the log into the database; then the log is written from its start again.
 
-The database's file is opened once and stays open as long as SQLite has it open: closing any
-descriptor of a file releases all locks that the process has on it. Without SQLite's lock, the next
-process that reads the queue and ends (a backup) assumes that it is the last one and removes the
-log. The daemon would continue to write into the removed log, and all its later commits would be
-lost.
+The database file is opened once and stays open as long as SQLite has it open, because closing any
+descriptor of a file releases all locks of the process on this file. Without SQLite's lock, another
+process that reads the queue (a backup) would assume at its end that nobody else uses the queue, and
+would remove the log. The daemon would continue to write into the removed log, and all its later
+commits would be lost.
 """
 
 from __future__ import annotations

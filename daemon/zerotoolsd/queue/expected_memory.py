@@ -1,18 +1,19 @@
 """Predicts the memory of a job that declares none.
 
-At first this is the estimate made at submit; after an attempt has trained, it is the peak memory of
-that attempt.
+At first, the expected memory is the estimate made at submit. After an attempt has trained, it is
+the peak memory of that attempt.
 
-    at submit         the estimate goes into the job's row (`memory_check.expected_text`)
-    before a start    the estimate times SURE counts, because it may be too high by a quarter
-    after an attempt  its peaks replace the estimate; for an elastic job, the larger of the two
-                      counts, because the attempt may have had fewer ranks
+    at submit         the estimate is stored in the job's row (`memory_check.expected_text`)
+    before a start    the estimate times SURE is used: an estimate may be a quarter too high
+    after an attempt  its peaks replace the estimate; an elastic job keeps the estimate if that is
+                      larger, because the attempt may have had fewer ranks
 
-A job may have been asked to yield before it had saved anything. So that this does not repeat
-forever:
+An attempt may be stopped because memory ran out, before it saved anything. So that this does not
+repeat forever:
 
-    because the host ran out of memory       a quarter more than it took is expected, each time
-    because a shared GPU ran out of memory   it gets only GPUs that it does not share
+    host memory ran out        after each such attempt, a quarter more memory is expected
+    a shared GPU's memory ran out
+                               the job gets only GPUs that it does not share
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _KEPT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """The memory that a job is expected to need, in bytes: host memory for all ranks together, and
-    memory of each GPU at least. 0: no expectation.
+    """The memory, in bytes, that a job is expected to need: `host_bytes` for all ranks together,
+    and at least `gpu_bytes` on each GPU. 0 means that nothing is known.
 
     Attributes:
         source: ESTIMATED, MEASURED or RELIEVED.
@@ -71,9 +72,9 @@ def expected_of(
 ) -> ExpectedMemory:
     """Return the expected memory of the job `spec` after its `attempts`.
 
-    `text` is the estimate that was stored with the job. `context` is the number of bytes of
-    a GPU that CUDA uses in addition to the memory that ranks report. Memory that the job
-    declares is ignored.
+    `text` is the estimate that was stored with the job. `context` is the GPU memory, in bytes, that
+    CUDA uses in addition to the memory that a rank reports. Memory that the job declares is
+    ignored.
     """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]
@@ -135,8 +136,8 @@ class ExpectedOfJobs:
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of the newest attempts in a row gave up their resources because host
-    memory ran out, and had saved nothing.
+    """Return how many attempts in a row, up to the newest, were stopped because host memory ran out
+    and saved no checkpoint.
     """
     times = 0
     for result in reversed(results):
@@ -149,8 +150,8 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the job must not share GPUs with other jobs.
 
-    This is the case if one of its attempts ended because the memory of a shared GPU ran out, and
-    no attempt has saved a checkpoint since.
+    This is the case if an attempt was stopped because the memory of a shared GPU ran out, and
+    neither this attempt nor a later one has saved a checkpoint.
     """
     for result in reversed(results):
         if result.get("checkpoint") is not None:
@@ -161,8 +162,8 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rounded_need(size: int) -> int:
-    """Round a number of bytes up to five binary digits, so that similar jobs have the same
-    need. This adds at most 3 %.
+    """Round a number of bytes up to five significant binary digits, so that similar jobs have the
+    same need.
     """
     shift = max(0, size.bit_length() - _DIGITS)
     return -(-size >> shift) << shift

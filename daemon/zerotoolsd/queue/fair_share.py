@@ -29,9 +29,9 @@ class UserShare:
     Attributes:
         share: the fraction of all use, from 0 to 1, that this user should have among the shown
             users.
-        used: the fraction that the user had.
-        gpu_seconds: the use, with older use counted less.
-        gpu_seconds_in_all: the total use.
+        used: the fraction of all use that the user had.
+        gpu_seconds: the use in GPU-seconds, in which old use counts less than new use.
+        gpu_seconds_in_all: the use in GPU-seconds, in which old and new use count the same.
     """
 
     uid: int
@@ -44,8 +44,8 @@ class UserShare:
 
 
 class UsageReport:
-    """Reads the GPU use of users from `store`, and orders the users by it as the
-    administrator's `config` says.
+    """Reads the GPU use of users from `store`, and orders the users according to their use and to
+    `config`.
     """
 
     def __init__(self, store: Store, config: SharesConfig) -> None:
@@ -72,8 +72,8 @@ class UsageReport:
         return self._use
 
     def _settle(self, hour: int) -> None:
-        """Add up the bookings of all hours before `hour`, once. A year has a hundred thousand
-        rows of bookings.
+        """Add the bookings of all hours before `hour` to `_settled`, so that they are not read
+        again. A year has a hundred thousand of them.
         """
         if not self._since:
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
@@ -91,8 +91,8 @@ class UsageReport:
         return ranks_of(uids, {uid: used.of(uid, now) for uid in uids}, self._weight)
 
     def view(self, uids: Collection[int], now: float) -> list[UserShare]:
-        """Return the use of the users `uids` and of all users who used something. Users who
-        used least of their share come first.
+        """Return the use of the users `uids` and of all users who have used GPUs. Users are sorted
+        from the smallest to the largest use relative to their share.
         """
         self._read = (-1, float("-inf"))
         used = self._used(now)
@@ -127,8 +127,8 @@ EVERYBODY = "*"
 
 
 class ShareWeights:
-    """The weights of users in the configuration, keyed by uid. The groups of each user are looked
-    up only once.
+    """The weights that the configuration gives to users, keyed by uid. The groups of each user are
+    looked up only once.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ would remain.
 
 
 class DecayedUse:
-    """The GPU-seconds of each user, decreasing over time by a half-life. Times are in seconds
-    since the epoch.
+    """The GPU-seconds of each user. They lose half of their value in each half-life. Times are in
+    seconds since the epoch.
     """
 
     def __init__(self, half_life: float) -> None:
@@ -217,7 +217,7 @@ class DecayedUse:
 
     @property
     def uids(self) -> list[int]:
-        """Return the uids of users with some use."""
+        """Return the uids of the users who have used GPUs."""
         return sorted(self._sums)
 
 
@@ -233,8 +233,8 @@ def ranks_of(
 
 
 def fair_share_factor(used_part: float, share: float) -> float:
-    """Return a number that shows how far a user's use is below the user's share: 1 without any use,
-    0.5 if the use equals the share, and less the more it is above the share.
+    """Compare a user's use with the user's share. Return 1 for no use, 0.5 if the use equals the
+    share, and a number below 0.5 if the use is above the share.
 
     `used_part` and `share` are fractions from 0 to 1.
     """

@@ -2,8 +2,8 @@
 
 Code that reads a job's data runs inside `JobGuard.guard`. If it raises an unexpected error, the job
 is held with a reason, and the traceback goes to `held.log` in its directory. The other jobs
-continue. No error ends the daemon's loop (`GuardedRounds`), except several rounds in a row without
-memory.
+continue. No error ends the daemon's loop (`GuardedRounds`), except a lack of memory in several
+rounds in a row.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Return a context in which an exception of the body holds the job `job_id`, and is not
-        raised again.
+        """Return a context manager. If its body raises an exception, the job `job_id` is held and
+        the exception ends here.
 
-        `doing` describes the activity, for the reason of the hold. Errors of the machine that may
-        pass do not hold the job; it is checked again later. Of all Exceptions, only
-        sqlite3.OperationalError leaves the context. The context yields a function that the body
-        must call first; tests use it to cause an error.
+        `doing` names the activity in the reason of the hold. A temporary error of the machine does
+        not hold the job; the job is checked again later. Only sqlite3.OperationalError is raised to
+        the caller. The context manager yields a function that the body must call first; tests use
+        it to cause an error.
         """
         try:
             yield lambda: self.touch(job_id, doing)

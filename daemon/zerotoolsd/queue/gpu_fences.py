@@ -21,8 +21,8 @@ XidsByGpu = Mapping[str, Sequence[GpuXid]]
 class Fence:
     """A GPU that no job gets for a while.
 
-    The fence ends at the time `until` (seconds since the epoch), or when the machine boots
-    again and has another id than `boot_id`. `why` is the reason in one sentence.
+    The fence ends at the time `until` (seconds since the epoch), or when the machine has booted
+    again, so that its boot id is not `boot_id`. `why` is the reason in one sentence.
     """
 
     gpu_uuid: str
@@ -40,8 +40,8 @@ class Fence:
 
 
 def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """Yield a fence of `seconds` for each GPU of the attempt with an XID that means a hardware
-    fault.
+    """Yield a fence of `seconds` seconds for each GPU in `xids` that has an XID for a hardware
+    fault. The attempt used these GPUs.
     """
     for uuid, found in xids.items():
         faults = [xid for xid in found if is_fault(xid.code)]
@@ -58,9 +58,7 @@ def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) 
 
 
 def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
-    """Return a copy of the snapshot in which each fenced GPU has an `error` that names the
-    fence.
-    """
+    """Return a copy of the snapshot in which the `error` of each fenced GPU names the fence."""
     up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
     if not up:
         return snapshot
@@ -82,5 +80,5 @@ def _words(fence: Fence) -> str:
 
 
 def listed(xids: Sequence[GpuXid]) -> str:
-    """Return the codes of `xids` as text, each once, with their names."""
+    """Return the codes of `xids` with their names as text. A repeated code is named once."""
     return ", ".join(in_words(code) for code in sorted({xid.code for xid in xids}))

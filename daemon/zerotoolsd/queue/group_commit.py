@@ -1,8 +1,8 @@
-"""Commits several submits that arrive at the same time in one transaction, which needs only one
-write to the disk.
+"""Groups submits that arrive at the same time into one transaction, which needs only one write to
+the disk.
 
-Each submit is acknowledged after that write. A submit that is alone does not wait. If other
-submits are being prepared (`coming`), it waits for them, at most `GATHER_SECONDS`.
+Each submit is acknowledged after that write. A submit that is alone does not wait. If other submits
+are being prepared (`coming`), it waits for them, at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Answer = asyncio.Future[tuple[JobRow, bool]]
 
 
 class GroupCommit:
-    """Adds jobs to the queue `store`, several of them in one transaction."""
+    """Adds jobs to the queue `store`, several jobs in one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class GroupCommit:
             self._commit_if_complete()
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
-        """Add a job to the queue as `Store.submit` does, and return the same values.
+        """Add a job to the queue, and return the same values as `Store.submit`.
 
         Raises the errors of `Store.submit` and of `new.check`.
         """

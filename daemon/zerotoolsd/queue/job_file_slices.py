@@ -1,10 +1,10 @@
-"""Writes the job files of an array before its jobs, in several transactions.
+"""Writes the job files of an array, in several transactions, before its jobs are queued.
 
-The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. So that
-this transaction is short, the files are written first, in several separate transactions. The jobs
-then refer to them. A file that no job refers to belongs to a submit that was refused or that did
-not come to its end. It is deleted at once, or with the next write or delete if the disk was full or
-the queue locked, or at the next start if the daemon was killed.
+The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. To keep
+this transaction short, the files are written first, in separate transactions. The jobs then refer
+to them. A file that no job refers to belongs to a submit that was refused or interrupted. Such a
+file is deleted at once; or with the next write or delete, if the disk was full or the queue locked;
+or at the next start, if the daemon was killed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 def sliced_texts(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """Divide `texts` into slices of at most SLICE_CHARACTERS characters. Each slice has at
-    least one pair of texts, even a longer one.
+    """Divide `texts` into slices. A slice ends with the pair of texts with which it reaches
+    SLICE_CHARACTERS characters.
     """
     first, size = 0, 0
     for index, pair in enumerate(texts):
@@ -74,14 +74,14 @@ class JobFileTable:
         return written
 
     def refuse(self, numbers: Iterable[int]) -> None:
-        """Mark job files, by their numbers, for deletion after their submit was refused. A file
-        that a job refers to is not deleted.
+        """Mark the job files `numbers` for deletion, because their submit was refused. A file that
+        a job refers to is not deleted.
         """
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
-        """Delete job files that are marked for deletion, for a few milliseconds. Return whether
-        some are left.
+        """Delete marked job files until a few milliseconds have passed. Return whether marked files
+        are left.
         """
         with self._transaction():
             deleted = self._delete_some()

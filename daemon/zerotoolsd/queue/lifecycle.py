@@ -1,9 +1,9 @@
 """Computes the next state of a job from its current state and an event.
 
-`TRANSITIONS` is a table from (state, name of an event) to the next state. `advance_job` applies
-an event. At the end of an attempt it chooses the name of the event, from the number of
-restarts that are left. This module does no I/O and reads no clock: `now` is an argument. The
-states are defined in `zerotools.jobs.states`, because clients need them, too.
+`TRANSITIONS` is a table from (state, name of an event) to the next state. `advance_job` applies an
+event. At the end of an attempt, the name of the event depends on how many restarts are left. This
+module does no I/O and reads no clock: `now` is an argument. The states are defined in
+`zerotools.jobs.states`, because clients need them, too.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class RetryPolicy:
     most_seconds: float = 300.0
 
     def delay(self, restart: int, rule: CauseRule = USUAL) -> float:
-        """Return the seconds to wait before restart number `restart` (from 1). `rule` is the
-        retry rule for the cause of the end.
+        """Return the seconds to wait before restart number `restart` (from 1). `rule` is the retry
+        rule for the cause of the crash.
         """
         factor = self.factor if rule.factor is None else rule.factor
         first = self.first_seconds * rule.first
@@ -129,7 +129,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Event: a user cancels the job. `who` completes the reason "cancelled by".
+    """Event: a user cancels the job. The reason is "cancelled by" and then `who`.
 
     `live` is True if an attempt of a held job may still be running.
     """
@@ -140,7 +140,7 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Event: the daemon cannot continue the job. `why` is one sentence."""
+    """Event: the daemon cannot continue the job. `why` is the reason in one sentence."""
 
     why: str
 
@@ -195,7 +195,8 @@ class Yield:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """Event: a user unpauses the job. `who` completes the reason "released by".
+    """Event: a user unpauses the job. If the attempt is still saving, the reason is "released by"
+    and then `who`.
 
     `waits` is True if a condition for the start of the job is not met yet.
     """
@@ -223,14 +224,16 @@ class Ended:
         cause: the cause in one sentence.
         saved_step: the newest step that the attempt saved.
         time_limit: the job's time limit in words, if the attempt was asked to stop because of it.
-        note: a problem after a successful end.
+        note: a problem that came up after a successful end.
         unreadable: the reason why the job file cannot be read, so that the job cannot start again.
         hopeless: the reason why a restart would fail again.
-        not_ready_before: the number of earlier attempts in a row that were not_ready.
+        not_ready_before: the number of attempts in a row, just before this one, that ended with the
+            outcome `not_ready`.
         rule: the retry rule of the cause.
         same_before: the number of restarts for this cause since the last progress.
-        part_of_wait: the fraction of the wait that is used.
-        steps_lost: the number of steps that were done but not saved; None if unknown.
+        part_of_wait: the wait before the next start is multiplied by this number, which is at most
+            1.
+        steps_lost: the number of training steps that were done but not saved; None if unknown.
     """
 
     outcome: str
@@ -287,7 +290,7 @@ def advance_job(
 
 
 def name_of(job: JobStatus, event: LifecycleEvent) -> str:
-    """Return the name under which `event` is in the table TRANSITIONS."""
+    """Return the name that `event` has in the table TRANSITIONS."""
     match event:
         case Admit():
             return ADMIT
@@ -378,8 +381,8 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
 
 
 def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPolicy) -> JobStatus:
-    """Return `job` in the state waiting_retry after a crash. `same` is the number of the next
-    restart for this cause.
+    """Return `job` in the state waiting_retry after a crash. The next restart is number `same`,
+    from 1, for this cause.
     """
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
@@ -392,7 +395,9 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
 
 
 def in_short(seconds: float) -> str:
-    """Format a number of seconds with two digits, and without decimals from 10 on."""
+    """Format a number of seconds: with two significant digits if it is below 10, otherwise as a
+    whole number.
+    """
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 

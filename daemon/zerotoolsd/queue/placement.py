@@ -54,8 +54,8 @@ def request_of(
 ) -> Request:
     """Return the scheduler's request for the resources of `job`.
 
-    At its time limit, the job has `grace_seconds` more to save. `expected` is the memory
-    that it probably needs.
+    When its time limit is reached, the job has another `grace_seconds` seconds to save. `expected`
+    is the memory that the job probably needs.
     """
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
@@ -66,8 +66,8 @@ def request_of(
 
 
 def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
-    """Return the resources that a job needs. The memory in `expected` counts if the job file
-    declares no memory.
+    """Return the resources that a job needs. If the job file declares no memory, the memory in
+    `expected` is used.
     """
     if spec.script.process is not None or spec.backend == SLURM:
         return ResourceNeed(world_size=0, gpus=None)
@@ -139,8 +139,8 @@ takes a second.
 class QueueUsers:
     """The users of the queue.
 
-    `ranks` returns their order, `quotas` has the limits of each, and `name` returns the name of a
-    user, for messages if several users have jobs.
+    `ranks` returns the order of the users, `quotas` contains the limits of each user, and `name`
+    returns the name of a user, or None if messages need not name users.
     """
 
     ranks: RankUsers = lambda uids, now: {}
@@ -164,10 +164,10 @@ class QueuePlacement:
         users: QueueUsers | None = None,
         host_now: Callable[[], HostMemoryNow | None] = lambda: None,
     ) -> None:
-        """Keep the objects that this object uses.
+        """Create the placement for the queue `store`.
 
-        `memory` is the machine's memory that jobs can declare. `host_now` returns the current
-        host memory.
+        `memory` is the machine's memory that jobs can declare. `host_now` returns the current host
+        memory.
         """
         self._users = users or QueueUsers()
         self.closed: Callable[[], Mapping[str, str]] = dict
@@ -195,7 +195,9 @@ class QueuePlacement:
         """
 
     def expect(self, job: JobRow) -> None:
-        """Add `job`, which was just queued or edited. It then need not be read from the store."""
+        """Remember `job`, which was just queued or edited, so that it need not be read from the
+        store.
+        """
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)
@@ -260,11 +262,10 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> TickDecisions:
-        """Return the scheduler's decisions (`tick`). If the data of a job is invalid, hold that
-        job.
+        """Return the scheduler's decisions (`tick`). A job with invalid data is held.
 
         `passed_over`, `elsewhere` and `own` are passed to `machine_now`. `wishes` are requests of
-        running jobs for more resources; the starts in the result include those that are granted.
+        running jobs for more resources; the granted wishes are among the starts in the result.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
@@ -297,8 +298,8 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> PassInput:
-        """Return the input of a scheduler pass: the current state of the machine. The order of
-        users is updated, too.
+        """Return the input of a scheduler pass: the current state of the machine. This also updates
+        the order of users.
         """
         leases, now = self.store.leases(), time.time()
         if snapshot is not None:
@@ -307,7 +308,8 @@ class QueuePlacement:
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
         there = self._host_now() if self.line.wants_host else None
-        free = None if there is None else there.beside({job.id: size for job, _, size in running})
+        expected = {job.id: size for job, _, size in running}
+        free = None if there is None else there.left_after_growth(expected)
         waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
         return PassInput(
@@ -372,14 +374,12 @@ class QueuePlacement:
         return 0
 
     def expected_of_running(self) -> dict[int, int]:
-        """Return the host memory of each running job, in bytes, as declared or as expected: job
-        number to bytes.
-        """
+        """Return the declared or expected host memory of each running job: job number to bytes."""
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
-        """Return the latest end of each job in `job_ids` that has a time limit: job number to
-        seconds since the epoch.
+        """Return the time by which each job in `job_ids` with a time limit must have ended: job
+        number to seconds since the epoch.
         """
         found = {}
         for job_id in job_ids:
@@ -392,8 +392,8 @@ class QueuePlacement:
         return found
 
     def _running(self) -> list[tuple[JobRow, int, int]]:
-        """Return the running jobs: for each the row, the number of CPU ranks, and the host
-        memory in bytes.
+        """Return the row, the number of CPU ranks, and the host memory in bytes of each running
+        job.
         """
         held = self.store.jobs_with_open_attempts(states.HELD)
         jobs = (*self.store.jobs(states.ACTIVE), *held)
@@ -405,10 +405,10 @@ class QueuePlacement:
         leases: Sequence[Lease],
         again: Collection[int],
     ) -> UserUsage:
-        """Return how much of their limits the users use now.
+        """Return the resources that each user uses now, and the limits of each user.
 
-        The jobs in `again` run and ask for more resources. They are left out, so that they
-        are not counted twice.
+        The running jobs in `again` ask for more resources. They are left out of the number of
+        running jobs, so that they are not counted twice.
         """
         quotas = self._users.quotas
         if quotas is None or not quotas.bound_running:
@@ -417,7 +417,7 @@ class QueuePlacement:
         used: dict[int, UserUse] = {}
         for job, ranks, _ in running:
             before = used.get(job.uid, UserUse())
-            after = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
+            after = before.plus_job(gpus=gpus[job.id], cpu_ranks=ranks)
             used[job.uid] = replace(after, running=after.running - (job.id in again))
         return UserUsage(limits_of=quotas.of, used=used)
 

@@ -1,6 +1,4 @@
-"""Adds to a queue the data of run directories that are newer than the queue, in one
-transaction.
-"""
+"""Adds to a queue the data of newer run directories, in one transaction."""
 
 from __future__ import annotations
 
@@ -38,9 +36,11 @@ class FoundJob:
     Attributes:
         state: the state of the job in the queue; None if the queue does not have the job.
         spec: the job file, if the queue does not have the job.
-        closed: number of an attempt that is still open in the queue -> the record of its end.
-        attempts: the attempts that the queue does not have. The last of them is added as open.
-        used: number of an ended attempt -> its GPU time, if known.
+        closed: the attempts that have ended but are still open in the queue: number of the attempt
+            -> the record of its end.
+        attempts: the attempts that the queue does not have. The last of them is added as an open
+            attempt.
+        used: the GPU time of ended attempts, if known: number of the attempt -> GPU time.
     """
 
     id: int
@@ -61,9 +61,9 @@ class Rebuild:
     """All data of the run directories that the queue does not have.
 
     Attributes:
-        highest_id: new jobs get only higher numbers than this one.
-        hold: the reason for which unfinished jobs that were found are held.
-        hold_others: all other waiting jobs are held, too.
+        highest_id: new jobs get numbers above this number.
+        hold: the reason why the unfinished jobs in `found` are held; None: they are not held.
+        hold_others: whether all other waiting jobs are held for the same reason.
         unreadable: job number -> the reason why the state of that job is unknown. These jobs are
             also held.
     """

@@ -1,4 +1,4 @@
-"""The causes for which attempts end, and the retry rule of each cause.
+"""The causes that end attempts, and the retry rule of each cause.
 
 `docs/explanation/retries.md` has the same table for people; a test compares the two.
 """
@@ -31,10 +31,12 @@ class CauseRule:
     Attributes:
         retries: the largest number of restarts in a row without progress. None: as many as the
             job's `max_restarts` allows, or any number if the restarts do not count.
-        counts: each restart counts against `max_restarts`.
-        first: the first wait is so many times `retry.first_seconds` of the daemon's configuration.
-        factor: each next wait is so many times as long (None: `retry.factor`).
-        fences: the faulty GPU is not used for a while.
+        counts: whether each restart counts against `max_restarts`.
+        first: the first wait is `retry.first_seconds` of the daemon's configuration, multiplied by
+            this number.
+        factor: each later wait is the wait before it, multiplied by this number (None:
+            `retry.factor`).
+        fences: whether the faulty GPU gets no jobs for a while.
         words: the end of a sentence that begins "ended by".
     """
 
@@ -79,10 +81,11 @@ SPREAD = 0.2
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:
-    """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
+    """Return the number, from 1 - SPREAD to 1, by which the wait of the job after this attempt is
+    multiplied.
 
-    The fraction differs between jobs, so that jobs that ended together do not start together. It
-    depends only on the two numbers, so it stays the same after a restart of the daemon.
+    The result differs between jobs, so that jobs that ended together do not start together. It
+    depends only on `job_id` and `attempt`, so it stays the same after a restart of the daemon.
     """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
     return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

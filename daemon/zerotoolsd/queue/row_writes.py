@@ -35,13 +35,11 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """The state of the job was not the one from which the change started. The queue is
-    unchanged.
-    """
+    """The job no longer has the state that the change was made for. The queue is unchanged."""
 
 
 def _nothing(*_: object) -> None:
-    """Default for `check` and `queued`: does nothing."""
+    """Do nothing. This is the default of `check` and `queued`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """Return both stored forms of the job file `spec`. This is a generator that works in
+        """Return both stored forms of the job file `spec`. This generator yields between short
         steps, because a large job file takes long.
         """
         tree = job_to_dict(spec)
@@ -93,14 +91,14 @@ class NewJob:
         output_dir: the output directory; None: `default_output / <id> / "output"`.
         name: the name; None: `job-<id>`.
         now: the current time in seconds since the epoch.
-        array: the position of the job in an array. The id in it is not used.
-        hold: the reason for a hold from the start.
+        array: the position of the job in an array. Its `id` is ignored.
+        hold: the reason why the job is on hold from the start; None: it is not.
         begin, after: the conditions for the start.
-        parts: the stored forms of `spec`, if they were made before.
-        text_number: the number of the job file, if it was written before (`queue.job_file_slices`).
+        parts: the stored forms of `spec`, if they exist already.
+        text_number: the number of the job file, if it is written already (`queue.job_file_slices`).
         expected: the estimate of the job's memory (`queue.expected_memory`).
         check: called last in the transaction. An error that it raises refuses only this job.
-        queued: called with the job's number before the commit.
+        queued: called with the job's number, before the commit.
         followed_by: called with the job's row. It returns another job that is queued in the same
             transaction.
     """
@@ -242,8 +240,8 @@ class Change:
         )
 
     def set_begin(self, begin: float | None) -> None:
-        """Set the time before which the job does not start, in seconds since the epoch; None:
-        no such time.
+        """Set the earliest start of the job, in seconds since the epoch. With None, the job may
+        start at any time.
         """
         self._sql("UPDATE job SET begin_at = ? WHERE id = ?", (begin, self._job_id))
 
@@ -252,11 +250,11 @@ class Change:
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
     def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
-        """Add an attempt of the job, and lease its GPUs. `gpu_bytes` is the leased memory of
-        each GPU; None: the whole GPU.
+        """Add an attempt of the job, and lease its GPUs. `gpu_bytes` is the leased memory of each
+        GPU; None: the whole GPU.
 
-        Raises Changed if a GPU is already leased as a whole, or if a shared GPU is wanted as
-        a whole.
+        Raises Changed if one of the GPUs is already leased as a whole, or if a GPU that is already
+        shared is to be leased as a whole.
         """
         row = attempt
         self._sql(
@@ -299,10 +297,10 @@ class Change:
         held_by: str | None,
         cause: str | None = None,
     ) -> None:
-        """Record that attempt `number` ended at the time `ended` because of `cause`. `result`
-        is the record of the end.
+        """Record that attempt `number` ended at the time `ended` because of `cause`. `result` is
+        the record of the end.
 
-        The GPUs become free. If `held_by` names a process that is still on them, they stay
+        The GPUs become free, unless `held_by` names a process that still uses them; then they stay
         leased.
         """
         book_end(self._sql, self._job_id, number, clocks.read_clocks(), ended)

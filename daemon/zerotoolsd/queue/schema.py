@@ -1,7 +1,7 @@
 """Creates, migrates and opens the database file of the queue.
 
-The file is created atomically. A migration leads only to newer schemas, and a copy of the
-file is made before. A file that may be wrong is not opened.
+The file is created atomically. A migration can only update the file to a newer schema. Before a
+migration, the file is copied. A file that may be damaged or out of date is not opened.
 """
 
 from __future__ import annotations
@@ -235,12 +235,14 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open the database of `state_dir`, and update it to the newest schema.
 
-    It is created if `state_dir` never had one, or, with `rebuild`, if it is lost.
+    The database is created if `state_dir` never had one. With `rebuild`, a lost database is created
+    again.
 
     Raises:
-        BadFile: it is damaged, or it is lost although the directories of its jobs exist.
-        sqlite3.OperationalError: disk space, memory or the disk failed; the database is unchanged.
-        Unsupported: a newer version wrote it. Its files are left unchanged.
+        BadFile: the database is damaged, or it is lost although the directories of its jobs exist.
+        sqlite3.OperationalError: disk space or memory ran out, or the disk failed; the database is
+            unchanged.
+        Unsupported: a newer version wrote the database. Its files are left unchanged.
     """
     path = state_dir / DATABASE
     if not path.exists():
@@ -267,9 +269,7 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Return whether `error` is caused by the machine, so that the database files may be opened
-    successfully later.
-    """
+    """Return whether the machine caused `error`. The database can then perhaps be opened later."""
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -306,8 +306,8 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
 
 
 def refuse_older(state_dir: Path, known: int) -> None:
-    """Raise BadFile if the queue ends with the change number `known`, although later changes
-    were committed in `state_dir`.
+    """Raise BadFile if the queue in `state_dir` has lost its newest changes: its last change is
+    number `known`, but `last_change` returns a higher number.
     """
     newest = last_change(state_dir)
     if known >= newest or (state_dir / RESTORED).exists():

@@ -1,4 +1,4 @@
-"""Reads and changes the queue. When a method that changes it returns, the change is on the
+"""Reads and changes the queue. When a method that changes the queue returns, the change is on the
 disk.
 """
 
@@ -59,8 +59,7 @@ class Store:
     """The queue in one state directory. Only one process and one thread may use it."""
 
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
-        """Open the database in `state_dir`. Raises BadFile and Unsupported, as `open_database`
-        does.
+        """Open the database in `state_dir`. Raises the errors of `open_database`.
 
         With `rebuild`, the queue is opened even if it is older than its run directories.
         """
@@ -147,8 +146,8 @@ class Store:
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
         """Add the job `NewJob(**values)` to the queue. Return the job, and whether it is new.
 
-        It is not new if the user has already submitted the same job with this idempotency
-        key. Raises Conflict if the key was used for another job.
+        The job is not new if the user has already submitted the same job with this idempotency key.
+        Raises Conflict if the key was used for another job.
         """
         (result,) = self.submit_all([NewJob(**values)])
         if isinstance(result, Exception):
@@ -158,13 +157,12 @@ class Store:
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
     ) -> tuple[Iterator[JobRow], bool]:
-        """Add all of these jobs to the queue, or none. Return the jobs, and whether they are
-        new.
+        """Add all of these jobs to the queue, or none. Return the jobs, and whether they are new.
 
-        They are not new if the user has already submitted them with the idempotency key of
-        the first job. `check` is called first in the transaction, and then the `check` of
-        each job. The rows in the result are made one by one, because there may be 1,000.
-        Raises the errors of `submit`.
+        The jobs are not new if the user has already submitted them with the idempotency key of the
+        first job. `check` is called first in the transaction, and then the `check` of each job. The
+        rows in the result are made one by one, because there may be 1,000. Raises the errors of
+        `submit`.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -177,8 +175,8 @@ class Store:
         return map(row_of, jobs, parts, count(number), repeat(number)), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
-        """Add many independent jobs to the queue in one transaction. Return for each job the
-        result of `submit`, or the error.
+        """Add many independent jobs to the queue in one transaction. For each job, return the
+        result of `submit` or the error.
 
         Raises sqlite3.OperationalError if none of them was added.
         """
@@ -265,12 +263,12 @@ class Store:
         why: str | None = None,
     ) -> Iterator[Change]:
         """Change the state of `job` to `after` in one transaction, and add an event of the kind
-        `kind`. Return a context.
+        `kind`. Return a context manager.
 
-        The body of the context writes further rows with the `Change` that it gets. `ended`
-        is the time at which the job ended, if not now. `why` is the text of the event;
-        without it, the text is the reason in `after`. Raises Changed if the stored state of
-        the job is no longer `job.state`.
+        Its body gets a `Change`, with which it writes further rows in the same transaction. `ended`
+        is the time at which the job ended (default: `now`). `why` is the text of the event
+        (default: the reason in `after`). Raises Changed if the stored state of the job is no longer
+        `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -295,7 +293,7 @@ class Store:
         return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Add an event about an attempt that has the lease `lease`. Nothing else is changed."""
+        """Add an event about the attempt that has the lease `lease`. The lease is not changed."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, shortened_reason(why))
 
@@ -324,9 +322,7 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Add the jobs and attempts that were found in run directories; see
-        `queue.rebuild_import`.
-        """
+        """Add the jobs and attempts that were found in run directories (`queue.rebuild_import`)."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 
@@ -404,12 +400,12 @@ class Store:
         uid: int | None = None,
         seconds: float = math.inf,
     ) -> list[JobRow]:
-        """Return jobs, those with the highest number first.
+        """Return jobs, sorted by number, the highest number first.
 
-        `wanted` are the states (default: all states), and `limit` is the largest number of
-        jobs. With `after`, return only jobs with lower numbers. `name`, `uid` and `array`
-        select jobs by these values. After `seconds` no more jobs are read; at least one job
-        is read, if there is any.
+        `wanted` are the states (default: all states), and `limit` is the largest number of jobs.
+        With `after`, return only jobs with lower numbers. `name`, `uid` and `array` select jobs by
+        these values. After `seconds` no more jobs are read; at least one job is read, if there is
+        any.
         """
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
@@ -531,8 +527,8 @@ class Store:
         return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 
     def state_since(self, job: JobRow) -> float | None:
-        """Return the time of the event that brought the job into its state; None if that event is
-        not stored any more.
+        """Return the time at which the job got its current state; None if the event of this change
+        is no longer stored.
         """
         last = (
             "SELECT time FROM event WHERE job_id = ? AND to_state = ?"

@@ -1,9 +1,9 @@
 """Converts values so that SQLite stores them and returns them unchanged.
 
-File names on Linux are bytes. Python represents names that are not UTF-8 with lone surrogates (PEP
-383), and JSON from a rank may contain them too. sqlite3 refuses such texts. So they are stored as
-BLOBs in the encoding `surrogatepass`, and the path of a checkpoint still opens the same file
-afterwards.
+File names on Linux are bytes. In a name that is not UTF-8, Python represents some bytes as lone
+surrogates (PEP 383); JSON from a rank may contain lone surrogates, too. sqlite3 refuses such texts.
+So they are stored as BLOBs in UTF-8 with `surrogatepass`, and a stored path still opens the same
+file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _AS_THEY_ARE = frozenset({int, type(None)})
 
 
 class Unstorable(OverflowError, ValueError):
-    """SQLite would change the value, or cannot store it."""
+    """SQLite cannot store the value, or would change it."""
 
 
 def sql_value(value: object) -> object:
-    """Return `value` as it is passed to an SQL statement. Raises Unstorable."""
+    """Return the form of `value` that is passed to an SQL statement. Raises Unstorable."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -43,7 +43,7 @@ def sql_value(value: object) -> object:
 
 
 def stored_row(row: Iterable[object]) -> list[object]:
-    """Return the values of a row as they are passed to an SQL statement.
+    """Return the values of a row in the form that is passed to an SQL statement.
 
     Raises Unstorable. The statement itself raises OverflowError for integers that are too large.
     """
@@ -59,8 +59,8 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row as a dict by column name. Each text is the same as before `sql_value` converted
-    it.
+    """Return a row as a dict, keyed by column name. Texts that `sql_value` has converted are
+    converted back.
     """
     return {
         column[0]: _loaded(value) if isinstance(value, bytes) else value
@@ -76,9 +76,7 @@ def _loaded(value: bytes) -> str:
 
 
 def shortened_reason(sentence: str | None) -> str | None:
-    """Return `sentence`; the middle is left out if the sentence has more than LONGEST_REASON
-    characters.
-    """
+    """Return `sentence`. If it has more than LONGEST_REASON characters, leave out the middle."""
     if sentence is None or len(sentence) <= LONGEST_REASON:
         return sentence
     half = LONGEST_REASON // 2
@@ -111,8 +109,8 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def json_steps(tree: Mapping[str, Any]) -> Generator[None, None, str]:
-    """Return the same text as `json_of`. This is a generator that works in steps, for large
-    tables or lists.
+    """Return the same text as `json_of`. This generator yields between short steps, because a large
+    table takes long.
     """
     parts = list[str]()
     for key in sorted(tree):

@@ -1,4 +1,4 @@
-"""The time limit of a job: how much remains, and whether it ended an attempt. No I/O."""
+"""Computes how much of a time limit is left, and whether the limit ended an attempt. No I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REASON = TIME_LIMIT
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
-    """Return the seconds that are left of the job's time limit after these attempts; None if it
-    has no limit.
+    """Return the seconds that are left of the job's time limit after these attempts; None if the
+    job has no limit.
 
-    Also return None for a job under Slurm. Slurm enforces the limit itself and does not
-    count the time in its queue.
+    Also return None for a job under Slurm. Slurm enforces the limit itself; the time that the job
+    waits in Slurm's queue does not count.
     """
     if spec is None or spec.time_limit is None or spec.backend == SLURM:
         return None
@@ -28,9 +28,7 @@ def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Mome
 
 
 def _ran(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds for which an attempt ran. If its supervisor has measured this time,
-    that value is returned.
-    """
+    """Return for how many seconds an attempt ran, as measured by its supervisor if possible."""
     if attempt.began is None:
         return 0.0
     if attempt.state != ENDED:
@@ -56,8 +54,8 @@ def that_ended(
     """Return the time limit as text, if the attempt with this `record` was stopped because of
     it; None otherwise.
 
-    `asked` is True if this daemon asked it to stop at the time limit. If the disk is full,
-    the supervisor gets only the signal, and not the reason.
+    `asked` is True if this daemon asked the attempt to stop at the time limit. Then a stop without
+    a reason counts, too: on a full disk, the supervisor gets the signal but not the reason.
     """
     heard = record.get("stop_reason")
     if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):

@@ -1,11 +1,10 @@
-"""Transactions of the queue's database. Several changes can form one transaction.
+"""Runs changes of the queue's database as transactions. Several changes can form one transaction.
 
-Normally every change is one transaction (`one`). Inside the context `together` all changes form one
-transaction: all of them are committed, or none. But if a change there raises an error, only this
+Normally every change is one transaction (`one`). Inside the context `together`, all changes form
+one transaction, which is committed as a whole. But if one of the changes raises an error, only this
 change is rolled back, and the caller may continue with the others. Some changes are followed by an
-action outside the database, such as a log line or a signal to a process. It must wait for the
-commit: `when_committed` calls the actions then, in order. Outside of `together` it calls them at
-once. Example:
+action outside the database, such as a log line or a signal to a process. `when_committed` calls
+these actions in order, after the commit. Outside of `together`, it calls them at once. Example:
 
     together                       BEGIN IMMEDIATE
       change of job 7              SAVEPOINT, UPDATE, INSERT, RELEASE
@@ -28,7 +27,7 @@ Undone = Callable[[BaseException], None]
 
 
 class Transactions:
-    """The transactions of one database connection, which does not commit by itself. `run`
+    """The transactions of one database connection. The connection must not commit by itself. `run`
     executes a statement.
     """
 
@@ -46,7 +45,7 @@ class Transactions:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Return a context that runs its body as one transaction. Inside of `together`, the
+        """Return a context manager that runs its body as one transaction. Inside `together`, the
         body is a part of the common transaction.
         """
         if self._is_together:
@@ -71,8 +70,8 @@ class Transactions:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context in which all changes form one transaction. It must not be used
-        inside of another one.
+        """Return a context manager. All changes in its body form one transaction. It must not be
+        nested.
         """
         try:
             with self.one():
@@ -89,8 +88,8 @@ class Transactions:
             act()
 
     def when_committed(self, act: Callable[[], None]) -> None:
-        """Call `act` after the current changes are on the disk. If they are rolled back, `act`
-        is never called.
+        """Call `act` after the current changes are on the disk. If these changes are rolled back,
+        `act` is never called.
         """
         if self._is_together:
             self._then.append(act)

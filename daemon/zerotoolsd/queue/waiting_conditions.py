@@ -1,5 +1,5 @@
-"""Checks the start conditions of waiting jobs (a time, dependencies), and queues the jobs with
-all conditions met.
+"""Checks the start conditions of waiting jobs (a time, dependencies), and queues a job when all its
+conditions are met.
 
 It follows the events of the store. A job is checked only when it begins to wait, when a job
 that it waits for changes, and when its start time has come.
@@ -27,10 +27,10 @@ _MOST_SAID = 3
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
-    """Return a sentence on the start conditions that are not met yet; None if all are met.
+    """Return a sentence that names the start conditions that are not met yet; None if all are met.
 
-    `begin` is the time before which the job does not start, `after` are its dependencies,
-    and `now` is the current time.
+    `begin` is the earliest start of the job, `after` are its dependencies, and `now` is the current
+    time.
     """
     said = []
     if begin is not None and begin > now:
@@ -44,8 +44,8 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
 
 
 def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
-    """Return the reason why the job can never start, because a dependency can no longer be met;
-    None if it can.
+    """Return the reason why the job can never start: one of its dependencies can no longer be met.
+    Return None if the job can start later.
     """
     for each in after:
         if each.is_spoiled:
@@ -91,12 +91,12 @@ class WaitingConditions:
         return self.is_early(job) or any(not each.is_met for each in after)
 
     def is_early(self, job: JobRow) -> bool:
-        """Return whether the time before which the job may not start is in the future."""
+        """Return whether the earliest start of the job is still in the future."""
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Queue the jobs with all conditions met. Work for at most `seconds`, and return the
-        seconds until the next call is due.
+        """Queue the jobs for which all conditions are met. Work for at most `seconds`, and return
+        the seconds until the next call is due.
 
         Return None if that time is unknown. Raises sqlite3.OperationalError if the database
         cannot be changed now.

@@ -1,5 +1,4 @@
-"""Checks that a token of a model does not see later tokens, or the tokens of another packed
-example.
+"""Checks that in a model no token sees later tokens or the tokens of another packed example.
 
 The check runs a small model with the same layers and other widths (`tiny_model`). It needs no GPU.
 It computes the gradient of the output at one token with respect to the embedding of a token that
@@ -7,7 +6,7 @@ must be hidden from it. This gradient must be exactly 0. The weights are random,
 is 0 by chance.
 
 A discrete choice, such as the selection of tokens by an indexer, has no gradient. So the check also
-replaces the hidden tokens by others. The output must not change.
+replaces the hidden tokens; the output must not change.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def check_leaks(config: Any, *, packing: bool) -> None:
 
     Raises:
         BadRequest: a token sees later tokens.
-        Unsupported: packed examples influence each other, or this cannot be tested; or this
-            transformers does not train the model on text alone.
+        Unsupported: packed examples influence each other, or it cannot be tested whether they do;
+            or this version of transformers cannot train the model on text alone.
     """
     if config.is_encoder_decoder:
         return
@@ -90,7 +89,7 @@ def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
     Returns None if no small model can be made or run.
 
     Raises:
-        Unsupported: the model must be told which tokens are of an image.
+        Unsupported: this version of transformers cannot train the model on text alone.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -149,10 +148,10 @@ def _say(model: Any, example: Example) -> torch.Tensor:
 
 @contextmanager
 def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Return a context in which the token embeddings of `model` are recorded. It yields a list.
+    """Return a context manager that records the token embeddings of `model`. It yields a list.
 
     After each forward pass, the list has one tensor: the embeddings of that pass, `[1, tokens,
-    width]`. It requires a gradient.
+    width]`, with `requires_grad` set.
     """
     found: list[torch.Tensor] = []
 

@@ -57,7 +57,7 @@ class CheckpointMetrics:
         losses.
 
         The mapping has `loss`, the average training loss since the last checkpoint, and
-        `eval_loss`, if `step` was evaluated. A loss that is not finite is left out.
+        `eval_loss`, if the model was evaluated after `step`. A loss that is not finite is left out.
         """
         found = {}
         if self._losses:
@@ -94,7 +94,7 @@ class Checkpointing:
         If `last` is True, wait until the save has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written. If an earlier save fails, this is
+            SaveFailed: the last checkpoint could not be written. The failure of an earlier save is
                 only reported.
             Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
@@ -117,8 +117,8 @@ class Checkpointing:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Return a context that waits for the current save if an error ends it. The error is then
-        raised again.
+        """Return a context manager. If its body raises an error, wait for the current save; then
+        raise the error again.
         """
         try:
             yield
@@ -153,9 +153,9 @@ def make_checkpointing(
     committer = Committer(output_dir, keeping, add_files, before_commit, reporter.say)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
         return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
-    beside = replace(group, control=control_group())
-    saver = Saver(committer, beside)
-    return Checkpointing(Saves(saver, _copies(engine, beside), beside=True), reporter)
+    own = replace(group, control=control_group())
+    saver = Saver(committer, own)
+    return Checkpointing(Saves(saver, _copies(engine, own), in_background=True), reporter)
 
 
 def _copies(engine: CopyingEngine, group: WorldGroup) -> Callable[[], Write]:
@@ -194,17 +194,17 @@ class SaveResult:
 class Saves:
     """Runs the saves of a run, one at a time. All ranks call each method in the same order.
 
-    A background save may end on one rank a step earlier than on another. So an error that ends the
-    run is raised only by `begin` and `settle`, where all ranks wait for each other.
+    A background save may end on one rank a step earlier than on another rank. So an error that ends
+    the run is raised only by `begin` and `settle`, where all ranks wait for each other.
 
-    `prepare` returns the function that writes this rank's part of the current state. If `beside` is
-    True, this function has its own copy of the state, and it runs in a background thread while
-    training continues. During that time, no other code may use the process group of `saver`.
+    `prepare` returns the function that writes this rank's part of the current state. If
+    `in_background` is True, this function has its own copy of the state, and runs in a background
+    thread while training continues. Meanwhile no other code may use the process group of `saver`.
     """
 
     saver: Saver
     prepare: Callable[[], Write]
-    beside: bool = False
+    in_background: bool = False
     _task: BackgroundTask[Saved] | None = None
     _step: int = 0
     _began: float = 0.0
@@ -217,7 +217,7 @@ class Saves:
 
         Then start to save the state as the checkpoint of step `record.step`.
 
-        A save that is not in the background has ended when this returns.
+        Without `in_background`, this method returns only after the save has ended.
 
         Raises:
             Diverged: the state, or the state of the previous save, has a value that is not finite.
@@ -226,7 +226,7 @@ class Saves:
         self.settle()
         self._step, self._began = record.step, began
         save = partial(self.saver.save, record, self.prepare(), rng_state.capture_rng())
-        if not self.beside:
+        if not self.in_background:
             self._end(save)
             return
         self._task = BackgroundTask(save)
@@ -267,7 +267,7 @@ class Saves:
             saved = result()
         except SaveFailed as error:
             why = str(error)
-        stall = self._stall if self.beside else time.monotonic() - self._began
+        stall = self._stall if self.in_background else time.monotonic() - self._began
         self._ended.append(SaveResult(self._step, stall, saved, why))
 
 

@@ -8,8 +8,8 @@ and a restart does not compute them again.
     <output_dir>/reference/<data>-<weights>.draft     the same, not yet complete
 
 `<data>` is the digest of all tokens that the model reads and learns. It depends on the data, the
-tokenizer and the lengths. Each checkpoint has a copy of the directory. A continued run has only the
-weights of its step, so it needs the log-probabilities of the checkpoint.
+tokenizer and the lengths. Each checkpoint has a copy of the directory. A run that continues from a
+checkpoint has only the weights of that step, so it needs the log-probabilities in the checkpoint.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class ReferenceRun:
         of the checkpoint `start` (None: the initial weights). If a stop is requested, the
         computation ends early, and the next attempt continues it.
 
-        Returns the files that each checkpoint gets a copy of; empty if the computation ended early.
+        Returns the files that must be copied into each checkpoint; empty if the computation ended
+        early.
 
         Raises:
             BadRequest: the run has begun before, but its log-probabilities do not exist; or a file
@@ -96,7 +97,7 @@ class ReferenceRun:
         """Return (the digest of the initial weights, whether the log-probabilities must already
         exist).
 
-        `begins` is True if the run begins, without a checkpoint of its own.
+        `begins` is True if the run has no checkpoint of its own yet.
         """
         try:
             return self._known_weights(start, begins)

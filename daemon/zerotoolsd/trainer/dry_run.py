@@ -3,9 +3,9 @@
 `python -P dry_run.py SPEC SHOW` runs under the job's interpreter. It builds the model of the job
 file SPEC on the meta device, without memory for weights. It compares the model with the tokenizer
 and with the tensors in the model's directory. If the job continues from a checkpoint of another
-program, it compares the model with this checkpoint too. It reads the first examples as a rank
-would. It prints one JSON object: `{"problem": sentence or null, "notes": [sentences], "sample":
-null or the first SHOW examples}`.
+program, the model is also compared with this checkpoint. The first examples are read as a rank
+would read them. The program prints one JSON object: `{"problem": sentence or null, "notes":
+[sentences], "sample": null or the first SHOW examples}`.
 """
 
 from __future__ import annotations

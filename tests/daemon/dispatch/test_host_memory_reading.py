@@ -115,8 +115,8 @@ def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path)
 
 def test_what_jobs_are_still_to_take_is_taken_off() -> None:
     now = HostMemoryNow(100, {1: 10, 2: 50})
-    assert now.beside({}) == 100
-    assert now.beside({1: 30, 2: 40, 3: 5}) == 100 - 20 - 5
+    assert now.left_after_growth({}) == 100
+    assert now.left_after_growth({1: 30, 2: 40, 3: 5}) == 100 - 20 - 5
 
 
 def test_it_looks_seldom() -> None:

@@ -51,7 +51,7 @@ def test_a_state_that_is_not_fit_is_raised_where_all_ranks_wait(wait: str) -> No
         raise AssertionError(staging)
 
     spoilt: Any = Spoilt()
-    saves = Saves(spoilt, lambda: write, beside=True)
+    saves = Saves(spoilt, lambda: write, in_background=True)
     saves.begin(RECORD)
     over()
     assert saves.over() == []  # another rank may hear of it a step later

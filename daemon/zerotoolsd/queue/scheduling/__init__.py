@@ -1,11 +1,11 @@
-"""The choice of the queued jobs that start next, their GPUs, and the reasons that others wait.
+"""Chooses the queued jobs that start next and their GPUs, and says why other jobs wait.
 
-requests              the needs of jobs, also the compute capability
+requests              the resources that jobs need, and the compute capability of their GPUs
 pending_queue         the waiting jobs, grouped by need
-suitable_gpus         why a GPU cannot be used for a job
-memory_left_for_jobs  the free part of declared memory
-gpu_pass_state        the GPUs during a pass: whole ones and shared ones
-user_quota            the remaining limits of users
+suitable_gpus         why a job cannot use a GPU
+memory_left_for_jobs  how much memory is left for jobs that declare their memory
+gpu_pass_state        the whole and the shared GPUs that are left during a pass
+user_quota            how many resources each user may still use
 scheduler             one pass over the waiting jobs, and the reasons why jobs wait; no I/O
-pass_input            the input of a pass; it can be changed to a machine without some jobs
+pass_input            the input of a pass as one value
 """

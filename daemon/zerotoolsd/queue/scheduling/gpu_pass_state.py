@@ -1,9 +1,10 @@
-"""The state of the GPUs during one scheduler pass: who uses each, until when, and reservations.
+"""The state of the GPUs during one scheduler pass: who uses each GPU, until when, and which GPUs
+are reserved.
 
 A GPU is in one of three states: free; ours (leased, assigned in this pass, or reserved for a
 waiting job); or unusable (other programs, errors, or processes of ended jobs on it). During a pass,
-free GPUs become ours, the free part of shared ones decreases, and nothing else changes. The
-scheduler relies on that.
+free GPUs become ours, and the free part of shared GPUs decreases. Nothing else changes, and the
+scheduler relies on this.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class GpuAllocation:
         context: int = 0,
         named: NameJob = by_number,
     ) -> None:
-        """Keep the GPUs and their state.
+        """Begin with the state of the GPUs before the pass.
 
         `occupied` has the reason why a GPU cannot be used, keyed by index. `rooms` has the free
         bytes of each GPU that may be shared, keyed by index. `context` is the memory in bytes that
@@ -97,16 +98,14 @@ class GpuAllocation:
                 self._ours[gpu.index] = self._later(gpu.index, end)
 
     def _later(self, index: int, end: float | None) -> float | None:
-        """Return the time at which the last job on the GPU ends, if one of its jobs ends at
-        `end`; None if unknown.
+        """Return `end` or the known end of the other jobs on the GPU, whichever is later; None if
+        one of them is unknown.
         """
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> GpuAllocationView:
-        """Return the current state of the GPUs, from which the reasons of waiting jobs are made
-        later.
-        """
+        """Return the current state of the GPUs. The reasons why jobs wait are computed from it."""
         return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -117,8 +116,8 @@ class GpuAllocation:
     def take(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
-        """Assign GPUs to `request`, in the order of `wanted`, at most `most`. Return None if
-        there are not enough, so that the job waits.
+        """Assign at most `most` of the GPUs `wanted` to `request`, and return them in the order of
+        `wanted`. Return None if too few are available, so that the job waits.
         """
         if request.need.gpu_bytes is not None:
             return self._take_shares(request, wanted, most)
@@ -166,8 +165,8 @@ class GpuAllocation:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Reserve the free GPUs among `wanted` for `request`, if it waits only for jobs of this
-        daemon.
+        """Reserve the free GPUs among `wanted` for `request`, if it waits for nothing but other
+        jobs of this daemon.
 
         Return whether any GPU was reserved.
         """
@@ -189,7 +188,7 @@ class GpuAllocation:
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
         """Close these shared GPUs to all jobs except the job of `request`, which can start at
-        `start`. Return whether any of them was open before.
+        `start`. Return whether one of the GPUs was open until now.
         """
         found = [
             gpu.index
@@ -218,15 +217,15 @@ class GpuAllocation:
         return self._close(roomy, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
-        """Return the time at which `number` of the GPUs `coming` will be free; None if it is
-        unknown.
+        """Return the time at which `number` of the GPUs `coming`, which jobs use now, will be free;
+        None if unknown.
         """
         ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the time by which a job with this need must end if it borrows reserved GPUs.
-        Minus infinity means that it cannot borrow any.
+        """Return the time by which a job with this need must end so that it may borrow reserved
+        GPUs; minus infinity if it cannot borrow enough of them.
         """
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
@@ -251,8 +250,9 @@ def _or_never(end: float | None) -> float:
 
 
 class GpuMemoryParts:
-    """The free memory of each GPU that may be shared, by GPU index, and which of these GPUs are
-    closed to further jobs.
+    """The free memory of each GPU that may be shared, keyed by GPU index, and the reservations of
+    these GPUs. A reserved GPU is closed: it accepts only jobs that end before the reservation
+    begins.
     """
 
     def __init__(
@@ -280,27 +280,27 @@ class GpuMemoryParts:
         return request_bytes + self.context
 
     def is_open(self, index: int, request: Request) -> bool:
-        """Return whether the job may get a part of the memory of the GPU with this index."""
+        """Return whether the job may use the free memory of the GPU with this index."""
         if index not in self._closed:
             return True
         start, lasts = self._closed[index][0], request.lasts
         return start is not None and lasts is not None and self._now + lasts <= start
 
     def start_of(self, index: int) -> float | None:
-        """Return the time at which a closed GPU is needed; None if the GPU is open or the time
-        is unknown.
+        """Return the time at which the job that reserved the GPU can start; None if the GPU is open
+        or the time is unknown.
         """
         return self._closed[index][0] if index in self._closed else None
 
     def is_closed(self, index: int) -> bool:
-        """Return whether the GPU with this index is closed to further jobs."""
+        """Return whether the GPU with this index is reserved for a waiting job."""
         return index in self._closed
 
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
-        """Return the GPUs of `wanted` that have enough free memory for the job, the best first.
+        """Return the GPUs of `wanted` that have enough free memory for the job, the best GPU first.
 
-        GPUs that the owner of the machine prefers come first. Among equal ones, the GPU with
-        the least free memory comes first.
+        Open GPUs come first, then GPUs that the owner of the machine prefers. Among equally
+        preferred GPUs, the one with the least free memory comes first.
         """
         share = self.share(request.need.gpu_bytes or 0)
         fits = [

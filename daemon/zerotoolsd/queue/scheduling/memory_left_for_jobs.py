@@ -1,4 +1,4 @@
-"""The free part of the memory that jobs declare: of each GPU, and of the host.
+"""Computes how much memory of each GPU and of the host is left for jobs that declare their memory.
 
 A job that declares `memory.per_gpu` leases that amount plus the CUDA context of each of its GPUs.
 These leases, the use by other programs and the driver's reserve never exceed the memory of the GPU.
@@ -19,16 +19,17 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredMemory:
-    """The memory that is available to jobs, in addition to the leases. All sizes are in bytes.
+    """The memory that jobs use and may use, apart from the leases of GPUs. All sizes are in bytes.
 
     Attributes:
-        context: the memory of a GPU that a process uses without its tensors.
-        own: UUID of a GPU -> the memory that jobs of this daemon use according to the driver. For
-            other GPUs, the declarations of the jobs count as their use.
+        context: the memory of a GPU that each process uses in addition to its tensors (the CUDA
+            context).
+        own: UUID of a GPU -> the memory that jobs of this daemon use according to the driver. On a
+            GPU without an entry, jobs are assumed to use what they declared.
         host_total: the host memory that all jobs together may declare (None: no limit).
-        host_used: the sum that running jobs have declared.
+        host_used: the host memory of all running jobs together, as declared or expected.
         host_first: the position of the first job that waited for host memory at the last pass. No
-            job behind it takes any.
+            job behind it in the queue gets host memory.
         host_free: the free memory of the host minus the expected growth of running jobs (None:
             unknown).
     """
@@ -41,23 +42,23 @@ class DeclaredMemory:
     host_free: int | None = None
 
     def share(self, declared: int) -> int:
-        """Return the memory of a GPU, in bytes, that a process uses if it declares `declared`
-        bytes. Its CUDA context is included.
+        """Return the memory of a GPU, in bytes, that a process uses: the `declared` bytes and its
+        CUDA context.
         """
         return declared + self.context
 
 
 @dataclass(frozen=True)
 class HostMemoryNow:
-    """The memory of the host in bytes: the memory that programs can still use, and the memory
-    that running jobs hold.
+    """The memory of the host in bytes: what programs can still use, and what each running job
+    holds.
     """
 
     available: int
     held: Mapping[int, int] = field(default_factory=dict)
 
-    def beside(self, expected: Mapping[int, int]) -> int:
-        """Return the host memory, in bytes, that remains if every running job grows to its
+    def left_after_growth(self, expected: Mapping[int, int]) -> int:
+        """Return the host memory, in bytes, that is left after every running job has grown to its
         expected use.
 
         `expected` maps the number of a job to its expected use.
@@ -78,8 +79,8 @@ def free_shared_memory(
 ) -> dict[int, int]:
     """Return the free memory of each GPU that jobs may share: GPU index -> bytes.
 
-    A GPU may be shared if every lease on it has a number of bytes, if no process of an ended job is
-    on it, if its UUID is not in `closed`, and if leases are the only reason for it in `occupied`.
+    A GPU may be shared if each of its leases has a number of bytes, no process of an ended job uses
+    it, and its UUID is not in `closed`. A GPU in `occupied` must also have a lease.
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
@@ -100,13 +101,13 @@ def free_shared_memory(
 
 
 def is_usable(gpu: Gpu) -> bool:
-    """Return whether the GPU works and reports its memory, which is required for sharing it."""
+    """Return whether the GPU works and reports its memory. Only such a GPU can be shared."""
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
 def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
-    """Return the free memory of `gpu` in bytes; None if unknown. All of `leases` have a number
-    of bytes.
+    """Return the free memory of `gpu` in bytes; None if unknown. `leases` are the leases of this
+    GPU; each must have a number of bytes.
     """
     if gpu.memory_total_bytes is None:
         return None
@@ -118,7 +119,9 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
 
 
 class HostMemoryPass:
-    """The host memory during one scheduler pass. Jobs that wait for host memory reserve it."""
+    """Keeps account of the host memory during one scheduler pass. A job that waits for host memory
+    reserves it.
+    """
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -133,7 +136,7 @@ class HostMemoryPass:
 
     def has(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets the host memory that it
-        needs. If not, it waits for it.
+        needs. If it does not, record the reason in `said`.
         """
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:

@@ -23,11 +23,11 @@ class RunningJob:
     declared (`host_bytes`).
 
     Attributes:
-        gpu_use: UUID -> its use of GPU memory in bytes, if known.
-        ran_seconds: how long its attempt has been running.
-        leaves: it was already asked to end.
-        can_shrink: it is elastic and has more than its least number of ranks, so that it can
-            continue at once with the remaining GPUs.
+        gpu_use: UUID of a GPU -> the memory in bytes that the job uses on it, if known.
+        ran_seconds: how long the attempt of the job has been running.
+        leaves: whether the job was already asked to end.
+        can_shrink: whether the job is elastic and has more ranks than it needs at least, so that it
+            can give up GPUs and continue at once.
     """
 
     job_id: int
@@ -47,14 +47,14 @@ class PassInput:
     in seconds since the epoch.
 
     Attributes:
-        ends: number of a job with leases and a time limit -> its latest end.
-        passed_over: number of a job that may not start now -> the reason. Such a job reserves
+        ends: number of a job with leases and a time limit -> the time by which it must have ended.
+        passed_over: number of a job that may not start now -> the reason. This job reserves
             nothing.
         elsewhere: UUID of a GPU that belongs to another daemon -> its owner.
         closed: UUIDs of the GPUs that get no new jobs (`suitable_gpus.occupied_gpus`).
-        memory: `memory.own` has the memory of each GPU that jobs of this daemon use.
+        memory: the memory of the GPUs and of the host.
         users: the current use and the limits of each user (`user_quota`).
-        named: returns the text for a job in the reasons of other jobs.
+        named: returns the text that names a job when other jobs wait for it.
     """
 
     now: float
@@ -71,11 +71,10 @@ class PassInput:
     named: NameJob = by_number
 
     def without(self, jobs: Collection[RunningJob]) -> PassInput:
-        """Return a copy of the input in which the running jobs `jobs` have freed their
-        resources.
+        """Return a copy of the input in which the running jobs `jobs` have freed their resources.
 
-        GPU memory of other users stays in use. GPU memory with an unknown owner counts as
-        memory of the jobs.
+        GPU memory of other users stays in use. GPU memory with an unknown owner is assumed to
+        belong to `jobs`.
         """
         gone = {job.job_id: job for job in jobs}
         # A GPU that a process outliving its job holds is not freed by that job.
@@ -111,7 +110,7 @@ class PassInput:
     def _freed(
         self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
     ) -> dict[str, int]:
-        """Return the memory that the jobs `gone` free on each GPU: UUID to bytes."""
+        """Return how much memory the jobs `gone` free on each GPU: UUID to bytes."""
         shared = {lease.gpu_uuid for lease in left}
         freed: dict[str, int] = {}
         for lease in theirs:

@@ -1,10 +1,10 @@
 """The waiting jobs, grouped by the resources that they need. A scheduler pass checks each group
 instead of every job.
 
-Ten thousand jobs have only a few dozen different needs. In each group, jobs with the highest
-priority come first, and among these the oldest (`Request.user_order`). If the first job of a group
-must wait, the jobs after it are not checked. The exception are jobs that may borrow resources
-reserved for others, because they end before the reservation begins (`scheduler`).
+Ten thousand jobs have only a few dozen different needs. In each group, jobs are sorted by priority,
+the highest first, and then by age, the oldest first (`Request.user_order`). If the first job of a
+group must wait, the jobs after it are not checked, except jobs that may borrow reserved resources
+because they end before the reservation begins (`scheduler`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zerotoolsd.queue.scheduling.requests import (
 
 class Group:
     """The waiting jobs of one user with the same need, in ascending order of `Request.user_order`.
-    Each job takes 16 bytes.
+    The group needs 16 bytes for each job.
     """
 
     def __init__(self, need: ResourceNeed, uid: int = 0) -> None:
@@ -47,15 +47,15 @@ class Group:
         del self.user_orders[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
-        """Return the longest time, in seconds, that the job at index `place` holds its
-        resources; None if it has no limit.
+        """Return for how many seconds the job at index `place` holds its resources at most; None if
+        it has no time limit.
         """
         found = self._lasts[place]
         return None if found == math.inf else found
 
     def next_place(self, place: int, now: float, latest: float) -> int | None:
-        """Return the index of the next job, from `place` on, that would end by the time
-        `latest` if it started `now`; None if none exists.
+        """Return the index of the next job, from `place` on, that would end by the time `latest` if
+        it started `now`; None if there is no such job.
         """
         if latest == math.inf:
             return place if place < len(self.user_orders) else None
@@ -119,11 +119,11 @@ class PendingQueue:
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
-        """Return the position of the job among the waiting jobs of its kind, from 1, and the
+        """Return the position of the job, from 1, among the waiting jobs of its kind, and the
         number of these jobs.
 
-        The two kinds are jobs with GPUs and jobs with CPU ranks. Return None if the job does
-        not wait.
+        The two kinds are jobs with GPUs and jobs with CPU ranks. Return None if the job does not
+        wait.
         """
         found = self._place_of.get(job_id)
         if found is None:

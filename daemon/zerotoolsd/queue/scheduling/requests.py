@@ -10,8 +10,8 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilityNeed:
-    """The least compute capability that a job needs, the setting that requires it, and a
-    setting that works without it.
+    """The least compute capability that a job needs. `what` is the setting that needs it, and
+    `instead` is advice to use a setting that needs less.
     """
 
     least: tuple[int, int]
@@ -30,14 +30,15 @@ class ResourceNeed:
 
     Attributes:
         world_size: the number of ranks.
-        gpus: a number (any GPUs), a tuple of indices and UUIDs to choose from, or None for ranks on
-            CPUs.
-        gpu_bytes: the memory of each GPU that it uses; None: whole GPUs.
+        gpus: a number of GPUs, or the indices and UUIDs of the GPUs to choose from, or None for
+            ranks on CPUs.
+        gpu_bytes: the memory that the job uses on each GPU; None: whole GPUs.
         host_bytes, host_from: the host memory, and the setting that this number comes from.
-        host_advice: a setting that needs less host memory.
-        least_gpu_bytes: GPUs with less memory are used only if there are not enough others.
-        sizes: the numbers of ranks with which an elastic job may start, ascending. `world_size` is
-            the first of them, and the job waits only until that size is possible.
+        host_advice: a setting with which the job needs less host memory.
+        least_gpu_bytes: a GPU with less memory than this is used only if there are not enough
+            larger GPUs.
+        sizes: the numbers of ranks with which an elastic job may start, ascending. The first of
+            them is `world_size`; the job waits only until it can start with that number.
     """
 
     world_size: int
@@ -67,8 +68,8 @@ class ResourceNeed:
 class Request:
     """The request of a queued job for resources.
 
-    `lasts` is the longest time, in seconds, that the job holds the resources; None: unknown.
-    Jobs with a higher `priority` go first.
+    The job holds the resources for at most `lasts` seconds; None: unknown. Jobs with a higher
+    `priority` start first.
     """
 
     job_id: int
@@ -101,10 +102,11 @@ def order_of(user_order: int, rank: int) -> int:
 
 
 def user_order_limit(user_order: int, rank: int, own_rank: int) -> int:
-    """Return the number below which a user's jobs start before the job with `user_order`.
+    """Compare the jobs of one user with a job of another user. Return a limit: jobs of the first
+    user start before that job if their own `user_order` is below the limit.
 
-    `rank` is the rank of the user in the fair-share order, and `own_rank` the rank of the user of
-    the job with `user_order`.
+    `rank` is the fair-share rank of the first user. `user_order` belongs to the job of the other
+    user, and `own_rank` is that user's rank.
     """
     if rank == own_rank:
         return user_order
@@ -122,9 +124,7 @@ def priority_of(user_order: int) -> int:
 
 
 def request_at(user_order: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """Return the request of the job with this `user_order`, need, longest duration in seconds, and
-    user.
-    """
+    """Return the request of a job. `lasts` is the longest duration of the job in seconds."""
     return Request(
         job_id=user_order % _IDS, need=need, lasts=lasts, priority=priority_of(user_order), uid=uid
     )

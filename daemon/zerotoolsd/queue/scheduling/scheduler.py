@@ -1,31 +1,31 @@
-"""The choice of the waiting jobs that start now, their GPUs, and the reasons that others wait. No
-I/O.
+"""Chooses the waiting jobs that start now and their GPUs, and says why the other jobs wait. No I/O.
 
-Jobs of higher priority start first. Jobs of one priority start in the order of arrival, separately
-for each kind of need. Resources that a waiting job could use are reserved for it, so that no later
-job overtakes it. A later job that needs something else does not wait for it.
+Jobs of higher priority start first. Jobs of the same priority start in the order of arrival,
+separately for each kind of need. Resources that a waiting job could use are reserved for it, so
+that no later job overtakes it. A later job that needs other resources does not wait for it.
 
 Two rules limit reservations:
 
 - If a job also waits for something that this daemon does not control (another program has a GPU, or
-  a GPU is fenced), its start time is unknown, so it reserves nothing. When that is over, it
-  reserves the free resources. So it waits for the jobs that run then, but for no later ones.
-- Reserved resources are lent to a later job if, by the time limits of both, that job ends before
-  the waiting one can start. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs
-  waits. A job of one GPU with `time_limit = "2h"` starts; one without a limit waits behind it.
+  a GPU is fenced), its start time is unknown, so it reserves nothing. When it waits only for jobs
+  of this daemon, it reserves the free resources. From then on, no later job overtakes it.
+- Reserved resources are lent to a later job if the time limits show that the later job ends before
+  the waiting job can start. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs
+  waits. A job of one GPU with `time_limit = "2h"` starts; a job without a limit waits.
 
-A pass has the same result as checking every job in its order, but it checks only few jobs. During a
-pass, free GPUs only become ours (`gpu_pass_state`), so the resources available to a job only
-decrease. Therefore, once a job waits, every later job of the same need waits too, unless it can
-borrow because it ends sooner. The later job also changes nothing for others: either the first job
-has reserved all free resources for that need; or it could not reserve anything, and then the later
-job cannot either, because the sum of the free resources and of those that our jobs hold is the
-same. So for each need, only the jobs that may start and the first one that waits are checked. The
-reasons of the others are computed on request, from the state in which they would have been checked.
+A pass checks only a few jobs, but has the same result as checking every job in order. During a
+pass, the resources available to a job only decrease, because free GPUs only become ours
+(`gpu_pass_state`). So after one job has to wait, every later job with the same need has to wait
+too, unless it can borrow because it ends sooner. Checking the later job would change nothing for
+other jobs: either the first job has reserved all free resources for that need; or it could reserve
+nothing, and then the later job cannot either, because the sum of free resources and resources of
+our jobs stays the same. So for each need, only the jobs that may start and the first job that waits
+are checked. The reasons why other jobs wait are computed on request, from the state in which these
+jobs would have been checked.
 
-An elastic job may have several sizes. It takes the largest available size, but it waits and
-reserves only for its smallest. For the jobs behind it, this is the same as a job of the smallest
-size that takes more of the free resources. So all of the above is true for it, too.
+An elastic job may have several sizes. It takes the largest size that is available, but it waits and
+reserves resources only for its smallest size. For later jobs, this is like a job of the smallest
+size that takes more of the free resources. So all of the above is true for elastic jobs, too.
 """
 
 from __future__ import annotations
@@ -100,13 +100,14 @@ class RequestError(Exception):
 
 
 def touch_nothing(job_id: int) -> None:
-    """Default for `touch`: does nothing."""
+    """Do nothing. This is the default of `touch`."""
 
 
 def tick(
     line: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
 ) -> TickDecisions:
-    """Run one scheduler pass: decide which jobs of `line` start now, on the machine `given`.
+    """Run one scheduler pass: decide which jobs of `line` start now. `given` is the state of the
+    machine.
 
     `touch` is called with the number of each job that is checked. Raises RequestError.
     """
@@ -283,10 +284,10 @@ def _ends_by(request: Request, now: float, latest: float) -> bool:
 
 @dataclass(frozen=True)
 class CpuWaits:
-    """Computes the reasons of jobs that wait for CPU ranks.
+    """Computes why jobs wait for CPU ranks.
 
-    `first` is the first job that waits for CPU ranks. `used` of `limit` CPU ranks are in
-    use.
+    `first` is the first job that waits for CPU ranks. `used` is the number of CPU ranks in use, and
+    `limit` the largest number allowed.
     """
 
     first: int | None
@@ -296,8 +297,7 @@ class CpuWaits:
     def why(self, job_id: int, need: ResourceNeed) -> str | None:
         """Return the reason why the job waits for CPU ranks.
 
-        Return None if the job was queued after the pass, so that only the next pass decides
-        about it.
+        Return None if the job was queued after the pass; the next pass will check it.
         """
         if self.first is None:
             return None
@@ -343,10 +343,10 @@ class GpuHistory:
 
 
 class Waits(Mapping[int, str]):
-    """The reasons why jobs wait: of each job in `line` that is not in `started`. A reason is
-    computed when it is read.
+    """The reason why each job waits, keyed by job number. It has the jobs in `line` that are not in
+    `started`. A reason is computed when it is read.
 
-    A job that leaves `line` has no reason any more.
+    When a job leaves `line`, its reason is gone, too.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ class Waits(Mapping[int, str]):
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """Keep the data that the reasons are computed from.
+        """Take the data from which the reasons are computed.
 
         `host` maps a need to the reason why its jobs wait for host memory. `users` maps (uid, need)
         to the reason why these jobs wait for other jobs of the same user.
@@ -375,8 +375,8 @@ class Waits(Mapping[int, str]):
         self._host = host
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
-        """Return a copy with other reasons for jobs that may not start: `passed_over` maps the
-        number of such a job to its reason.
+        """Return a copy with a new `passed_over`, which maps the number of each job that may not
+        start now to the reason.
         """
         known = (self._cpus, self._blind, self._history, self._host, self._users)
         return Waits(self._line, self._started, passed_over, *known)

@@ -1,4 +1,4 @@
-"""Decides which GPUs a job can use, and gives the reasons for the others."""
+"""Decides which GPUs a job can use, and says why it cannot use the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NameJob = Callable[[int], str]
 
 
 def by_number(job_id: int) -> str:
-    """Return text for a job with only its number, such as `job 7`, without its user."""
+    """Return text that names a job by its number, such as `job 7`."""
     return f"job {job_id}"
 
 
@@ -65,11 +65,12 @@ def occupied_gpus(
     closed: Mapping[str, str] = MappingProxyType({}),
     named: NameJob = by_number,
 ) -> dict[int, str]:
-    """Return the reasons why GPUs cannot be used, by GPU index. A GPU without an entry is free.
+    """Return the reasons why GPUs cannot be used, keyed by GPU index. A GPU without an entry is
+    free.
 
-    `elsewhere` maps the UUIDs of GPUs of other daemons to reasons, and `closed` the UUIDs of
-    GPUs that get no new jobs; both reasons complete "GPU 0 ". `named` returns the text for a
-    job. The reasons in the result complete "GPU 0: ".
+    `elsewhere` and `closed` map UUIDs of GPUs to reasons that can follow "GPU 0 ": `elsewhere` for
+    GPUs of other daemons, `closed` for GPUs that get no new jobs. `named` returns the text that
+    names a job. The reasons in the result can follow "GPU 0: ".
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
@@ -176,11 +177,11 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
 
 
 def usable_gpus(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """Return the GPUs that the job may use, and a sentence if it names a GPU that does not
-    exist.
+    """Return the GPUs that the job may use, and an error message if the job names a GPU that does
+    not exist.
 
-    GPUs that lack the compute capability or the expected memory are left out, if there are
-    enough other GPUs.
+    GPUs that lack the compute capability or the expected memory are left out, if there are enough
+    other GPUs.
     """
     wanted, missing = _named(need, gpus)
     if not isinstance(need.gpus, tuple):
@@ -198,7 +199,7 @@ def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """Return the GPUs that the job names, in the order of the job, and a sentence if one of
+    """Return the GPUs that the job names, in the order of the job, and an error message if one of
     them does not exist.
     """
     if not isinstance(need.gpus, tuple):
@@ -220,9 +221,7 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
 
 
 def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that is divided into MIG instances, among them the instance `name`; None
-    if there is no such GPU.
-    """
+    """Return the GPU that has the MIG instance `name`; None if there is no such GPU."""
     for gpu in gpus:
         for instance in gpu.mig_instances or ():
             if str(name).startswith("MIG-") and instance.startswith(str(name)):
@@ -236,7 +235,7 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 
 
 def shortage_text(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
-    """Return a sentence that fewer than `need` of the GPUs `wanted` are free.
+    """Return a sentence that says that fewer than `need` of the GPUs `wanted` are free, and why.
 
     `taken` has the reasons why GPUs are not free, keyed by index.
     """

@@ -1,9 +1,8 @@
-"""The limits of each user during a scheduler pass, and the part of them that is not used up.
+"""Tracks, during a scheduler pass, how much of its limits each user has not used up.
 
-A job beyond the administrator's limits waits and reserves nothing, so that jobs of other
-users can go ahead. Jobs of one user with the same need are treated alike, and during a pass
-the unused part only shrinks. So after one of these jobs has to wait, all later ones wait as
-well.
+A job that would exceed the administrator's limits waits and reserves nothing, so that jobs of other
+users can start first. During a pass, the unused part of a limit only shrinks. So after one job of a
+user has to wait, all later jobs of this user with the same need have to wait, too.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ class UserUse:
     gpus: int = 0
     cpu_ranks: int = 0
 
-    def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
-        """Return this use plus the use of one more job, with so many GPUs and CPU ranks."""
+    def plus_job(self, *, gpus: int, cpu_ranks: int) -> UserUse:
+        """Return this use plus the use of one more job, which has `gpus` GPUs and `cpu_ranks` CPU
+        ranks.
+        """
         return replace(
             self,
             running=self.running + 1,
@@ -104,7 +105,7 @@ class UserQuota:
             is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())
             taken = {"gpus": size, "cpu_ranks": 0} if is_gpu else {"gpus": 0, "cpu_ranks": size}
-            self._used[request.uid] = used.and_also(**taken)
+            self._used[request.uid] = used.plus_job(**taken)
 
 
 def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:

@@ -1,4 +1,4 @@
-"""Tables of the database next to those of jobs and attempts.
+"""The smaller tables of the database. The tables of jobs and attempts are in `queue.store`.
 
 preemption_table           attempts that were asked to end so that their jobs continue later
 notice_outbox              notices that wait for their delivery

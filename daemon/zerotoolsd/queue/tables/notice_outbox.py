@@ -1,5 +1,5 @@
-"""Stores notices that wait for delivery. Their number is limited. A notice is written in the
-transaction of the change that it reports.
+"""Stores a limited number of notices that wait for delivery. A notice is written in the transaction
+of the change that it reports.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Notice:
     """A notice about a job, to be sent to one recipient.
 
     Attributes:
-        key: unique, and the same for repeated deliveries.
+        key: identifies the notice; the same for each try to deliver it.
         target: an address, a program with its arguments as JSON, or the name of a destination.
         body: the notice as JSON.
         next_at: when the next delivery is due.
-        tries, trouble: the number of failed deliveries, and the error of the last one.
+        tries, trouble: the number of failed deliveries, and the error of the last failed delivery.
 
     Times are in seconds since the epoch.
     """
@@ -84,26 +84,29 @@ class Outbox:
                 self._make_room("", (), self.most)
 
     def put_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
-        """Add notices as `add_once` does, in a separate transaction."""
+        """Call `add_once` in a transaction of its own."""
         with self._transaction():
             self.add_once(job_id, name, notices)
 
     def add_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
-        """Add notices of the condition `name` of a job, in the transaction of the caller, unless
-        they were added before.
+        """Add notices that report the condition `name` of a job, in the transaction of the caller,
+        unless this condition is already reported.
 
-        The condition counts as reported until `forget`, also for later daemons.
+        The condition counts as reported until `forget` is called, even after a restart of the
+        daemon.
         """
         if self._sql("INSERT OR IGNORE INTO reported VALUES (?, ?)", (job_id, name)).rowcount:
             self.add(notices)
 
     def forget(self, job_id: int, name: str) -> None:
-        """Record that the condition `name` of a job is over: its next occurrence is reported."""
+        """Record that the condition `name` of a job is over, so that its next occurrence is
+        reported again.
+        """
         with self._transaction():
             self._sql("DELETE FROM reported WHERE job_id = ? AND name = ?", (job_id, name))
 
     def removed(self, job_id: int) -> None:
-        """Delete the records of notices of a removed job, in the transaction of the caller."""
+        """Forget all reported conditions of a removed job, in the transaction of the caller."""
         self._sql("DELETE FROM reported WHERE job_id = ?", (job_id,))
 
     def _make_room(self, where: str, values: tuple[object, ...], most: int) -> None:
@@ -118,13 +121,13 @@ class Outbox:
     def due(self, now: float, limit: int) -> list[Notice]:
         """Return at most `limit` notices that are due, the oldest first.
 
-        A recipient gets the notices of a job in order: one is due only after the earlier ones were
-        delivered, or have failed `_HOLDING_TRIES` times.
+        A recipient gets the notices of a job in order: a notice is due only after each earlier
+        notice was delivered, or has failed `_HOLDING_TRIES` times.
 
-        At most a quarter of them are notices of one user. Of these, the first to each recipient
-        are preferred, and recipients that have refused none of the waiting notices. So slow
-        addresses delay neither other users nor the other recipients. A notice is also due if it
-        would wait for longer than any does, because the clock was set back.
+        At most a quarter of the result are notices of the same user. Recipients without a failed
+        delivery come first, and each recipient gets one notice before any gets a second. So a slow
+        address delays neither other users nor other recipients. A notice is also due if it would
+        have to wait for more than `_LONGEST_WAIT` seconds, which means that the clock was set back.
         """
         rows = self._sql(
             "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY refused, turn,"
@@ -162,7 +165,7 @@ class Outbox:
             )
 
     def postpone(self, channel: str, target: str, until: float) -> None:
-        """Let all notices to one recipient wait until the time `until` (seconds since the
+        """Let all notices to the recipient `target` wait until the time `until` (seconds since the
         epoch).
         """
         with self._transaction():
@@ -177,8 +180,8 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of notices that were delivered, dropped and expired, and that wait,
-        keyed by name.
+        """Return the numbers of delivered, dropped, expired and waiting notices, keyed by these
+        words.
         """
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]

@@ -1,9 +1,9 @@
 """Stores leases of GPUs that are still in use after their attempt has ended, and the uploads of
 finished jobs.
 
-A lease stays with an ended attempt if a process or memory of the attempt remains on the GPU;
-`held_by` names it. It may be found only after the lease was released. Then another job may already
-have a part of the same GPU.
+An ended attempt keeps its lease of a GPU while a process or memory of the attempt remains on the
+GPU; `held_by` names that process or memory. If it is found only after the lease was released,
+another job may already use a part of the same GPU.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ Append = Callable[..., int]
 
 
 class OrphanLeases:
-    """The leases of GPUs that ended attempts still have. Each change is a transaction of its
-    own.
-    """
+    """The leases of GPUs that ended attempts still have. Each change is a separate transaction."""
 
     def __init__(
         self,
@@ -74,8 +72,8 @@ KIND = "uploaded"
 
 
 class UploadTable:
-    """Reads and records the uploads of finished jobs, in the table of attempts. `append` adds
-    an event.
+    """Reads and records the uploads of finished jobs in the table of attempts. `append` adds an
+    event.
     """
 
     def __init__(
@@ -111,9 +109,9 @@ class UploadTable:
     ) -> None:
         """Record that the upload for attempt `number` has ended.
 
-        `result` is the new record of the attempt, and `why` is the text of the event.
-        `reasons` has two texts: the job's reason when the upload began, and the new reason.
-        If they are None, the reason stays unchanged.
+        `result` is the new record of the attempt, and `why` is the text of the event. `reasons` has
+        two texts: the job's reason when the upload began, and the new reason. If one of them is
+        None, the reason stays unchanged.
         """
         with self._transaction():
             found = self._sql(

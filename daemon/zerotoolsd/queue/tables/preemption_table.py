@@ -1,7 +1,7 @@
-"""Stores the requests to attempts to save and end so that their jobs continue later ("yields"),
-and the cost of each.
+"""Stores "yields" and what each yield cost. A yield is a request to an attempt to save and end; its
+job continues later.
 
-A row is written in the same transaction as the change of state that asks the attempt.
+The row of a yield is written in the transaction that changes the state of the job.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ job is `paused`, after the others it is `queued`.
 
 @dataclass(frozen=True, kw_only=True)
 class YieldAsk:
-    """A request to an attempt to save and end: its purpose (one of PURPOSES), and the job that
-    needs the resources, if any.
+    """A request to an attempt to save and end. `purpose` is one of PURPOSES, and `for_job` is the
+    job that needs the resources, if any.
     """
 
     purpose: str
@@ -41,12 +41,12 @@ class YieldAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class YieldRow:
-    """A request to an attempt to save and end, and the result. Times are in seconds since the
+    """A request to an attempt to save and end, and its result. Times are in seconds since the
     epoch.
 
-    `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that
-    were done but not saved. `first_step` is the time of the first step of the job that
-    needed the resources. Values that are None are not known yet, or unknown.
+    `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that were done
+    but not saved. `first_step` is the time of the first step of the job that needed the resources.
+    None means that a value is unknown or not known yet.
     """
 
     job_id: int
@@ -62,9 +62,7 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """Return a copy of `row` without its outcome and steps. It is for users who may not see the
-    job.
-    """
+    """Return a copy of `row` without its outcome and steps, for users who may not see the job."""
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
@@ -79,7 +77,7 @@ class YieldEnd:
 
 
 class PreemptionTable:
-    """The table of requests to attempts to save and end.
+    """Reads and changes the table of requests to attempts to save and end.
 
     All methods run in the transaction of the caller, except `note_first_step`, which has a
     separate transaction.
@@ -126,14 +124,14 @@ class PreemptionTable:
         return self._rows("WHERE job_id = ? ORDER BY attempt", job_id)
 
     def for_job(self, job_id: int) -> list[YieldRow]:
-        """Return the requests that were made for the job `job_id`: other jobs gave it their
-        resources.
+        """Return the requests to attempts of other jobs that were made because the job `job_id`
+        needed resources.
         """
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the requests without a known first step, made for jobs that are running or
-        ended after `since` (seconds since the epoch).
+        """Return the requests with an unknown `first_step`. Only requests are returned for which
+        `for_job` is running, or has ended after `since` (seconds since the epoch).
         """
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"

@@ -1,10 +1,11 @@
 """Books the GPU-seconds of each user by the hour, and counts each user's jobs.
 
-Running attempts are booked every minute and at their end, each time from the last booking on, so a
-restart of the daemon loses nothing. Normally the end of an attempt is the time when the daemon
-noticed it. The end in the attempt's own record is used only if nothing was booked for so long that
-no daemon can have run. Attempts that share GPUs are booked for the part that they declared. A
-booking belongs to the transaction of its change.
+The time of a running attempt is booked every minute and at its end. Each booking begins where the
+last one ended, so a restart of the daemon loses nothing. The end of an attempt is normally the time
+when the daemon noticed it. The end in the attempt's own record is used only if no daemon was
+running then, because nothing was booked for too long. An attempt that shares a GPU is booked for
+the part that it declared. A booking is committed in the same transaction as the change that causes
+it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class UsageAccounting:
         self.bookings = 0
 
     def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
-        """Return the booked time of the hours from `first` to before `until`: (uid, hour since
-        the epoch, GPU-seconds).
+        """Return the booked time of the hours from `first` up to, but without, `until`: (uid, hour
+        since the epoch, GPU-seconds).
         """
         cursor = self._connection.cursor()
         cursor.row_factory = None
@@ -67,8 +68,8 @@ def book_running(sql: RunSql, now: Moment) -> bool:
 
 
 def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -> None:
-    """Book the remaining GPU time of an attempt that ended at `ended`. Call this before the end
-    is recorded.
+    """Book the GPU time of an attempt from its last booking to its end at `ended`. Call this before
+    the end of the attempt is recorded.
     """
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is not None and row["state"] != ENDED:
@@ -76,8 +77,8 @@ def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -
 
 
 def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
-    """Book the GPU time of an attempt that ended without a record in the queue, because the
-    queue was older than the attempt.
+    """Book the GPU time `used` of an ended attempt that was missing in the queue, because the queue
+    was older than the attempt.
 
     The attempt is not booked again later, even if its duration is unknown.
     """
@@ -204,8 +205,8 @@ class UserCounts:
         return size
 
     def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
-        """Return the number and the `output_dir` of at most `most` jobs of the user `uid`
-        before `job_id`, the newest first.
+        """Return the number and the `output_dir` of jobs of the user `uid` with lower numbers than
+        `job_id`: at most `most` jobs, the newest first.
         """
         rows = self._sql(
             "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",

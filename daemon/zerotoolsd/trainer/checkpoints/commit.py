@@ -54,7 +54,6 @@ class Committer:
         before_commit: called with this directory when all its files except the manifest are
             written.
         say: prints one line for each old checkpoint that is kept because another job needs it.
-            `told` has the paths for which this was done.
     """
 
     output_dir: Path
@@ -78,7 +77,7 @@ class Committer:
         """Add the record and the manifest to `staging`, and rename this directory to its final
         name.
 
-        All ranks have written their files into `staging` before. Raises OSError.
+        Before this call, all ranks have written their files into `staging`. Raises OSError.
         """
         checkpoint_dirs.write_record(staging, record)
         self.add_files(staging)
@@ -163,7 +162,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def check_structure(directory: Path) -> None:
-    """Check the checkpoint in `directory` by its metadata, as `zerotools verify --fast` does.
+    """Check the metadata of the checkpoint in `directory`, as `zerotools verify --fast` does.
 
     Every tensor must be complete, every chunk must be inside its file, and the files of all ranks
     must belong to one save.

@@ -1,8 +1,8 @@
-"""Decides which checkpoints are kept: the newest ones, one every N steps, the best one, and those
-that a job names.
+"""Decides which checkpoints are kept: the newest ones, one every N steps, the best one, and the
+ones that a job names.
 
-The decision depends only on the files in the directory. So a restarted attempt decides the same.
-This module uses only the standard library.
+The decision depends only on the files in the directory, so a restarted attempt makes the same
+decision. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class KeepPolicy:
     uploaded is not deleted either.
 
     Attributes:
-        last: keep so many of the newest checkpoints (None: all).
+        last: keep this number of the newest checkpoints (None: all).
         every: keep each checkpoint with a step that is a multiple of this number.
         best: keep the checkpoint with the smallest value of this name in its record, `loss` or
             `eval_loss`.

@@ -30,7 +30,8 @@ class ResumePoint:
 
     Attributes:
         skipped: the damaged or missing checkpoints that could not be used.
-        foreign: set if another program saved the checkpoint.
+        foreign: the data of a checkpoint that another program saved; None for a checkpoint of
+            zerotools.
         verified: how the bytes of the checkpoint were checked, a constant of `checkpoint_dirs`.
     """
 
@@ -85,8 +86,8 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
     priority.
 
     `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step no
-    longer exists, and no older one can be used, BadCheckpoint is raised. The run does not begin at
-    step 0 in this case.
+    longer exists, and no older checkpoint can be used, BadCheckpoint is raised: the run must not
+    begin again at step 0.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
@@ -119,8 +120,8 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """Return the error with which the rank ends because the checkpoint at `path` could not be
     loaded.
 
-    The checkpoint was complete when it was chosen. `error` is the error of the load. It is returned
-    unless a better reason is found: files that changed meanwhile, or a transient error of the disk.
+    The checkpoint was complete when it was chosen. Return `error`, the error of the load, unless a
+    better reason is found: files that changed meanwhile, or a transient error of the disk.
     """
     trouble = _trouble(error)
     try:
@@ -163,8 +164,8 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
 def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
     """Choose the checkpoint in `output_dir` to resume from.
 
-    `saved_step` is the newest step that an earlier attempt saved. If its checkpoint is missing,
-    this checkpoint is added to the skipped ones.
+    `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step is
+    missing, it is added to the skipped checkpoints.
     """
     own = checkpoint_dirs.newest_valid(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)

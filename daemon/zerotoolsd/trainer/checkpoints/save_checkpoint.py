@@ -65,8 +65,8 @@ class Saver:
         Raises:
             SaveFailed: a rank could not write its part. This is raised on every rank. No checkpoint
                 was committed, and the staging directory is deleted.
-            Diverged: the state has a value that is not finite. This too is raised on every rank,
-                without a commit.
+            Diverged: the state has a value that is not finite. This is also raised on every rank,
+                and no checkpoint was committed.
         """
         started = time.monotonic()
         staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))

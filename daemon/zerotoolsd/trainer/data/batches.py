@@ -1,8 +1,9 @@
-"""Decides which examples each step and each rank gets: the same batches at any number of ranks.
+"""Decides which examples each step and each rank gets. The batches are the same for any number of
+ranks.
 
-The positions of a run count its examples over all epochs. With n examples in the pool, position p
-is in epoch `p // n`, and it has the example `shuffle(epoch)[p % n]`. A step takes the next
-`batch_size` positions, and each rank takes an equal part of them.
+A position counts the examples of a run over all epochs. With n examples in the pool, position p is
+in epoch `p // n` and has the example `shuffle(epoch)[p % n]`. A step takes the next `batch_size`
+positions, and each rank takes an equal part of them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 class Batches:
-    """Gives the examples of a pool in shuffled order, by their position in the run (over all
-    epochs).
-    """
+    """Returns the examples of a pool in shuffled order, for positions in the run."""
 
     def __init__(self, pool: ExamplePool, *, seed: int) -> None:
         self.pool = pool
@@ -53,8 +52,8 @@ class Batches:
 
 
 def rank_part(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return (first position, number of positions) of the part that one rank gets of the batch
-    that begins at position `first`.
+    """Return the part of a batch that one rank gets, as (first position, number of positions). The
+    batch begins at position `first`.
     """
     count = batch_size // world_size
     return first + rank * count, count

@@ -20,8 +20,8 @@ def collate(
     Tokens that are not learned have the label `IGNORED`.
 
     Shorter examples are padded on the right. A causal model needs no mask for the padding, because
-    no token sees tokens to its right; an encoder needs one. In a packed sequence the position ids
-    restart with each segment. This separates the segments in all attention implementations of
+    no token sees tokens to its right; an encoder needs a mask. In a packed sequence the position
+    ids restart with each segment. This separates the segments in all attention implementations of
     transformers.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
@@ -52,8 +52,8 @@ def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
     Both are `[batch, length]`.
 
-    The inputs are the labels, shifted to the right by one. The model's own method makes them. If it
-    has none, the first input is `decoder_start_token_id`.
+    The inputs are the labels, shifted to the right by one. The model's own method makes them, if
+    the model has one. Otherwise the first input is `decoder_start_token_id`.
     """
     own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:

@@ -47,8 +47,9 @@ class Tokens(Protocol):
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
     """Return the files that match `patterns`, which are the value of the job key `key`.
 
-    The files of the first pattern come first. Those of one pattern are sorted by name. There are no
-    duplicates. A directory with a saved dataset is replaced by the files of the dataset.
+    The files of the first pattern come first; files of the same pattern are sorted by name. Each
+    file is returned only once. A directory with a saved dataset is replaced by the files of the
+    dataset.
 
     Raises:
         BadFile: a saved dataset is incomplete, or has several splits.
@@ -245,13 +246,13 @@ class TokenStream:
 def ids_of(array: TokenArray, files: OpenFiles | None = None) -> NumberFile:
     """Return the ids of a token array.
 
-    They are mapped: the file is only read when they are used.
+    The file is mapped into memory, so an id is read only when it is used.
     """
     return NumberFile(array.path, _NUMPY[array.type], array.offset, array.count, files=files)
 
 
 def largest_id(arrays: Sequence[TokenArray]) -> int:
-    """Return the largest id of the arrays; -1 if they have no ids.
+    """Return the largest id in `arrays`; -1 if the arrays have no ids.
 
     Raises:
         BadFile: an id is negative.

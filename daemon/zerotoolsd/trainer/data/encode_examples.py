@@ -26,7 +26,7 @@ BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 class ModelInput:
     """The kind of input that a model takes.
 
-    `encoder_decoder` is True if the model has an encoder and a decoder. `positions`: the largest
+    `encoder_decoder` is True if the model has an encoder and a decoder. `positions` is the largest
     number of positions (None: no limit).
     """
 
@@ -40,9 +40,10 @@ class ReadingStats:
 
     Attributes:
         cut: the number of examples that were too long and were cut.
-        prompts_lost, responses_lost: the tokens that their prompts and their responses lost
-            together.
-        sources_lost, targets_lost: the numbers of prompts and responses that were lost completely.
+        prompts_lost, responses_lost: the number of tokens that all prompts, and all responses, lost
+            when they were cut.
+        sources_lost, targets_lost: the number of prompts, and of responses, that lost all their
+            text.
         changed: the number of examples in which the chat template left out a part of an answer.
         left_out: each field that the template ignores -> the number of examples with this field.
     """
@@ -124,11 +125,10 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Encode the examples of the files `paths`, write them to `destination`, and return their
-    counts.
+    """Encode the examples of the files `paths`, write them to `destination`, and return statistics.
 
-    `processes` is the number of further processes that help. Examples without a prompt or without a
-    response are left out.
+    `processes` is the number of additional processes that help. Examples without a prompt or
+    without a response are left out.
 
     Raises:
         BadFile: a file has no readable examples; the message names the file and the line.
@@ -160,7 +160,7 @@ def encode_records(
     reader: ModelInput,
     stats: ReadingStats,
 ) -> Iterator[Encoded]:
-    """Encode `records`, without empty ones.
+    """Encode `records`; empty records are left out.
 
     Yield the examples, and count them in `stats`.
 
@@ -319,7 +319,7 @@ class ReadingProgress:
     def words(self) -> str:
         """Return the progress as text: bytes read, rate, remaining time.
 
-        Empty if no byte has been read.
+        The text is empty if no byte has been read.
         """
         if self._began is None or not self.done:
             waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
@@ -335,7 +335,7 @@ class ReadingProgress:
     def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
         """Call `tell` with the progress whenever bytes were read, until `is_over` returns True.
 
-        `tell` is not called if only time has passed. So one can see that a read hangs.
+        `tell` is not called while nothing is read, so a user sees that a read hangs.
         """
         before = (0, 0)
         while not is_over():

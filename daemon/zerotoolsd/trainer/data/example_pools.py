@@ -53,8 +53,8 @@ class Example:
 class RankBatch:
     """The examples of one rank in a step.
 
-    `predicted` and `tokens` are totals over all ranks: the number of tokens to predict, and the
-    number of tokens that the model reads.
+    `predicted` is the number of tokens to predict, and `tokens` the number of tokens that the model
+    reads, both over all ranks.
     """
 
     examples: Sequence[Example]
@@ -80,8 +80,8 @@ class ExamplePool(Protocol):
 class TokenWindows:
     """A token stream as a pool of examples: windows of `length + 1` tokens.
 
-    Each window begins with the last token of the previous window. So every token but the first of
-    the stream is predicted once in an epoch.
+    Each window begins with the last token of the previous window. So in an epoch, each token of the
+    stream except the first is predicted once.
     """
 
     def __init__(self, tokens: Tokens, length: int, key: str = "data.text") -> None:
@@ -156,7 +156,8 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
 
     Each part has at least one example.
 
-    `fraction` is the part for evaluation. `seed` decides which examples these are.
+    `fraction` is the fraction of the examples that is held out for evaluation, and `seed` decides
+    which examples these are.
 
     Raises:
         BadRequest: no example would be left for training.
@@ -185,7 +186,9 @@ def share_counts(weights: Sequence[float], total: int) -> list[int]:
 
 
 class JoinedPools:
-    """Several pools as one: the examples of the first pool, then those of the second, and so on."""
+    """Joins several pools: the examples of the first pool come first, then the examples of the
+    second, and so on.
+    """
 
     def __init__(self, pools: Sequence[ExamplePool]) -> None:
         self._pools = pools
@@ -222,9 +225,10 @@ class MixedPools(JoinedPools):
     Example `k` of epoch `e` has the number `e * len + k`. An epoch has as many examples as all
     pools together. Each pool contributes a part of them in proportion to its weight.
 
-    Each pool is shuffled alone, again after each pass through it. So the examples of a small pool
-    with a large weight occur several times in an epoch. A large pool with a small weight continues
-    in the next epoch with its other examples.
+    Each pool is shuffled alone. When all its examples were used, it is shuffled again and starts
+    over. So the examples of a small pool with a large weight occur several times in an epoch. A
+    large pool with a small weight gives only some of its examples in an epoch, and continues with
+    the others in the next epoch.
     """
 
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:

@@ -2,8 +2,8 @@
 each example.
 
 Rank 0 writes both files while it reads the text, so that memory does not grow with the data. All
-ranks read them. Of a preference pair, the chosen answer is stored as an example, and the rejected
-answer as the next one.
+ranks read the files. A preference pair is stored as two examples: the chosen answer, then the
+rejected answer.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Preference(Example):
-    """A preference pair. The object itself is the chosen answer as an example; `rejected` is the
-    other.
+    """A preference pair. The object itself is the example with the chosen answer; `rejected` is the
+    example with the rejected answer.
 
     `reference` has the log-probabilities of the chosen and the rejected answer under the initial
     weights.
@@ -135,7 +135,7 @@ class Preference(Example):
 class PreferencePairs:
     """A pool of the preference pairs of one source.
 
-    `known` sets their reference log-probabilities.
+    The method `known` sets the reference log-probabilities of the pairs.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -163,7 +163,9 @@ class PreferencePairs:
         return 1
 
     def size(self, number: int) -> int:
-        """Return the number of tokens of pair `number`: both answers, each with its prompt."""
+        """Return the number of tokens of pair `number`: the tokens of both answers, each with its
+        prompt.
+        """
         return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
 
     def digest(self) -> str:

@@ -144,9 +144,10 @@ def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
 
 
 def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
-    """Add "chosen" or "rejected" to the place of `example`, one answer of a preference pair.
+    """Add "chosen" or "rejected" to the `place` of `example`, which is one answer of a preference
+    pair.
 
-    Answers alternate, so the number of examples in `stats` decides.
+    The two kinds alternate, so the number of examples in `stats` tells which kind this one is.
     """
     which = "chosen" if stats.count % 2 else "rejected"
     return replace(example, place=f"{example.place}, {which}")
@@ -310,7 +311,7 @@ class BytesRead:
         return seen
 
     def share(self, paths: Sequence[Path] | None) -> float | None:
-        """Return which part of the bytes of `paths` was read, from 0 to 1.
+        """Return which fraction of the bytes of `paths` was read, from 0 to 1.
 
         Returns None if this is unknown, for example because the files are not JSON.
         """
@@ -324,10 +325,10 @@ class BytesRead:
 def with_epoch(
     view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
 ) -> Mapping[str, Any]:
-    """Return the preview of `view`, with an estimate of the epoch and of how full packed sequences
-    are.
+    """Return the preview of `view`. Add estimates of the size of an epoch, and of how full packed
+    sequences are.
 
-    `share` is the part of the data, from 0 to 1, that the examples of `view` are; None if unknown.
+    `share` is the fraction of the data, from 0 to 1, that `view` has; None if unknown.
     `packed_length` is the length of packed sequences; None without packing. `empty` is the number
     of examples without prompt or response.
     """
@@ -353,8 +354,8 @@ def with_epoch(
 
 
 def _packed(lengths: Sequence[int], most: int) -> int:
-    """Return the number of packed sequences for examples of these `lengths`, at most `most` tokens
-    each.
+    """Return how many packed sequences of at most `most` tokens are needed for examples of these
+    `lengths`.
     """
     sequences, filled = 0, most
     for length in (each - 1 for each in lengths):  # the last token is not read

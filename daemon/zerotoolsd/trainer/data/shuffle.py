@@ -1,9 +1,9 @@
 """Shuffles numbers without a table: computes element i of a seeded permutation of range(n).
 
-A four-round Feistel network permutes the smallest power of two with an even number of bits that is
-at least `n` (Luby and Rackoff, 1988). A value that falls outside the range is permuted again until
-it falls inside (cycle walking; fewer than four times on average). The result depends only on
-`(seed, epoch, n)`. It is the same on every rank, machine and Python.
+A four-round Feistel network (Luby and Rackoff, 1988) permutes the numbers below 2**b, where b is
+the smallest even number with 2**b >= n. A result that is not below n is permuted again until it is
+(cycle walking; fewer than four times on average). The result depends only on `(seed, epoch, n)`. It
+is the same on every rank, machine and Python.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class CacheEntry:
     returned.
 
     Attributes:
-        kept: the entry's directory in the cache, if there is one.
+        kept: the directory of the entry in the cache; None if the entry is not in the cache.
         note: a line for the log.
-        is_new: this process has built the files.
+        is_new: whether this process has built the files.
     """
 
     path: Path
@@ -70,8 +70,8 @@ class CacheEntry:
 class TokenCache:
     """A cache of tokenised data in `directory`.
 
-    If it is larger than `most_bytes`, the least recently used entries are removed. A process that
-    builds an entry, but writes nothing for `stalled_seconds`, is treated as failed.
+    If the cache is larger than `most_bytes`, the least recently used entries are removed. A process
+    that builds an entry, but writes nothing for `stalled_seconds`, is treated as failed.
     """
 
     directory: Path
@@ -87,11 +87,11 @@ class TokenCache:
     ) -> CacheEntry:
         """Return the files of the entry `key`.
 
-        If the entry does not exist, `build` makes them.
+        If the entry does not exist, `build` makes its files.
 
-        The files exist until `until_opened` is closed. A file that is open then stays readable.
-        While another process builds the entry, `others` is called with the number of bytes that
-        this process has written, whenever the number grows.
+        The files exist until `until_opened` is closed. A file that was opened before stays
+        readable. While another process builds the entry, `others` is called with the number of
+        bytes that this process has written, whenever the number grows.
 
         Raises:
             OSError: the cache cannot be written, or the disk is full.
@@ -166,8 +166,8 @@ class TokenCache:
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files in `own` into the cache as the entry `kept`. If the cache has such an
-        entry already, it is replaced.
+        """Link the files in `own` into the cache as the entry `kept`. An older entry with this name
+        is replaced.
         """
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
@@ -227,8 +227,8 @@ def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
     """Link the files of the entry `kept` into the directory `own`. Return the entry's facts and a
     note.
 
-    If the entry is missing or damaged, the facts are None and `own` is empty. The note says if it
-    is damaged.
+    If the entry is missing or damaged, the facts are None and `own` is empty. The note says whether
+    it is damaged.
     """
     try:
         for file in list(kept.iterdir()):
@@ -294,10 +294,11 @@ COLUMNS = 512
 def file_checksum(path: Path) -> tuple[int, int]:
     """Return (size, checksum) of a file, nearly as fast as it can be read. Raises OSError.
 
-    A block of 512 KiB is a table of integers. The sums of its rows and columns go through CRC-32,
-    block by block. A change is missed only if it keeps all sums of its block (which takes changes
-    at four places that cancel out), or with a probability of 1 in 2**32. CRC-32 of all bytes takes
-    three times as long, and ranks may have no library for faster checksums.
+    Each block of 512 KiB is read as a table of integers. The checksum is the CRC-32 of the sums of
+    all rows and columns. A change of the file is missed if it keeps all these sums, which needs at
+    least four changes that cancel out; any other change is missed with a probability of 1 in 2**32.
+    CRC-32 of all bytes takes three times as long, and ranks may have no library for faster
+    checksums.
     """
     block = bytearray(BLOCK_BYTES)
     view = memoryview(block)
@@ -331,9 +332,9 @@ def tokenising_fingerprint(
 ) -> str:
     """Return a digest of everything that determines tokenised data.
 
-    This is the content of the files `paths`, the tokenizer in its directory (None: none), the
-    `settings`, which are plain values, and the versions of libraries. The directory `stamps` caches
-    the digests of files.
+    The digest covers the content of the files `paths`, the files in the directory `tokenizer`
+    (None: no tokenizer), the `settings`, which are plain values, and the versions of libraries. The
+    directory `stamps` caches the digests of files.
     """
     content = [(path.suffix.lower(), cached_digest(path, stamps)) for path in paths]
     of_tokenizer = [] if tokenizer is None else tokenizer_digests(tokenizer)
@@ -355,8 +356,8 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
 def cached_digest(path: Path, stamps: Path) -> str:
     """Return the SHA-256 of the file `path`.
 
-    The directory `stamps` caches the digest. It is used while the file's size and times are
-    unchanged.
+    The digest is cached in the directory `stamps`, and is valid while the size and times of the
+    file are unchanged.
     """
     status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
@@ -376,7 +377,7 @@ def cached_digest(path: Path, stamps: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Return SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

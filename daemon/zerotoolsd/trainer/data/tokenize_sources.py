@@ -62,9 +62,9 @@ _OF_TEXT = ("documents", "text_column")
 
 @dataclass(frozen=True)
 class Source:
-    """Files that the job key `key` names.
+    """The files of one source, which the job key `key` names.
 
-    `patterns` are all patterns of this key, or one of a mixture.
+    `patterns` are all patterns of this key. In a mixture, each pattern is a separate source.
     """
 
     key: str
@@ -75,13 +75,13 @@ class Source:
 class ReadSource:
     """The data of a source after it was read. Every rank opens this data.
 
-    It is of one of three kinds: a file of `ids`; text files with bytes as tokens (`paths`, with
+    There are three kinds of data: a file of `ids`; text files with bytes as tokens (`paths`, with
     their `sizes` in bytes); or token `arrays`.
 
     Attributes:
         contents: the digest and the name of each file.
         notes: lines for the log.
-        entry: the name of the ids in the cache, if they are there.
+        entry: the name of the cache entry with the ids; None if they are not in the cache.
     """
 
     key: str
@@ -248,11 +248,11 @@ class SourceReader:
             entry=None if made.kept is None else made.kept.name,
         )
 
-    def follows(self, source: ReadSource, settings: Any, build: Build) -> Path:
-        """Return the directory with further files that `build` makes from the ids of `source`.
+    def derived_files(self, source: ReadSource, settings: Any, build: Build) -> Path:
+        """Return a directory with the files that `build` makes from the ids of `source`.
 
         These files depend only on the ids and `settings`. The directory is in the cache if the ids
-        are.
+        are in the cache.
         """
         if self.cache is not None and source.entry is not None:
             tree = json.dumps([FORM, source.entry, settings])

@@ -82,8 +82,8 @@ def tokenize(
 
     Memory does not grow with the text.
 
-    `processes` is the number of further processes that help. `ended` is called with the exit status
-    of such a process if it ends early.
+    `processes` is the number of additional processes that help. `ended` is called with the exit
+    status of such a process if it ends early.
     """
     make = make_loaded_piece_encoder if processes else make_piece_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer
@@ -158,10 +158,10 @@ def in_processes(
     """Apply the function `make(*arguments)` to all batches in `count` processes; yield the results
     in order.
 
-    If `count` is 0, this process does the work. Several processes are faster, because Python code
-    uses one core per process: rendering chats, finding answers, looking up words. If a process
-    cannot be started or ends early, for example because the kernel kills it for memory, this
-    process does its batches. `ended` is then called with the exit status.
+    If `count` is 0, this process does the work. Several processes are faster, because much of the
+    work is Python code, which uses only one core per process. If a process cannot be started or
+    ends early, for example because the kernel kills it for memory, this process does its batches.
+    If it ended early, `ended` is called with its exit status.
 
     Raises:
         Exception: the error of a batch, after the results of the batches before it.
@@ -218,7 +218,7 @@ def in_processes(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """End a process that does not answer any more, and return its exit status."""
+    """End a process that no longer answers, and return its exit status."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(LAST_SECONDS)
     process.kill()

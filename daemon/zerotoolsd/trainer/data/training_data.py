@@ -59,7 +59,8 @@ class TrainingData:
     Attributes:
         vocabulary: all token ids are smaller than this number.
         longest: the largest number of tokens in a sequence.
-        longest_read: the largest number of these that the model reads; None if unknown.
+        longest_read: the largest number of tokens that the model reads of an example; None if
+            unknown.
         record: describes the data for checkpoints.
         pairs: the preference pairs of each source, without their reference log-probabilities.
         notes: lines for the log.
@@ -77,9 +78,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class _Opened:
-    """The training examples of one source, and the examples of it that are held out for
-    evaluation.
-    """
+    """The training examples of one source, and its examples that are held out for evaluation."""
 
     train: ExamplePool
     held_out: ExamplePool | None
@@ -150,7 +149,7 @@ class DataReading:
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
         """Wait for the data and return it.
 
-        It is the same on every rank.
+        Every rank gets the same data.
 
         `tell` is called with the progress, as text, when it changes.
 
@@ -252,7 +251,7 @@ class DataReading:
             return {}
 
         settings = [PACKS_FILE, length, self.spec.seed, self.spec.eval.fraction]
-        return self._files.follows(source, settings, build) / PACKS_FILE
+        return self._files.derived_files(source, settings, build) / PACKS_FILE
 
 
 def _files_of(source: ReadSource) -> Iterator[Path]:
@@ -301,7 +300,7 @@ def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tu
 
 
 def model_input_of(config: Any) -> ModelInput:
-    """Return the kind of input of a model with the Hugging Face config `config`."""
+    """Return the kind of input that a model with the Hugging Face config `config` takes."""
     return ModelInput(bool(config.is_encoder_decoder), positions_of(config))
 
 

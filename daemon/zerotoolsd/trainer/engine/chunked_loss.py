@@ -4,7 +4,7 @@ positions at a time.
 A row is the hidden state of one position. The model's own `forward` computes the logits of a few
 rows, with all its operations after the head, such as a scale or a cap. For this, the base model is
 replaced by a function that returns only these rows. So the code does not depend on the
-architecture. It checks once that the logits are the same as those of the unchanged model.
+architecture. It is checked once that the logits are the same as the logits of the unchanged model.
 
 The backward pass computes the logits of each part again. The gradients of the head are summed over
 the parts in fp32.
@@ -71,8 +71,8 @@ class ChunkedLoss:
     be used. `rows` are the numbers of the positions with a target, on the device of `targets`. If
     they are not given, the host waits until the device has found them.
 
-    Some models do not allow the loss in parts. Then `say` is called with the reason, and the loss
-    is computed with all logits at once. If `say` is None, Unsupported is raised instead.
+    For some models, the loss cannot be computed in parts. Then `say` is called with the reason, and
+    the loss is computed with all logits at once. If `say` is None, Unsupported is raised instead.
     """
 
     model: Any
@@ -271,8 +271,8 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Sums:
-    """Adds up the gradients of `weights` over the parts: in fp32 or fp64 if there are `several`
-    parts.
+    """Adds up the gradients of `weights` over the parts. If there are `several` parts, the sums are
+    in fp32 or fp64.
     """
 
     def __init__(self, weights: list[nn.Parameter], *, several: bool) -> None:
@@ -344,7 +344,7 @@ class BaseModel:
     head.
 
     It is the outermost called module that contains the token embeddings. Usually this is the whole
-    base model. If `forward` calls only the decoder inside the base model, it is this decoder.
+    base model. If `forward` calls only the decoder inside the base model, this decoder is used.
     """
 
     def __init__(self, model: Any) -> None:
@@ -458,7 +458,8 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
     `longest` is the largest number of tokens that the model reads of an example; None if unknown.
 
     Raises:
-        Unsupported: the job requires the loss in parts, but this is impossible with its settings.
+        Unsupported: the job requires that the loss is computed in parts, but its settings do not
+            allow this.
     """
     train, text = spec.train, config.get_text_config()
     sequences = train.micro_batch_size or train.batch_size // spec.data_ranks
@@ -493,7 +494,7 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
 
 
 def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
-    """Test the loss in parts on a small model with the same layers, if the job uses this loss.
+    """If the job computes the loss in parts, test this on a small model with the same layers.
 
     Returns notes. If the loss will be computed with all logits at once, a note has the reason.
 
@@ -510,7 +511,7 @@ def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
 
 
 def try_on_model(model: Any, size: LossSize) -> list[str]:
-    """Test the loss in parts on `model`, and return the notes that `check_chunked_loss` returns."""
+    """Test the loss in parts on `model`. Return the same notes as `check_chunked_loss`."""
     notes: list[str] = []
     install_chunked_loss(model.eval(), size, notes.append)
     ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
@@ -521,8 +522,8 @@ def try_on_model(model: Any, size: LossSize) -> list[str]:
 def install_chunked_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
     """Change `model` so that it computes its loss in parts, if `size` requires this.
 
-    If the loss in parts is impossible and the job does not require it, `say` is called with the
-    reason.
+    If the loss cannot be computed in parts and the job does not require it, `say` is called with
+    the reason.
     """
     if size.is_cut():
         ChunkedLoss(model, size, None if size.cut == "on" else say).install()

@@ -33,10 +33,10 @@ _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 class ChatTemplate:
     """Renders chats with the chat template of a tokenizer.
 
-    Some templates put an end token after every answer but the last one of a chat. If `ends_last` is
-    True, this token is added after the last answer too (jobs of version 0.2 do not learn this
-    token). A field of a turn that the template does not show is an error, unless `ignored` has its
-    name.
+    Some templates put an end token after every answer except the last answer of a chat. If
+    `ends_last` is True, this token is also added after the last answer (jobs of version 0.2 do not
+    learn it). It is an error if the template does not show a field of a turn, unless the name of
+    the field is in `ignored`.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class ChatTemplate:
         return [found or self.rendered(chat) for chat, found in zip(chats, filled, strict=True)]
 
     def _outline(self, chat: Conversation) -> ChatOutline | None:
-        """Return the text that the template puts around the turns of chats with the roles of
-        `chat`.
+        """Return the fixed text that the template puts around the turns of `chat` and of all chats
+        with the same roles.
 
-        Returns None if the template has no such fixed text, if the chat has tools or other fields
-        than text, or if it is not yet known that the template shows the text of these roles.
+        Returns None if the template has no such fixed text, if the chat has tools or fields that
+        are not text, or if it is not yet known whether the template shows the text of these roles.
         """
         roles = tuple(turn["role"] for turn in chat.turns)
         if chat.tools or not self._fields.are_shown(chat.turns, roles):
@@ -210,7 +210,7 @@ class ChatTemplate:
     ) -> Found:
         """Call `render` with `turns` and return its result.
 
-        Try a second form of tool calls if this fails.
+        If this fails, try again with a second form of tool calls.
 
         Most templates convert the arguments of tool calls to JSON. Some (DeepSeek's) expect
         arguments that are JSON text already.
@@ -257,9 +257,9 @@ def _rejected(chat: Conversation, error: Exception) -> BadFile:
 class RenderedChat:
     """The rendered text of a chat, and the (begin, end) of each learned answer in it, in order.
 
-    The last answer begins at `split`. This answer may have several `spans`. `is_changed` is True if
-    the text does not contain all text of the answers in the data. `left_out` are the names of
-    fields of turns that the text does not show.
+    `split` is the position at which the last answer begins; this answer may have several `spans`.
+    `is_changed` is True if the text does not contain all text of the answers in the data.
+    `left_out` has the names of fields of turns that the text does not show.
     """
 
     text: str
@@ -279,10 +279,11 @@ the fixed text before it).
 class ChatOutline:
     """The fixed text that a template puts around the texts of turns with these `roles`.
 
-    It is found once, by rendering a chat of probe texts. If another chat with the same roles has
-    exactly this fixed text around its own texts, its answers are at the same `points`. The last
-    `tail` characters of the fixed text are not made by the template. They are added after the last
-    answer.
+    The fixed text is found once, by rendering a chat of probe texts. `around` has its parts:
+    before, between and after the texts of the turns. If another chat with the same roles has
+    exactly these parts around its own texts, its answers begin and end at the same `points`. The
+    template does not make the last `tail` characters of the fixed text; they are added after the
+    last answer.
     """
 
     roles: tuple[str, ...]
@@ -291,8 +292,8 @@ class ChatOutline:
     tail: int
 
     def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
-        """Return the chat with its answers, if its rendered `text` fits this outline; None
-        otherwise.
+        """Return the rendered chat with the positions of its answers; None if its `text` does not
+        fit this outline.
         """
         texts = [turn["content"] for turn in turns[: len(self.roles)]]
         text += self.around[-1][len(self.around[-1]) - self.tail :]
@@ -321,7 +322,8 @@ def probe_text(number: int) -> str:
 def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOutline | None:
     """Return the outline that follows from `chat`, a rendered chat of probe texts.
 
-    Returns None if the probe texts are not in order, or if an answer begins or ends inside one.
+    Returns None if the probe texts are not in order, or if an answer begins or ends inside a probe
+    text.
     """
     around: list[str] = []
     rest = chat.text

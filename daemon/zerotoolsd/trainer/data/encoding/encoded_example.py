@@ -1,4 +1,4 @@
-"""The encoded example, the base class of encoders, and the rules by which a long example is cut."""
+"""Defines the encoded example and the base class of encoders, and cuts long examples."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Encoded:
         place: the position of the example in the data, for messages.
         split: the first `split` ids are its source: the prompt, or all turns before the last
             answer. The rest is its target.
-        marked: the ids. Those with the bit `LEARNED` are learned.
+        marked: the ids. The model learns the ids that have the bit `LEARNED`.
         source_lost, target_lost: the numbers of tokens that were cut off.
-        is_source_lost, is_target_lost: the cut left no text.
-        is_changed: the chat template left out a part of an answer.
+        is_source_lost, is_target_lost: whether the cut left no text of the source, or of the
+            target.
+        is_changed: whether the chat template left out a part of an answer.
         left_out: the names of fields of turns that the template does not show.
     """
 
@@ -124,12 +125,12 @@ Ids = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest numbers of tokens; None: no limit.
+    """The largest number of tokens of an example and its parts; None: no limit.
 
     Attributes:
-        whole: of source and target together.
-        source: of the source.
-        target: of the target.
+        whole: the limit for source and target together.
+        source: the limit for the source.
+        target: the limit for the target.
     """
 
     whole: int | None = None
@@ -153,8 +154,8 @@ class Kept:
 def cut_to_limits(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
     """Cut `source` and `target` to `limits`, and return both.
 
-    If both together are too long, the source is cut first, to one token at least, and then the
-    target.
+    If both together are too long, the source is cut first, but at least one token of it is kept.
+    Then the target is cut.
     """
     target = _cut_target(target, limits.target, kept)
     source = _cut_source(source, limits.source, kept)

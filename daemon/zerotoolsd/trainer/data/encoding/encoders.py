@@ -142,9 +142,9 @@ class ChatEncoder(Encoder):
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
     def _end_of(self, answer: Marked) -> int:
-        """Return the number of ids from the last special token of `answer` to its end.
+        """Return how many ids `answer` has from its last special token on, including this token.
 
-        The special token counts. Returns 0 if the answer has no special token.
+        Returns 0 if the answer has no special token.
         """
         for back, number in enumerate(reversed(answer.tolist()), 1):
             if number & ~LEARNED in self._special:
@@ -183,7 +183,7 @@ class SeparateEncoder(Encoder):
 
 
 def mark_answers(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
-    """Mark the ids of a chat that overlap an answer as learned.
+    """Mark each id of a chat as learned if its text overlaps an answer.
 
     Returns (the ids up to the end of the last answer, the index at which the last answer begins).
     """
@@ -250,7 +250,7 @@ class PlainEncoder(WithoutTemplate):
 class SpecialEncoder(WithoutTemplate):
     """Encodes a prompt and its response for an encoder-decoder.
 
-    Each of both gets the special tokens that the tokenizer adds to a text.
+    Both texts get the special tokens that the tokenizer adds to a text.
     """
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
@@ -275,7 +275,7 @@ class SpecialEncoder(WithoutTemplate):
             )
 
     def _cut(self, name: str, texts: list[str], most: int | None) -> list[tuple[list[int], int]]:
-        """Tokenise `texts`, cut to `most` tokens.
+        """Tokenise `texts`, and cut each text to `most` tokens.
 
         Return (ids, number of lost ids) for each text.
 

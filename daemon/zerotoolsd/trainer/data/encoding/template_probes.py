@@ -1,18 +1,18 @@
 """Finds the answers in a chat that a template has rendered, and the fields of turns that the
 template ignores.
 
-For this, the chat is rendered again with fewer turns, or with a probe text instead of a text of the
-data. Each answer has a header, such as `<|assistant|>` here. The template makes this header if it
-is asked for an answer. The answer begins after its header. It ends with the text that the template
-puts after an answer:
+To find an answer, the chat is rendered again with fewer turns, or with a probe text in place of the
+text of a turn. Each answer has a header, here `<|assistant|>`. The template writes this header also
+at the end of a chat that waits for an answer. The answer begins after its header, and ends with the
+text that the template puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
 
-Templates of reasoning models are harder. They leave out the reasoning of earlier answers. So the
-text of a chat up to an answer is not a prefix of the text of the longer chat. Also, the header may
-open a reasoning block (`<think>`) that the answer in the data does not have. In such cases the text
-of a turn is replaced by a probe text, and the position of the probe text shows where the answer is.
+Templates of reasoning models are harder, because they leave out the reasoning of earlier answers.
+So the text of a chat up to an answer is not a prefix of the text of the longer chat. Also, the
+header may open a reasoning block (`<think>`) that the answer in the data does not have. In these
+cases, the text of a turn is replaced by a probe text, which shows where the answer is.
 
 Some templates put nothing after an answer. Then the model learns the token that begins the next
 turn (GLM: `<|user|>`), and this token is added after the last answer.
@@ -40,7 +40,7 @@ Span = tuple[int, int]
 class Render(Protocol):
     """Renders turns with the chat template.
 
-    If `asks` is True, the header of an answer is added at the end.
+    If `asks` is True, the text ends with the header of an answer.
     """
 
     def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
@@ -51,7 +51,7 @@ class AnswerEnd:
 
     `closing` is this text, up to and including its first special token. If the text has no special
     token, `closing` is empty, and `following` is the special token with which the next turn begins,
-    if there is one. The last answer of a chat may have another end than the other answers (gpt-oss:
+    or empty. The last answer of a chat may end differently from the other answers (gpt-oss:
     `<|return|>` instead of `<|end|>`).
     """
 
@@ -92,8 +92,8 @@ class Answers:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:
-        """Return the (begin, end) in `whole` of the answer of turn `number`, including the closing
-        text that the template puts after it.
+        """Return the answer of turn `number` as (begin, end) in `whole`. The closing text that the
+        template puts after the answer is included.
 
         Returns None if the answer cannot be found.
         """
@@ -122,7 +122,7 @@ class Answers:
     def _has_thoughts(self, number: int, head: str) -> bool:
         """Return whether `head`, the text before an answer, contains the reasoning of this answer.
 
-        The reasoning is learned too. So `head` is too long in this case.
+        The reasoning belongs to the learned text, so such a `head` is too long.
         """
         texts = (self._turns[number].get(name) for name in REASONING)
         return any(isinstance(text, str) and text.strip() in head for text in texts if text)
@@ -140,18 +140,18 @@ class Answers:
             return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
-        """Return the begin of an answer without reasoning, if the header of answers opens a
+        """Return where an answer without reasoning begins, if the header of answers opens a
         reasoning block.
 
         `base` is the text before the header, `asked` the text with the header, and `bare` the text
         with an answer that has no reasoning. The answer begins where `asked` and `bare` begin to
-        differ. Returns None if the begin cannot be determined.
+        differ. Returns None if the answer cannot be located.
         """
-        header = _both_begin(asked, bare)
+        header = _common_prefix(asked, bare)
         rest = asked[len(header) :].strip()
         is_elsewhere = bool(rest) and rest in bare[len(header) :]
         if not self.whole.startswith(header):
-            header = _both_begin(asked, self.whole)
+            header = _common_prefix(asked, self.whole)
         if is_elsewhere or not (asked.startswith(base) and header.startswith(base)):
             return None
         return len(header)
@@ -172,8 +172,7 @@ class Answers:
         """Return the position from which to search for the closing text of an answer that begins at
         `begin`.
 
-        If the answer's own text contains the closing text, this is the end of the answer's own
-        text; otherwise it is `begin`.
+        This is `begin`, or the end of the answer's own text if that text contains the closing text.
         """
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1
@@ -191,7 +190,7 @@ class Answers:
         """Return the end of the answer of turn `number`, which begins at `begin`; None if it
         cannot be found.
 
-        It is after the last closing text before the text of the next turn.
+        The answer ends after the last closing text that comes before the text of the next turn.
         """
         head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
         if not found or not self.whole.startswith(head) or len(head) < begin:
@@ -219,7 +218,7 @@ def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
     return None
 
 
-def _both_begin(one: str, other: str) -> str:
+def _common_prefix(one: str, other: str) -> str:
     """Return the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
@@ -237,10 +236,10 @@ The number 2 stands for two or more calls, because a template may show only the 
 class TurnFields:
     """Finds the fields of turns that a template ignores.
 
-    A template ignores unknown fields without an error. So a field is changed and the chat is
-    rendered again. If the rendered text stays the same, the template ignores the field. This is an
-    error for a field of `TURN_FIELDS`, unless `accepted` has its name. Other ignored fields, such
-    as a date, are only reported.
+    A template ignores unknown fields without an error. To test a field, its value is changed and
+    the chat is rendered again. If the rendered text stays the same, the template ignores the field.
+    If an ignored field is one of `TURN_FIELDS`, this is an error, unless `accepted` has its name.
+    Other ignored fields, such as a date, are only reported.
     """
 
     def __init__(self, template: str, accepted: Collection[str]) -> None:
@@ -249,8 +248,8 @@ class TurnFields:
         self._left_out: set[Key] = set()
 
     def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
-        """Return whether `turns` have only text, and the template is known to show the text of all
-        `roles`.
+        """Return whether `turns` have only text, and it is known that the template shows the text
+        of each role in `roles`.
         """
         return all((role, CONTENT, 0) in self._shown for role in roles) and all(
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
@@ -262,7 +261,7 @@ class TurnFields:
         """Return the names of the fields of `turns` that the text of `render` does not show.
 
         Raises:
-            BadFile: a field of `TURN_FIELDS` is ignored, and it is not accepted.
+            BadFile: a field of `TURN_FIELDS` is ignored and not accepted.
         """
         whole: str | None = None
         names: dict[str, None] = {}
@@ -289,12 +288,12 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Return whether the template shows a field if the turn with this field is the last of the
-        chat.
+        """Return whether the template shows a field when the turn with this field is the last turn
+        of the chat.
 
         `changed` is the last turn of `turns` with another value of the field. Many templates show
-        reasoning only in the last turn. Answers that are rendered without their reasoning are
-        counted elsewhere.
+        reasoning only in the last turn. Other code counts the answers that are rendered without
+        their reasoning.
         """
         try:
             whole = render(turns)
@@ -303,8 +302,8 @@ class TurnFields:
         return _differs(render, [*turns[:-1], changed], whole)
 
     def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
-        """Return whether the field `name` has reasoning that is also in another field, and the
-        template shows that field.
+        """Return whether the field `name` has reasoning, and the template shows another field with
+        the same reasoning.
         """
         return name in REASONING and any(
             other != name
@@ -337,8 +336,8 @@ def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], bef
 
 
 def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
-    """Yield (name, a copy of `turn` with another value of this field) for each non-empty field of
-    `turn`.
+    """For each non-empty field of `turn`, yield its name and a copy of `turn` with another value of
+    the field.
     """
     if turn.get(CONTENT) or not turn.get(CALLS):
         yield CONTENT, {**turn, CONTENT: PROBE}

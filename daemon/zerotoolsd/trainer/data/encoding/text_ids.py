@@ -47,9 +47,9 @@ class LocatedIds:
 class TextIds:
     """Encodes texts for a Hugging Face tokenizer.
 
-    It encodes word by word (`WordIds`) if this gives the same ids, else with the tokenizers
-    library. The tokenizer's own call is not used: it also makes lists that are not needed here, and
-    that takes longer than the encoding.
+    It encodes word by word (`WordIds`) if this gives the ids of the tokenizer, else with the
+    tokenizers library. It does not call the tokenizer itself, because that also makes lists that
+    are not needed here, which takes longer than the encoding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -75,7 +75,7 @@ class TextIds:
     def located(self, texts: Sequence[str]) -> Iterator[LocatedIds]:
         """Yield the token ids of each text with their positions.
 
-        The tokenizer must be a fast one.
+        The tokenizer must be a fast tokenizer.
         """
         assert self._backend is not None
         # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
@@ -131,7 +131,7 @@ class WordIds:
     tokenizers library as one text, because for short texts the library needs more time to return
     the result than to encode.
 
-    The split must be exactly that of the tokenizer. So the pattern of its pre-tokenizer is
+    Texts must be split exactly as the tokenizer splits them. So the pattern of its pre-tokenizer is
     translated to Python's `re`. The translation is valid for symbols, and for characters with
     Unicode properties that have not changed since Unicode 3.2. The tokenizer itself encodes texts
     with other characters, and texts that its normalizer would change.
@@ -161,7 +161,7 @@ class WordIds:
         return np.cumsum(self._sizes[ids])
 
     def is_changed(self, text: str) -> bool:
-        """Return whether the tokenizer's normalizer would change the text."""
+        """Return whether the normalizer of the tokenizer would change the text."""
         return self._only_nfc and not unicodedata.is_normalized("NFC", text)
 
     def _is_settled(self, text: str) -> bool:
@@ -286,7 +286,9 @@ def translate_pattern(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """Return the pattern by which a pre-tokenizer splits text; None if there is not exactly one."""
+    """Return the pattern with which a pre-tokenizer splits text; None if it does not use exactly
+    one pattern.
+    """
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
@@ -309,8 +311,8 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return two lists of added tokens: the tokens that are matched in the original text, and the
-    tokens that are matched in the normalized text.
+    """Return the texts of added tokens in two lists: tokens that the tokenizer searches for in the
+    original text, and tokens that it searches for in the normalized text.
     """
     found: list[list[str]] = [[], []]
     for token in added:
@@ -324,8 +326,8 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _without_split(model: Any) -> tuple[Any, int]:
-    """Return (a tokenizer with the BPE `model` that encodes the text of `_letters_of`, the id that
-    ends each word).
+    """Return a tokenizer with the BPE `model` for texts from `_letters_of`, and the id that ends
+    each word.
     """
     from tokenizers import Tokenizer
 
