@@ -57,7 +57,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "harness/release/test_release",
         "formats/deepspeed/schema/test_trees",
         "formats/test_real_runs",
-        "formats/test_rooms",
+        "formats/test_package_docstrings",
         "maps/test_maxtext",
         "maps/test_mtp",
         "formats/deepspeed/reading/test_versions",
