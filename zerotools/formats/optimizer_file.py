@@ -1,10 +1,11 @@
-"""Read the optimizer from a file next to a model, as programs without sharding save it.
+"""Read the optimizer from a file next to a model, where programs that do not shard the optimizer
+save it.
 
     model.safetensors, optimizer.bin, scheduler.bin, random_states_0.pkl     accelerate's save_state
     model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
 
-The result is the checkpoint of the model, with the optimizer's tensors. `Checkpoint.beside` is the
-checkpoint of the optimizer file.
+The result is the model's checkpoint, to which the optimizer's tensors are added.
+`Checkpoint.beside` is the checkpoint of the optimizer file.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _LARGEST_STATE = 2**28
 def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     """Return `model` with the optimizer from a file in its directory, if there is one.
 
-    If the file cannot be read, the result has a problem or a note, because the weights do not need
-    it.
+    If the file cannot be read, the result has a problem or a note instead of raising an error,
+    because the weights do not need this file.
     """
     if not table[model.origin.format].is_weights_format or not model.origin.path.is_dir():
         return model
@@ -83,7 +84,7 @@ def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
 
 
 def _notes(root: Path, optimizer: str) -> Iterator[str]:
-    """Yield a note for each kind of file next to the model that belongs to the same run."""
+    """Yield a note that names the files of the same run that are next to the model."""
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]

@@ -1,4 +1,5 @@
-"""Find the checkpoints in the run directory of a program, by the rules in `run_layouts`."""
+"""Find the checkpoints in the run directory of a program, according to the rules in
+`run_layouts`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class NamesBelow:
         self._names = {HERE: names}
 
     def at(self, place: str) -> Path:
-        """Return the path of `place`, a directory given relative to the run's directory."""
+        """Return the path of `place`, which is relative to the run's directory."""
         return self.path / place if place else self.path
 
     def names(self, place: str) -> set[str]:
@@ -51,8 +52,8 @@ class ProgramRun:
     """A run that a known program saved in the directory `path`.
 
     Attributes:
-        entries: its checkpoints, oldest first.
-        place: the directory below `path` that contains all of them.
+        entries: the checkpoints of the run, oldest first.
+        place: the directory below `path` that contains all these checkpoints.
         others: directories with checkpoints of other models of the run.
     """
 
@@ -71,7 +72,7 @@ class ProgramRun:
 
     def tracked(self) -> str | None:
         """Return the entry that the program's tracker file names as the checkpoint to continue
-        from. It may not exist.
+        from. This entry may not exist.
 
         Return None if the program writes no tracker file, or if the file does not exist.
 
@@ -92,8 +93,8 @@ class ProgramRun:
         return relative_entry(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
-        """Return the directory, inside an entry, of the model to read (`HERE`: the entry itself),
-        and the directories of the other models in this entry.
+        """Return the directory of the model to read inside an entry (`HERE` for the entry itself),
+        and the directories of the other models in the entry.
         """
         there = [
             model
@@ -113,7 +114,8 @@ class ProgramRun:
         ]
 
     def fault_of(self, entry: RunEntry) -> str | None:
-        """Return a sentence if the program marked the save of an entry as unfinished, else None."""
+        """Return a sentence that says why the save of an entry is unfinished, or None if it is
+        finished."""
         last, suffix = self.layout.written_last, self.layout.unfinished_suffix
         if last is not None and last not in self.listing.names(entry.name):
             return f"it has no {last}, which is written last"
@@ -134,7 +136,7 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
     made it.
 
     Raises:
-        BadRequest: it has several runs.
+        BadRequest: the directory has several runs.
     """
     return next(runs_at(path, names), None)
 
@@ -142,10 +144,11 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
 def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
     """Yield every run that the directory `path` may belong to, the most likely first.
 
-    There are several if several programs, or one program with several settings, use the same names.
+    There are several candidates if several programs, or one program with several settings, use the
+    same names.
 
     Raises:
-        BadRequest: it has several runs of a program.
+        BadRequest: the directory has several runs of a program.
     """
     listing = NamesBelow(path, names)
     for layout in PROGRAMS:
@@ -156,8 +159,8 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
 
 
 def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, RunEntry]]:
-    """Yield `path` as a checkpoint of each program that may have saved it. `path` is the
-    checkpoint or the directory of a model inside it.
+    """Yield (run, checkpoint) for each program that may have saved `path`. `path` is the
+    checkpoint, or the directory of a model inside it.
 
     A checkpoint is recognised by the program's files in it, not by its name or position.
     """
@@ -191,7 +194,8 @@ def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
 
 
 def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
-    """Yield the directories with paths that match a pattern, part by part."""
+    """Yield the directories below the listed one that match a pattern. Each part of the path must
+    match the corresponding part of the pattern."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
         found = [
@@ -204,8 +208,8 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
 
 
 def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEntry, ...]:
-    """Return the checkpoints in a directory, oldest first; empty if no file shows that this
-    program saved them.
+    """Return the checkpoints in the directory `place`, oldest first. The result is empty if no file
+    shows that this program saved them.
     """
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
@@ -226,8 +230,8 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
 def _age(match: re.Match[str], name: str) -> tuple[bool, int, bool, list[tuple[int, str]]]:
     """Return the sort key of a checkpoint name; the newest checkpoint has the largest key.
 
-    A name such as `last` without a step is the newest of all. A name with a step and such a mark is
-    the newest of its step.
+    A name such as `last`, without a step, is the newest of all. A name with a step and such a word
+    is the newest of its step.
     """
     groups = match.groupdict()
     step = -1 if groups.get("step") is None else int(groups["step"])

@@ -1,6 +1,6 @@
-"""The run directories of all known programs, the more common programs first.
+"""Descriptions of the run directories of all known programs; the more common programs come first.
 
-Sources, in each case the code that writes the directory:
+Sources (the code that writes the directory):
 
 verl           verl/utils/checkpoint/fsdp_checkpoint_manager.py, verl/trainer/ppo/ray_trainer.py
 NeMo-RL        nemo_rl/utils/checkpoint.py
@@ -29,7 +29,8 @@ HERE = ""
 class Tracker:
     """A file that names the checkpoint that the program continues from.
 
-    `name` is the name of this checkpoint; `{}` in it stands for the content of the file.
+    `name` is the pattern of this checkpoint's name, in which `{}` stands for the content of the
+    file.
     """
 
     file: str
@@ -40,23 +41,24 @@ class Tracker:
 class RunLayout:
     """How the training program `program` arranges the directory of a run.
 
-    A directory belongs to the program if one of its newest checkpoints contains a name that `holds`
-    matches, and the directory itself contains a name that `beside` matches. A pattern that is None
-    is no condition.
+    A directory belongs to the program if one of its newest checkpoints contains a file that matches
+    `holds`, and the directory itself contains a file that matches `beside`. A pattern that is None
+    is not checked.
 
     Attributes:
-        numbered: the pattern of its checkpoints' names. The groups `step` and `last` in it show
-            which checkpoint is newer.
-        files: its checkpoints are files. If false, they are directories.
+        numbered: the pattern of checkpoint names. Its groups `step` and `last` show which
+            checkpoint is newer.
+        files: True if checkpoints are files, False if they are directories.
         places: the directories that may contain the checkpoints, as patterns for each part of the
-            path. The first one with a checkpoint is used.
+            path. The first directory that contains a checkpoint is used.
         models: the models that a checkpoint may contain. The first one is read.
-        inside: the paths that the model may have in a checkpoint. The first one that is a
-            checkpoint is used.
+        inside: the relative paths at which a checkpoint may hold the model. The first path that
+            zerotools can read is used.
         written_last: a file that a finished checkpoint contains.
-        unfinished_suffix: a file with the checkpoint's name and this suffix is next to it until it
-            is finished.
-        wraps_models: tensor names begin with the name of the attribute that holds the model.
+        unfinished_suffix: until a checkpoint is finished, a file with its name and this suffix is
+            next to it.
+        wraps_models: True if tensor names begin with the name of the attribute that holds the
+            model.
     """
 
     program: str

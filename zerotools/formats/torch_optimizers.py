@@ -1,8 +1,9 @@
-"""Identify torch's optimizers by their param groups: class, options and parameter numbers.
+"""Identify torch's optimizers by their param groups: the class, its options, and the parameter
+numbers.
 
-An optimizer numbers its parameters in the order of its groups. The name of a parameter cannot be
-found from its number: layers of a model have equal shapes, and programs list them in different
-orders.
+An optimizer numbers its parameters in the order of its groups. The number alone does not show the
+name of a parameter, because layers of a model have equal shapes, and programs list them in
+different orders.
 
 The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
 """
@@ -66,8 +67,8 @@ _ADAM = {
 class OptimizerClass:
     """One of torch's optimizer classes and its options.
 
-    `needed` are the options that have no usable default value; `defaults` has the other options
-    with their values.
+    `needed` are the options without a usable default value. `defaults` maps all other options to
+    their default values.
     """
 
     name: str
@@ -118,10 +119,10 @@ _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 def names_by_shape(
     numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
 ) -> dict[int, str]:
-    """Return the parameter name for each of `numbers`, if for each of them exactly one weight fits
-    the shapes of its state. If one does not, return an empty dict.
+    """Return the parameter name for each of `numbers`, if exactly one weight fits the shapes of
+    each parameter's state. Otherwise return an empty dict.
 
-    `state` has the shapes of the state tensors keyed by number and role.
+    `state` has the shapes of the state tensors, keyed by number and role.
     """
     by_shape: dict[Shape, list[str]] = {}
     for name, shape in weights.items():
@@ -152,8 +153,8 @@ def state_fits(state: Mapping[str, Shape], weight: Shape) -> bool:
 
 
 def _factored(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes that the row and column statistics of Adafactor have for a matrix, in each
-    library that has Adafactor.
+    """Return the shapes that Adafactor's row and column statistics may have for a matrix; they
+    differ between libraries.
     """
     if len(shape) < 2:
         return ()
@@ -162,8 +163,8 @@ def _factored(shape: Shape) -> tuple[Shape, ...]:
 
 
 def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
-    """Return the name of the torch class that the options of the param groups belong to (`AdamW`,
-    `Adam` or `SGD`), or None if they do not show it.
+    """Return the name of the torch class that has the options of these param groups (`AdamW`,
+    `Adam` or `SGD`), or None if the options do not identify a class.
     """
     options = next((group.options for group in groups if group.options), {})
     decoupled = options.get("decoupled_weight_decay")
@@ -173,10 +174,10 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
 
 
 def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
-    """Return the torch optimizer class that can resume from optimizer state with these roles, or
-    None.
+    """Return the torch optimizer class that can resume from this run's optimizer state, which has
+    the roles `roles`; None if no class is known.
 
-    DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
+    DeepSpeed's "Adam" applies weight decay like AdamW, unless `adam_w_mode` is off.
     """
     word = (optimizer_of(training.groups) or training.optimizer or "").lower()
     if word == "adam" and training.ds_config is not None and not optimizer_of(training.groups):
@@ -196,7 +197,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
     """Return the numbers of the optimizer state: the numbers that are stored as 0-d tensors, and
     the numbers in `plain`. A 0-d tensor is read when its number is accessed.
 
-    0-d state of a 0-d parameter is not a number, except its `step`.
+    The 0-d state of a 0-d parameter does not count as a number, except `step`.
 
     Raises:
         BadFile: on access, if a number is in no file, or its file is too short.
@@ -221,10 +222,11 @@ def weights_dtype(checkpoint: Checkpoint) -> DType | None:
 
 
 def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """Return the dtype that the model computes with, from the dtypes of the weights that the
+    """Return the dtype that the model computes in, derived from the dtype of the weights that the
     optimizer updates.
 
-    It is the dtype of 16-bit weights. It is unknown for fp32 weights, which may be cast.
+    This is the dtype of the weights if it has 16 bits. For fp32 weights, return None, because the
+    model may cast them.
     """
     dtype = weights_dtype(checkpoint)
     return dtype if dtype in (FLOAT16, BFLOAT16) else None

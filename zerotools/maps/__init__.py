@@ -1,8 +1,8 @@
-"""Layout maps: how programs that train or serve models name and arrange the same weights.
+"""Layout maps describe how programs that train or serve models name and arrange the same weights.
 
 A family of models (`families/*.toml`) lists its tensors in the Hub's layout, `hf`, with shapes from
-config.json. For every other layout it lists the parts of which each tensor consists. Bits are
-moved, and no value is computed. So the inverse of each layout is derived, and not written down.
+config.json. For every other layout, it lists the parts that make up each tensor. Bits are moved,
+but no value is computed. So the inverse of each layout is derived and need not be written down.
 
     views               tensors made of strided parts of other tensors, and the inverse
     expressions         numbers, conditions and tensor expressions of a map

@@ -1,4 +1,4 @@
-"""Detect which layout of a map a checkpoint has, by the names and shapes of its tensors."""
+"""Detect which layout of a map a checkpoint has, from the names and shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class FoundLayout:
     """A layout, and the result of its comparison with a checkpoint.
 
     Attributes:
-        given: the arguments for the layout.
-        lacking: an argument that is 0 because the checkpoint has none of its tensors -> the value
-            in config.json.
+        given: argument name -> value, as the user passed them for the layout.
+        lacking: name of a count that was set to 0 because the checkpoint has none of these tensors
+            -> the count in config.json.
     """
 
     layout: ModelLayout
@@ -46,8 +46,8 @@ def match_layout(
     incomplete.
 
     Raises:
-        BadRequest: for the reasons of `layout_of_model` and `stored_names`; or the checkpoint has
-            additional rows of the vocabulary that are not padding.
+        BadRequest: `layout_of_model` or `stored_names` raises it, or the checkpoint has additional
+            rows of the vocabulary that are not padding.
     """
     lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
     given = {**given, **dict.fromkeys(lacking, 0)}
@@ -61,8 +61,8 @@ def match_layout(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return the optional indices for which the checkpoint has no tensor -> the count in
-    config.json. An example is the index of additional layers.
+    """Return {index: count in config.json} for each optional index, such as that of additional
+    layers, for which the checkpoint has no tensor.
     """
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
@@ -86,11 +86,11 @@ def detect_layout(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Return the only layout for which the checkpoint has all tensors.
+    """Return the layout that the checkpoint has: the only layout for which it has all tensors.
 
     Raises:
-        BadRequest: the checkpoint is complete in no layout (the message names the tensors that the
-            most similar layout lacks), or in several different layouts.
+        BadRequest: the checkpoint is complete in no layout (the message names the tensors that are
+            missing for the most similar layout), or is complete in several different layouts.
     """
     tried: list[FoundLayout] = []
     refused: dict[str, BadRequest] = {}
@@ -120,16 +120,15 @@ def detect_layout(
 def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
     """Return whether two layouts have the same tensors for this model.
 
-    For other models the layouts may differ: for example, layouts that differ only in experts are
-    the same for a model without experts.
+    For example, layouts that differ only in their experts are the same for a model without experts.
     """
     ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
     return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the checkpoint has a tensor that only this layout has: its name has no layer
-    number, and is no name of the Hub's layout.
+    """Return whether the checkpoint has a tensor that shows this layout: the layout has its name,
+    which contains no layer number, and the Hub's layout does not have it.
     """
     if name == HUB:
         return False
@@ -140,11 +139,11 @@ def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
 
 
 def check_complete(found: FoundLayout, family: FamilyMap) -> None:
-    """Check that a checkpoint has all tensors of the layout, and no others.
+    """Check that a checkpoint has all tensors of the layout and no other tensors.
 
     Raises:
-        BadRequest: a tensor is missing, unknown or of another shape; the message names the first of
-            each kind.
+        BadRequest: a tensor is missing, is unknown or has a wrong shape; the message names the
+            first of each kind.
     """
     layout, stored = found.layout, found.stored
     where = f"the layout {layout.name} of the map {family.name}"

@@ -1,8 +1,8 @@
 """Convert tensor expressions to views, once indices and sizes are known.
 
 The expressions of a model's layers differ only in the names of tensors. So an expression is first
-bound to shapes and sizes, with numbers instead of names. Equal bound expressions are then converted
-and proved only once (`view_of`, `inverses_of`).
+bound to shapes and sizes, and its tensor names are replaced by numbers. Bound expressions that are
+equal are then converted and proved only once (`view_of`, `inverses_of`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_ROWS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class BoundTensor:
-    """A tensor in an expression: the number that it has there, and its shape."""
+    """A tensor in an expression: its number in the expression, and its shape."""
 
     number: int
     shape: Shape
@@ -64,8 +64,8 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """Return, for each tensor of the expression, the parts of the view that can fill this tensor
-    again.
+    """Return, for each tensor of the expression, the parts of the view from which this tensor can
+    be filled again.
     """
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]

@@ -1,8 +1,9 @@
-"""Expressions of layout maps: sizes and conditions, and tensors made from tensors of the Hub.
+"""Parse the expressions of layout maps: sizes, conditions, and tensors made from tensors of the
+Hub.
 
 In `interleave(A, B, C; groups)`, tensors come first, then a semicolon and sizes. `{i}` in a name is
-an index. Words after it compute another number from it: `{i+size}`; in names of a layout also
-`{i-size}`, `{i//2}`, `{i%2}`.
+an index. A name may contain a number that is computed from an index: `{i+size}` and, in names of a
+layout, `{i-size}`, `{i//2}`, `{i%2}`.
 
     concat(A, B, ...; dim)        concatenated along a dimension
     part(A; dim, begin, end)      the indices [begin, end) of a dimension
@@ -55,7 +56,7 @@ class TensorName:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The operation `word` on tensors; sizes are still text."""
+    """The operation `word` on tensors. Its sizes are still text, not numbers."""
 
     word: str
     tensors: tuple[TensorExpression, ...]
@@ -71,8 +72,8 @@ def indices_of(pattern: str) -> tuple[str, ...]:
 
 
 def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
-    """Return (index, expression) for each number in a tensor name that is computed from an index,
-    such as (i, i+size).
+    """Return (index, expression), such as (i, i+size), for each number in a tensor name that is
+    computed from an index.
     """
     return tuple((found[1], found[0][1:-1]) for found in _INDEX.finditer(pattern) if found[2])
 
@@ -103,7 +104,7 @@ def parse_tensor_expression(text: str) -> TensorExpression:
     """Parse a tensor expression into a tree.
 
     Raises:
-        ValueError: the text is not a tensor expression. For an unknown word, the message has the
+        ValueError: the text is not a tensor expression. If a word is unknown, the message has the
             most similar known word.
     """
     reader = _Reader(text)
@@ -208,8 +209,8 @@ def parse_size_expression(text: str) -> ast.expr:
     """Parse a size or a condition into the tree of a Python expression.
 
     Raises:
-        ValueError: the text is not an expression, or has other parts than names, numbers, words,
-            lists and operators.
+        ValueError: the text is not an expression, or has parts that are not names, numbers, words,
+            lists or operators.
     """
     try:
         with warnings.catch_warnings():
@@ -230,14 +231,14 @@ _TAKEN: tuple[type[ast.AST], ...] = (
 
 
 def value_of(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a size or condition; None if it is only an unset name.
+    """Return the value of a size or condition; None if the text is only an unset name.
 
-    Names are sizes of the map, arguments, or keys of config.json. An unset name is false, and not a
-    number: `a or b` is the first that is set. No other Python syntax is supported.
+    Names are sizes of the map, arguments, or keys of config.json. An unset name is false and is not
+    a number. So `a or b` is the first of the two that is set.
 
     Raises:
         BadRequest: a number that is needed is not set, or is not a number.
-        ValueError: it is not an expression.
+        ValueError: the text is not an expression.
     """
     found = named_value(text, names)
     return None if isinstance(found, _Unset) else found
@@ -260,8 +261,8 @@ def unmet_part(condition: str, names: Mapping[str, Any]) -> str | None:
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression like `value_of`, but accept unset names. An error about
-    the unset name is raised only when the value is used.
+    """Return the value of an expression like `value_of`, but do not raise an error if it is an
+    unset name. An error about that name is raised only when the value is used.
     """
     return _value(parse_size_expression(text), names, text)
 
@@ -285,8 +286,8 @@ def size_of(text: str, names: Mapping[str, Any]) -> int:
 
 
 def whole_number_of(text: str, names: Mapping[str, Any]) -> int:
-    """Return the value of an expression, as a whole number, which may be negative. Raises the
-    errors of `size_of`.
+    """Return the value of an expression as a whole number, which may be negative. Raise the errors
+    of `size_of`.
     """
     found = named_value(text, names)
     if isinstance(found, _Unset):

@@ -1,7 +1,8 @@
-"""The names and shapes of a model's tensors on the Hub, for known model types.
+"""Find the names and shapes of a model's tensors on the Hub, for known model types.
 
-Families with several layouts have a map (`families`); the others have a file with only the Hub's
-names (`names`). Unknown forms of config.json are left to transformers.
+Families with several layouts have a map (`families`); other families have a file with only the
+Hub's names (`names`). If the form of a config.json is unknown, only transformers can tell the
+names.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attenti
 
 @dataclass(frozen=True)
 class NameFaults:
-    """The differences between a checkpoint's tensor names and the model's.
+    """The differences between the tensors of a checkpoint and the tensors that the model needs.
 
-    They are names and shapes that the model needs and the checkpoint lacks, names that the model
-    does not have, and tensors of another shape: the name, the shape in the checkpoint, the shape in
-    the model.
+    `missing` are the names, with shapes, that the model needs and the checkpoint lacks.
+    `unexpected` are the names that the model does not have. `wrong` are tensors with a wrong shape:
+    name, shape in the checkpoint, shape in the model.
     """
 
     missing: tuple[str, ...] = ()
@@ -58,7 +59,8 @@ class NameFaults:
 class ModelNames:
     """The tensor names of one model.
 
-    `ties` maps each name that the model may lack to the name of the tensor that it uses instead.
+    `ties` maps each name that a checkpoint may lack to the name of the tensor that the model uses
+    instead.
     """
 
     family: FamilyMap
@@ -69,10 +71,10 @@ class ModelNames:
     _labels: int | None = None
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
-        """Return the differences between the tensors `held` and the model, for the best matching
-        form of its names.
+        """Return the differences between the tensors `held` and the model. If the model has several
+        forms of names, the form that matches best is used.
 
-        A stored name may lack the first part of the model's name, as in a model without a head.
+        In `held`, names may lack the first part of the model's names, as in a model without a head.
 
         Raises:
             BadRequest: config.json lacks a size.
@@ -83,8 +85,8 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Return the tensors under the full names of the whole model, and the stored name for each
-        full name.
+        """Return the tensors under their full names in the whole model, and a map from full name to
+        stored name.
         """
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)
@@ -126,9 +128,10 @@ class ModelNames:
 
 
 def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | None:
-    """Return the tensor names of the model that config.json describes, or None if some are unknown.
+    """Return the tensor names of the model that config.json describes, or None if some names are
+    unknown.
 
-    `is_tied` means that the output layer uses the embedding's tensor.
+    `is_tied` is True if the output layer uses the embedding's tensor.
     """
     kind = config.get("model_type")
     family = _family_of(kind) if isinstance(kind, str) else None
@@ -172,10 +175,10 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """Return the tensors that a checkpoint may leave out, each with the name of the tensor that is
-    used instead.
+    """Return {tensor name that a checkpoint may leave out: name of the tensor that is used
+    instead}.
 
-    Both have the same shape; the tensor used instead is the embedding.
+    The two tensors have the same shape; the tensor that is used instead is the embedding.
     """
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
@@ -193,7 +196,7 @@ def _family_of(kind: str) -> FamilyMap | None:
 
 @cache
 def _files_by_type() -> Mapping[str, Traversable]:
-    """Return the file with the tensor names of each model type, as model type -> file."""
+    """Return {model type: file with the tensor names of this model type}."""
     return {
         kind: each
         for folder in _FOLDERS

@@ -14,12 +14,12 @@
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
 condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
-that a tensor may have on disk (with one more index: its parts along the first dimension). `ties`
-lists names with equal values if config.json ties the embeddings. `ignored` lists names (with `*`)
-that are not weights. `stacked` lists the numbers in names along which the layout stacks its tensors
-if all layers are alike; each becomes dimension `stacked_dim` (default: 0). `computed` has the
-tensors that the program stores in another scale (`stored_values`). `same_as` is another layout that
-this layout equals.
+that a tensor may have on disk; a name with one more index is the name of its parts along the first
+dimension. `ties` lists names with equal values if config.json ties the embeddings. `ignored` lists
+names (with `*`) that are not weights. `stacked` lists the numbers in names along which the layout
+stacks its tensors if all layers have the same tensors; each number becomes dimension `stacked_dim`
+(default: 0). `computed` has the tensors that the program stores scaled or shifted
+(`stored_values`). `same_as` names another layout that is equal to this layout.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ Words = Mapping[str, str]
 
 
 def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
-    """Return the tree of a map with its shared parts inserted and its words (`$L`) replaced; and
-    the words.
+    """Return the tree of a map with its shared parts inserted and its words (`$L`) replaced, and
+    the words with their texts.
 
         parts = ["decoder", "attention", { parts = ["experts"], L = "model.layers.{mtp+layers}" }]
 
     A part (`parts/*.toml`) has tables of a map, with words in them: `$L` is replaced by the text of
-    the word L. The text comes from the list of parts, or else from [short] of the map, or else from
-    [short] of the part. A key of the map replaces the same key of its parts, in its position.
+    the word L. The text comes from the list of parts, else from [short] of the map, else from
+    [short] of the part. A key of the map replaces the same key of a part and takes its position.
 
     Raises:
         ValueError: a part or a word is unknown, two parts disagree, or words refer to each other.
@@ -94,8 +94,8 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield each shared part that a map uses, keyed by name, with the words that the map sets for
-    this part.
+    """Yield (name, words) for each shared part that a map uses; `words` are those that the map sets
+    for this part.
     """
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")
@@ -165,7 +165,8 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of `below`, in which keys of `above` replace or complete the keys."""
+    """Return the tables of `below` after the keys of `above` were added to them or have replaced
+    theirs."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _updated_tables(below[key], value)
@@ -264,8 +265,8 @@ def read_map(text: bytes, name: str) -> FamilyMap:
     """Return the map in `text`; `name` is its source, for messages.
 
     Raises:
-        BadRequest: it is not TOML, or a key, word or name in it is unknown; the message has the
-            line and the most similar known name.
+        BadRequest: the text is not TOML, or a key, word or name in it is unknown; the message has
+            the line and the most similar known name.
     """
     try:
         source = text.decode()
@@ -276,7 +277,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
 
 
 class _MapReader:
-    """Checks all parts of a map's tree. An error has the line of the part."""
+    """Checks all parts of a map's tree. The message of an error contains the line of the part."""
 
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
@@ -439,9 +440,9 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return the sizes in an order in which each size comes after the sizes that it uses.
+        """Return the sizes in an order such that each size comes after the sizes that it uses.
 
-        A size with the name of a config.json key may be defined by that key.
+        A size that has the same name as a key of config.json may use this key in its definition.
         """
         done: dict[str, str] = {}
 

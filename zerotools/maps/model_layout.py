@@ -1,7 +1,8 @@
-"""A layout of one model: the tensors of both sides with their shapes, and the views between them.
+"""A layout of one model: the tensors in the layout and on the Hub with their shapes, and the views
+between them.
 
-The inverse is derived: the parts of each tensor of the Hub that are in the layout must cover the
-tensor, each element once. This proves that the layout loses nothing and repeats only padding.
+The inverse is derived. For each tensor of the Hub, its parts in the layout must cover every element
+of the tensor exactly once. This proves that the layout loses nothing and repeats only padding.
 """
 
 from __future__ import annotations
@@ -49,12 +50,14 @@ class ModelLayout:
         tensors, hub: name -> shape, in the layout and on the Hub.
         of_hub: each name in `tensors` -> the view that makes this tensor from the Hub's tensors.
         to_hub: each name in `hub` -> the view that makes this tensor from the layout's tensors.
-        optional: names in either of them that may be missing.
+        optional: names in `tensors` or `hub` that may be missing.
         places: each name in `tensors` -> its pattern in the map, and the values of its indices.
-        padded: tensor with more rows than on the Hub -> its number of rows.
+        padded: name of a padded tensor -> (its number of rows in the checkpoint, its number of rows
+            on the Hub).
         zeros: padded tensors with added rows of zeros.
         copies: a name under which a checkpoint may repeat a tensor -> the name of the original.
-        computed: each name in `tensors` that the program stores in another scale -> its rule.
+        computed: each name in `tensors` that the program stores scaled or shifted -> the rule for
+            its values.
     """
 
     family: FamilyMap
@@ -88,8 +91,8 @@ def layout_of_model(
     tensors in a checkpoint.
 
     Raises:
-        BadRequest: the map is not for this model; its sizes do not fit; or a tensor of the Hub is
-            in no tensor of the layout, is there in part, or is there twice.
+        BadRequest: the map is not for this model, its sizes do not fit, or the layout does not
+            contain each element of the Hub's tensors exactly once.
     """
     sizes = MapSizes.of(family, config, given or {})
     hub, optional = _hub_shapes(family, sizes)
@@ -143,7 +146,7 @@ def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], f
 
 
 class _Absent(Exception):
-    """Raised if the model has none of the tensors of a rule, or lacks the tensor `name`."""
+    """The model has none of the tensors of a rule, or lacks the tensor `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -375,10 +378,10 @@ class _Binding:
 
 
 def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
-    """Return the number of rows of a tensor in a checkpoint.
+    """Return the number of rows that a padded tensor has in a checkpoint.
 
-    `rows` is its number of rows on the Hub, and `wanted` the number with the padding of the
-    program. `there` is the number in the checkpoint, which must be one of these two; None: the
+    `rows` is the number of rows on the Hub, and `wanted` is the number with the program's padding.
+    `there` is the number in the checkpoint, which must be `rows` or `wanted`, or None if the
     checkpoint is not written yet.
     """
     if wanted < rows:
@@ -396,7 +399,8 @@ def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """Check that the checkpoint's rows after the first `rows`, which the model has, are padding."""
+    """Check that the rows of a tensor after the first `rows`, which are the model's own rows, are
+    padding."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

@@ -1,4 +1,4 @@
-"""The sizes of one model, and facts about it in config.json that no tensor shape shows."""
+"""Find the sizes of a model, and facts in its config.json that no tensor shape shows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class MapSizes:
     """The values that the expressions of a layout map can use for one model.
 
     Attributes:
-        values: name -> value: the keys of config.json, the map's sizes, and the arguments.
+        values: name -> value, for the keys of config.json, the map's sizes, and the arguments.
         counts: name of an index (such as the layer) -> the number of its values.
-        shifts: name of an index -> `index+size` -> the size that is added to the index.
+        shifts: name of an index -> the expressions, such as `index+size`, that names compute from
+            it.
     """
 
     values: Mapping[str, Any]
@@ -68,11 +69,11 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return the values of an index that is `number`: the value itself, and the numbers that
-        names compute from it, by their expressions.
+        """Return, keyed by expression, the numbers that names contain if an index has the value
+        `number`: this value, and the numbers that are computed from it.
 
         Raises:
-            BadRequest: an expression is not a whole number.
+            BadRequest: the value of an expression is not a whole number.
         """
         known = self._numbers.get((index, number))
         if known is None:
@@ -83,7 +84,8 @@ class MapSizes:
         return known
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
-        """Yield the index values of each tensor that a name pattern stands for.
+        """Yield, for each tensor that a name pattern stands for, the values of `at` for all its
+        indices.
 
         Raises:
             BadRequest: there are more tensors than any model has.
@@ -107,8 +109,8 @@ _UNNORMALISED = ("qwen2_moe", "qwen3_moe")
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rotary position settings in config.json. If the kinds of attention have different
-    settings, return those of full attention.
+    """Return the settings of the rotary position embedding in config.json. If kinds of attention
+    have different settings, return the settings of full attention.
     """
     found = config.get("rope_parameters") or config.get("rope_scaling")
     if isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping):
@@ -117,8 +119,8 @@ def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def has_several_ropes(config: Mapping[str, Any]) -> bool:
-    """Return whether layers with a sliding window have other rotary settings than layers without
-    one.
+    """Return whether the rotary settings of layers with a sliding window differ from those of other
+    layers.
     """
     found = config.get("rope_parameters")
     is_nested = isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping)
@@ -136,8 +138,8 @@ def usual_share(config: Mapping[str, Any]) -> float:
 
 
 def rotates_pairs(config: Mapping[str, Any]) -> bool:
-    """Return whether rotary position embedding rotates adjacent elements of a head together. False
-    means that it rotates an element of the first half with one of the second half.
+    """Return whether rotary position embedding rotates pairs of adjacent elements of a head. If
+    False, it rotates pairs of an element in the first half and an element in the second half.
     """
     return config.get("model_type") in _PAIRED
 

@@ -35,7 +35,7 @@ def shipped_map(name: str) -> FamilyMap:
 
     Raises:
         BadRequest: the map does not exist; the message has the most similar name.
-        Unsupported: it is a map of names only, without layouts.
+        Unsupported: the map has only names and no layouts.
     """
     found = shipped_maps().get(name)
     if found is None:
@@ -61,7 +61,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
 
     Raises:
         BadRequest: config.json has no `model_type`.
-        Unsupported: there is no map for it; the message names the most similar type.
+        Unsupported: no map has this model type; the message names the most similar type.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -81,7 +81,8 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
 
 
 def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
-    """Raise BadRequest if the map has no layout `name`; the message names the most similar one."""
+    """Raise BadRequest if the map has no layout `name`; the message names the most similar
+    layout."""
     known = [hub, *family.layouts]
     if name not in known:
         raise BadRequest(
@@ -91,8 +92,8 @@ def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
 
 
 def source_of(name: str) -> str:
-    """Return the text of a shipped map with its shared parts filled in, so that a copy is complete
-    and can be edited."""
+    """Return the text of a shipped map with its shared parts inserted, so that a user's copy of the
+    text is complete and can be edited."""
     tree, words = with_parts(tomllib.loads(_file(name).read_text("utf-8")))
     short = {word: words[word] for word in _KEPT if word in words}
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}

@@ -1,14 +1,15 @@
 """Match the tensor names of a checkpoint on disk with the tensors of a layout.
 
-A map has one name for each tensor of each layer. On disk there are three differences:
+A map has one name for each tensor of each layer. A checkpoint on disk may differ from this in three
+ways:
 
-- Other versions of programs write other names (`also`).
-- They store a tensor of the layout in parts along its first dimension, such as the experts of a
-  layer (`also` with one more index).
+- Other versions of the program write different names (`also`).
+- Other versions store a tensor of the layout in parts along its first dimension, such as the
+  experts of a layer (`also` with one more index).
 - Megatron and MaxText stack the tensors of equal layers along a new dimension, under the name
   without the layer number.
 
-All of these are views, which come before or after the views of the map.
+Each of these differences is a view, which is applied before or after the views of the map.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
 def _apart(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the layout's tensors that the checkpoint stores in parts along the first dimension,
-    each with the names of its parts.
+    """Return {name of a tensor in the layout: names of its parts} for the tensors that the
+    checkpoint stores in parts along the first dimension.
     """
     apart: dict[str, tuple[str, ...]] = {}
     for name, (pattern, indices) in layout.places.items():
@@ -141,8 +142,8 @@ def _apart(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the numbers of rows of the tensors in the checkpoint that may be padded, keyed by the
-    tensors' names in the layout.
+    """Return the number of rows that each tensor has in the checkpoint, keyed by the tensor's name
+    in the layout. They show which tensors are padded.
     """
     found = {}
     for name in layout.tensors:
@@ -154,7 +155,7 @@ def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
 
 def written_views(layout: ModelLayout) -> dict[str, TensorView]:
     """Return the view of each tensor as a writer of this layout saves it. If the layout stacks
-    layers and all layers are alike, one tensor has all layers.
+    layers and all layers have the same tensors, one tensor contains all layers.
     """
     found = _stacks(layout)
     if found is None:
@@ -183,14 +184,14 @@ def _is_ignored(layout: ModelLayout, name: str) -> bool:
 
 
 def stacked_number(layout: ModelLayout, pattern: str) -> str | None:
-    """Return the expression of the number in a name pattern along which the layout stacks its
-    tensors; None without one.
+    """Return the expression, in a name pattern, of the number along which the layout stacks its
+    tensors; None if it does not stack them.
     """
     return next((text for text in layout.layout.stacked if f"{{{text}}}" in pattern), None)
 
 
 def stacked_counts(layout: ModelLayout) -> dict[str, int]:
-    """Return how many layers a stack has, by the expression of their number."""
+    """Return the number of layers in a stack, keyed by the expression for the layer's number."""
     counts: dict[str, int] = {}
     for pattern, indices in layout.places.values():
         along = stacked_number(layout, pattern)
@@ -201,7 +202,7 @@ def stacked_counts(layout: ModelLayout) -> dict[str, int]:
 
 def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
     """Return the layers of each stack, keyed by the stack's name. Return None if the layout has no
-    stacks, or the layers of a stack differ in their tensors or shapes.
+    stacks, or if the layers of a stack have different tensors or shapes.
     """
     counts = stacked_counts(layout)
     if not counts:
@@ -224,8 +225,8 @@ def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """Yield (name, index) for each name that a tensor may have in a checkpoint. If the name is that
-    of a stacked tensor, the index is the position in the stack; else it is None.
+    """Yield (name, index) for each name that a tensor may have in a checkpoint. For the name of a
+    stacked tensor, the index is the position in the stack; for other names, it is None.
     """
     if name not in layout.places:
         yield name, None

@@ -1,17 +1,18 @@
-"""Weights that a program stores in another scale than the Hub: what it computes from an element A.
+"""Rules for weights that a program stores scaled or shifted: the value that it computes from an
+element A of the Hub.
 
     A / root(SIZE)          divided by the square root of a size
     A * root(SIZE)          multiplied by it
     A * bf16(root(SIZE))    multiplied by the root, rounded to bfloat16
     A + SIZE                with a number added, such as a norm that multiplies by 1 + its weight
 
-Each is one float32 operation and one rounding, as in MaxText's
-`checkpoint_conversion/utils/param_mapping.py`. MaxText divides by a root by multiplying with 1 /
-root, and it reverses a multiplication by a division.
+Each rule is one float32 operation and one rounding, as in MaxText's
+`checkpoint_conversion/utils/param_mapping.py`. To divide by a root, MaxText multiplies by 1 / root.
+To reverse a multiplication, it divides.
 
-The state of the optimizer follows exactly. For w' = c w, the gradient by w' is g / c. So moments of
-first order (`exp_avg`, `momentum_buffer`) are divided by c, and those of second order
-(`exp_avg_sq`) by c * c. A sum changes no gradient.
+The optimizer state is converted exactly. For w' = c w, the gradient with respect to w' is g / c. So
+moments of first order (`exp_avg`, `momentum_buffer`) are divided by c, and moments of second order
+(`exp_avg_sq`) by c * c. An addition changes no gradient.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ ORDERS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """What a program stores for an element A of the Hub: A `sign` the number `size`, or its root,
-    which is rounded to bfloat16 or not.
+    """The rule for the value that a program stores instead of an element A of the Hub: `A sign
+    number`. The number is `size`, its root, or its root rounded to bfloat16.
     """
 
     sign: str
@@ -46,7 +47,7 @@ class StoredValue:
     is_rounded: bool
 
     def bound(self, names: Mapping[str, Any]) -> BoundValue | None:
-        """Return the rule with its size as a number; None if it changes no element.
+        """Return the rule with its size as a number; None if the rule changes no element.
 
         Raises:
             BadRequest: the size is not a whole number.
@@ -59,7 +60,7 @@ class StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class BoundValue:
-    """A `StoredValue` of one model: its size is a number."""
+    """A `StoredValue` for one model, with its size as a number."""
 
     sign: str
     size: int
@@ -72,7 +73,8 @@ class BoundValue:
         return _bfloat16(number) if self.is_rounded else number
 
     def of_weight(self, *, to_hub: bool) -> Arithmetic:
-        """Return the arithmetic that makes the stored weight from the Hub's, or the reverse."""
+        """Return the arithmetic that makes the stored weight from the Hub's weight or, with
+        `to_hub`, the Hub's weight from the stored weight."""
         number = self._number
         if self.sign == "+":
             return Arithmetic("-" if to_hub else "+", number)
@@ -81,8 +83,8 @@ class BoundValue:
         return Arithmetic("/" if to_hub else "*", number)
 
     def of_state(self, order: int, *, to_hub: bool) -> Arithmetic | None:
-        """Return the arithmetic for optimizer state that averages the power `order` of the
-        gradient; None if the state does not change.
+        """Return the arithmetic for optimizer state that averages the gradient to the power
+        `order`; None if the state does not change.
         """
         if self.sign == "+":
             return None
@@ -110,7 +112,7 @@ def parse_stored_value(text: str) -> StoredValue:
 
 
 def _bfloat16(number: float) -> float:
-    """Return the nearest bfloat16 to a positive number, as a float."""
+    """Return the bfloat16 value that is nearest to a positive number, as a float."""
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     bits += 0x7FFF + (bits >> 16 & 1)
     return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])

@@ -1,9 +1,10 @@
-"""Models with images or sound: their tensors have other names in transformers' memory than on the
-Hub.
+"""Convert the tensor names of models with images or sound. In transformers' memory, these tensors
+do not have the names that they have on the Hub.
 
-Since transformers 4.52 such a model holds its language model and its towers below `model.`, and
+Since transformers 4.52, such a model holds its language model and its towers below `model.`, but
 `save_pretrained` writes the older names. A checkpoint of a training program has the names in
-memory; vLLM and older versions of transformers need the names on the Hub. The tensors are equal.
+memory. vLLM and older versions of transformers need the names on the Hub. Only the names differ,
+not the tensors.
 
 Source: transformers/conversion_mapping.py and, before version 5, `_checkpoint_conversion_mapping`
 of each model.
@@ -29,7 +30,8 @@ class PrefixMap:
     Attributes:
         prefixes: pairs (beginning of a name in memory, beginning on the Hub). The first pair that
             matches is used.
-        parts: pairs of other differences. Each is replaced once.
+        parts: pairs (text in a name in memory, text on the Hub). In each name, the first occurrence
+            of each text is replaced.
     """
 
     name: str
@@ -39,7 +41,7 @@ class PrefixMap:
     parts: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name: str, layout: str) -> str:
-        """Return the name that the tensor `name`, given in the other layout, has in `layout`."""
+        """Return the name in `layout` of the tensor that is called `name` in the other layout."""
         old, new = (0, 1) if layout == HUB else (1, 0)
         for pair in self.prefixes:
             if name.startswith(pair[old]):
@@ -68,8 +70,8 @@ class PrefixMap:
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
-        """Yield the names that are not the same after converting them to the other layout and
-        back.
+        """Yield the names that do not belong to `layout`, for example because conversion to the
+        other layout and back changes them.
         """
         in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
         known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
@@ -132,6 +134,7 @@ PREFIX_MAPS = (
 
 
 def prefix_map_of(config: Mapping[str, Any]) -> PrefixMap | None:
-    """Return the name map for the model that config.json describes, or None if it needs none."""
+    """Return the name map for the model that config.json describes, or None if the model needs no
+    map."""
     kind = config.get("model_type")
     return next((each for each in PREFIX_MAPS if kind in each.model_types), None)

@@ -1,11 +1,11 @@
-"""Views: tensors made from strided parts of other tensors. Elements are moved, and no value is
+"""Views: tensors made from strided parts of other tensors. Elements are moved, but no value is
 computed.
 
 Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
 all make such views, and so do combinations of them. A view consists of pieces (`ViewPiece`). A
-piece is a box of the view, and the strided part of one source tensor that fills the box: the index
-in the source at which it starts, and for each dimension of the box the source's dimension and the
-step in it.
+piece is a box of the view, and the strided part of one source tensor that fills the box. This part
+is described by the index in the source at which it starts and, for each dimension of the box, the
+source's dimension and the step along it.
 
 Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of the view is row 4h +
 2j + i of the source, so the view has four pieces of two rows, with a step of 2 in the source:
@@ -13,9 +13,9 @@ Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of t
     rows of the view       0 1 | 2 3 | 4 5 | 6 7
     rows of the source     0 2 | 1 3 | 4 6 | 5 7
 
-The inverse is made from the same pieces, with source and view exchanged. There too, rows in equal
-steps become one piece. A source is used exactly once if the boxes of its inverse cover it exactly
-(`boxes.prove_cover`).
+The inverse is made from the same pieces, with source and view exchanged. In the inverse too, rows
+that are equal steps apart are joined into one piece. A source is used exactly once if the boxes of
+its inverse cover it exactly (`boxes.prove_cover`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ViewPiece:
         dims, steps: one index along dimension d of the box is `steps[d]` (at least 1) indices along
             dimension `dims[d]` of the source. If `dims[d]` is -1, the position in the source stays
             the same, so elements are repeated.
-        is_padding: it repeats elements that another piece has.
+        is_padding: True if the piece repeats elements that another piece has.
     """
 
     box: Box
@@ -50,7 +50,7 @@ class ViewPiece:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor of `shape`, made of pieces that cover it and do not overlap."""
+    """A tensor of `shape`, made of pieces that cover the tensor and do not overlap."""
 
     shape: tuple[int, ...]
     pieces: tuple[ViewPiece, ...]
@@ -58,7 +58,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A view of named tensors: `names` has the name of each source, by its number."""
+    """A view of named tensors: `names[n]` is the name of source number n."""
 
     view: View
     names: tuple[str, ...]
@@ -195,11 +195,11 @@ def padded_view(view: View, rows: int) -> View:
 
 
 def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """Return, for each source, the parts of the source that `view` contains, as pieces of the
-    source.
+    """Return, for each source, the parts of the source that `view` contains, as pieces that fill
+    the source from the view.
 
-    `ranks` are the numbers of dimensions of the sources. Each piece has its box in the source; its
-    `source` is 0, which means the view. Padding that the view repeats is left out.
+    `ranks` are the numbers of dimensions of the sources. The `box` of each piece is in the source,
+    and its `source` is 0, which stands for the view. Padding, which repeats elements, is left out.
     """
     found: list[list[ViewPiece]] = [[] for _ in ranks]
     uneven: list[set[int]] = [set() for _ in ranks]
@@ -218,8 +218,8 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
 
 
 def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """Yield the piece as pieces of its source: one piece if the step is 1, otherwise one for each
-    index.
+    """Yield the piece as pieces that fill its source from the view. There is one piece if all steps
+    are 1, otherwise one for each index along a dimension with a larger step.
     """
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []
@@ -258,8 +258,8 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Yield the rows in order, in as few pieces as possible. Adjacent rows that are equal steps
-    apart in the view make one piece.
+    """Join rows into as few pieces as possible, and yield these in order. Adjacent rows that are
+    equal steps apart in the view become one piece.
     """
     along = rows[0].dims[dim]
     at = 0
@@ -279,22 +279,22 @@ def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
 
 
 def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
-    """Return the view that makes lora_B of the weight `name`, with `rank` columns, from the lora_B
-    of the weights that `name` is made of.
+    """Return the view that makes the lora_B of the weight `name`, with `rank` columns, from the
+    lora_B of each weight that `name` is made of.
 
-    A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So a layout moves
-    the rows of B as it moves whole rows of W, and each part of a weight has the same A. In
-    Megatron's layout, with the rows of q, k and v by query group:
+    A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So if a layout
+    moves whole rows of W, it moves the rows of B in the same way, and each part of a weight has the
+    same A. In Megatron's layout, in which each query group has its rows of q, k and v together:
 
         linear_qkv   B [q0 k0 v0 q1 k1 v1]   A
         q_proj       B [q0 q1]               A
         k_proj       B [k0 k1]               A
         v_proj       B [v0 v1]               A
 
-    The inverse has one A for q, k and v, so theirs must be equal.
+    The inverse has a single A for q, k and v, so their matrices A must be equal.
 
     Raises:
-        Unsupported: the layout moves more than whole rows of the weights.
+        Unsupported: the layout does not move the weights in whole rows.
     """
     view = weight.view
     if len(view.shape) != 2 or not all(_has_whole_rows(piece, view) for piece in view.pieces):

@@ -15,12 +15,13 @@ from zerotools.io.files.directory_entries import names_in
 def read(path: Path) -> Checkpoint:
     """Return the checkpoint in the directory `path`.
 
-    For kinds that are recognised but not read, `Origin.refusal` has the reason.
+    If zerotools recognises this kind of checkpoint but does not read it, `Origin.refusal` has the
+    reason.
 
     Raises:
         BadRequest: the directory does not exist.
-        BadFile: its files are damaged, or contradict each other.
-        Unsupported: it is unknown how ranks share a tensor.
+        BadFile: the files are damaged, or contradict each other.
+        Unsupported: it is unknown how a tensor is divided among the ranks.
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")

@@ -1,13 +1,13 @@
 """Split stored tensors into one tensor for each layer and each expert.
 
-Stored tensors differ from a model's in three ways. Layers and experts are stacked along the first
-axes. The halves of a gated layer may be separate tensors. Optimizer state from before 0.16 is
-stored flat: a flat tensor of true shape (32, 16) that two ranks split along the first axis is
-stored as (2, 1, 256). Each rank has a row with its flattened (16, 16), which is itself split
-anywhere between data-parallel ranks.
+Stored tensors differ from a model's tensors in three ways. Layers and experts are stacked along the
+first axes. The halves of a gated layer may be separate tensors. Optimizer state from before 0.16 is
+stored flat: a tensor of true shape (32, 16) that two ranks split along the first axis is stored
+with shape (2, 1, 256). Each row is the flattened (16, 16) part of one rank, and its elements are
+split at any position between data-parallel ranks.
 
-ms-swift stores lora_B of a gated layer in the order of its ranks: rows of the gate and of the other
-half on rank 0, then those on rank 1.
+ms-swift stores lora_B of a gated layer rank by rank: the rows of the gate and of the other half on
+rank 0, then the same rows on rank 1, and so on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unstack_tensors(
     """Split `tensors`, which have the chunks of a DCP, into one tensor for each layer and each
     expert.
 
-    `shapes` has the true shape of each tensor that is stored flat.
+    `shapes` has the true shapes of the tensors that are stored flat.
 
     Raises:
         BadFile: the shapes contradict each other, or there are more layers than any model has.
@@ -57,8 +57,8 @@ def unstack_tensors(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """Return the single tensors that one stored tensor contains, and the number of stored pieces
-    that they consist of.
+    """Return the single tensors in one stored tensor, and the number of stored pieces that these
+    single tensors consist of.
     """
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
@@ -94,7 +94,7 @@ def _each(
 def _local_shape(
     path: Path, key: Key, stored: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the shape of one row of a tensor that is stored flat."""
+    """Return the shape of the part in one row of a tensor that is stored flat."""
     counts, length = stored[:-1], stored[-1] if stored else 0
     fits = len(counts) == len(shape) and all(
         n and s % n == 0 for s, n in zip(shape, counts, strict=False)
@@ -125,8 +125,8 @@ def _spans(box: Box, axes: int) -> Iterator[tuple[int, int]]:
 def _flat_boxes(
     box: Box, local: tuple[int, ...], axes: int
 ) -> Iterator[tuple[_Index, _Index, Box]]:
-    """Yield (index along the leading axes, start in the stored chunk, box in the tensor at that
-    index) for a chunk of flat pieces."""
+    """Cut a chunk of a tensor that is stored flat into boxes. Yield (index along the leading axes,
+    start in the stored chunk, box in the tensor at this index)."""
     rows = product(*(range(a, b) for a, b in _spans(box, len(local))))
     begin, end = box.start[-1], box.stop[-1]
     for row in rows:
@@ -145,8 +145,8 @@ def _flat_boxes(
 def _pieces(
     source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
 ) -> list[StoredPiece]:
-    """Return the pieces of the tensor at `index` along the leading axes. They come from the stored
-    chunks with the numbers `numbers`.
+    """Return the pieces of the tensor at `index` along the leading axes, from the stored chunks
+    with the numbers `numbers`.
     """
     axes, found = len(index), []
     for number in numbers:
@@ -168,7 +168,7 @@ def join_halves(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """Join the halves of gated layers: first the rows of the gate, then the rows of the other half.
 
     Raises:
-        BadFile: one half is missing, or has another shape.
+        BadFile: one half is missing, or the two halves have different shapes.
     """
     found: dict[Key, Tensor] = {}
     for key, tensor in tensors.items():
@@ -209,11 +209,11 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
 def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
-    """Reorder the rows of lora_B of gated layers, so that they are in the order of the weight's
-    rows: first the rows of the gate, then those of the other half.
+    """Put the rows of lora_B of gated layers in the order of the weight's rows: first the rows of
+    the gate, then the rows of the other half.
 
-    `ranks` is the number of tensor-parallel ranks that saved it; None: the number of its chunks
-    along the rows. Return the tensors, and the keys of the reordered ones.
+    `ranks` is the number of tensor-parallel ranks that saved the tensor; if it is None, the number
+    of chunks along the rows is used. Return all tensors, and the keys of the reordered tensors.
     """
     found: dict[Key, Tensor] = {}
     moved: list[Key] = []

@@ -8,9 +8,9 @@
     [chained_N.]optimizer.state.ROLE.KEY                   the optimizer's state of KEY
     [chained_N.]optimizer.distributed. ...                 flat buckets of an optimizer
 
-A tensor of the checkpoint belongs to one layer and one expert. Its name is that in a model on one
-rank: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Other tensors keep their
-key.
+Each tensor that is read belongs to one layer and one expert. It gets the name that it has in a
+model on one rank: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Other tensors
+keep their keys as names.
 
 Source: megatron/core/transformer/transformer_block.py, mlp.py and moe/experts.py
 (`sharded_state_dict`), optimizer/distrib_optimizer.py and optimizer.py of 0.12 to 0.16.
@@ -43,8 +43,9 @@ def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
     """Return the name and role of each flat key. `saved` maps the flat keys to the dtypes of their
     tensors.
 
-    A master has the role `param`, a 16-bit weight with a master `param16`. A key that names no
-    parameter has the role `state`, and so has a second copy of a weight in the dtype of the weight.
+    A master has the role `param`, and a 16-bit weight that has a master has the role `param16`. A
+    key that names no parameter has the role `state`. A second copy of a weight in the same dtype
+    has the role `state` too.
     """
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {
@@ -83,7 +84,7 @@ def is_buffer(name: str) -> bool:
 def megatron_expert_name(name: str) -> str:
     """Return the name of an expert's tensor in Megatron's own layers.
 
-    `name` may be its name in Transformer Engine's layers (`mlp.experts.linear_fc1.weight3`); any
+    A name from Transformer Engine's layers (`mlp.experts.linear_fc1.weight3`) is converted; any
     other name is returned unchanged.
     """
     match = _GROUPED.fullmatch(name)
@@ -94,8 +95,8 @@ def megatron_expert_name(name: str) -> str:
 
 
 def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors without masters and moments. The role of a 16-bit weight with a master
-    becomes `param`.
+    """Return the tensors without masters and moments. A 16-bit weight that had a master gets the
+    role `param`.
     """
     found = {}
     for key, tensor in tensors.items():
@@ -109,10 +110,10 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 class Stack(NamedTuple):
-    """The key of a stored tensor with several layers or experts.
+    """The key of a stored tensor that contains several layers or experts.
 
-    `parts` are the texts of the key before, between and after the numbers, which are left out.
-    There is one number for each leading axis.
+    The key has no layer or expert numbers. `parts` are its texts before, between and after the
+    places of these numbers; there is one place for each leading axis.
     """
 
     parts: tuple[str, ...]

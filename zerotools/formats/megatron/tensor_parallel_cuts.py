@@ -1,9 +1,9 @@
-"""How tensor-parallel ranks share each weight, keyed by the name of its module.
+"""Determine how each weight is split over tensor-parallel ranks, from the name of its module.
 
-A column-parallel layer is split along axis 0 of its weight, a row-parallel layer along axis 1.
-In the first layer of a gated MLP, every rank has its share of the gate, then its share of the other
-half: with F rows for each half and n ranks, rank r has F/n rows of the gate from row r*F/n, and F/n
-rows of the other half from row F + r*F/n.
+A column-parallel layer is split along axis 0 of its weight, a row-parallel layer along axis 1. In
+the first layer of a gated MLP, every rank has its share of the gate, followed by its share of the
+other half. With F rows in each half and n ranks, rank r has F/n rows of the gate, beginning at row
+r*F/n, and F/n rows of the other half, beginning at row F + r*F/n.
 
 Source: megatron/core/tensor_parallel/layers.py, transformer/attention.py, mlp.py,
 multi_latent_attention.py and multi_token_prediction.py, 0.12 to 0.16.
@@ -46,8 +46,8 @@ class CutPart(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a tensor is split over tensor-parallel ranks: along `axis`, or not at all (None). With
-    `halves`, each half of the tensor is split separately.
+    """The split of a tensor over tensor-parallel ranks: along `axis`, or not at all (None). If
+    `halves` is 2, each half of the tensor is split separately.
     """
 
     axis: int | None
@@ -60,8 +60,8 @@ class Cut(NamedTuple):
         return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
 
     def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
-        """Return the parts of one rank's tensor of shape `shape`, with their positions in the
-        whole tensor.
+        """Return the parts of one rank's tensor, which has shape `shape`, with their positions in
+        the whole tensor.
         """
         zeros = (0,) * len(shape)
         if self.axis is None:
@@ -114,7 +114,7 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
     """Return the split of a tensor that all ranks hold whole, such as a norm, the router or expert
-    counters. Raises Unsupported for another tensor.
+    counters. Raise Unsupported if all ranks need not hold this tensor whole.
     """
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:
@@ -125,10 +125,11 @@ def _whole(name: str, module: str, leaf: str) -> Cut:
 def _down(
     name: str, module: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]
 ) -> Cut:
-    """Return the split of a down projection weight of latent attention, which the number of its
-    rows shows.
+    """Return the split of a down projection weight of latent attention, according to its number of
+    rows.
 
-    It is split without Transformer Engine, and whole on each rank with it.
+    The weight is split in Megatron's own layers, and whole on each rank in Transformer Engine's
+    layers.
     """
     sizes = ("q_lora_rank",) if "linear_q_" in name else ("kv_lora_rank", "qk_pos_emb_head_dim")
     counts = [args.get(size) for size in sizes]

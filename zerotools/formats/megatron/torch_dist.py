@@ -59,7 +59,7 @@ def read_directory(path: Path) -> Checkpoint:
     """Return the checkpoint below `path`, with a separate tensor for each layer and each expert.
 
     Tensors have the names of a model on one rank. Masters have the role `param`, and 16-bit weights
-    with a master the role `param16`.
+    that have a master have the role `param16`.
 
     Raises:
         BadFile: the save did not finish, or `.metadata` or metadata.json is damaged.
@@ -157,7 +157,7 @@ def _with_ordered_adapters(
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
-    """Return the flat keys, without those that share the bytes of an earlier key."""
+    """Return the flat keys, without the keys that share the bytes of an earlier key."""
     seen: set[tuple[Item, tuple[int, ...]]] = set()
     found = []
     for flat, saved in tensors.items():
@@ -170,7 +170,8 @@ def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
 
 
 def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
-    """Return the key of a master or moment that has another shape than its weight, or None."""
+    """Return the key of a master or moment with a shape that differs from its weight's shape, or
+    None."""
     for key, tensor in tensors.items():
         weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
         is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
@@ -180,8 +181,8 @@ def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
-    """Return the param groups of an optimizer that stores flat buckets; they are stored next to
-    the buckets of each rank.
+    """Return the param groups of an optimizer that stores flat buckets. The files have these groups
+    next to the buckets of each rank.
     """
     tree = state.get(_GROUPS)
     found = tree[0] if isinstance(tree, list) and tree else None
@@ -189,7 +190,7 @@ def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
 
 
 def _layout(stored: Mapping[Key, Tensor]) -> str:
-    """Return a phrase for the user that says how the files store the layers: stacked, or each
+    """Return a phrase that tells the user whether the files store the layers stacked or each layer
     separately.
     """
     names = [key.name for key in stored if key.role in ("param", "param16")]
@@ -200,8 +201,8 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
 
 
 def _unread(metadata: Metadata) -> str:
-    """Return a note for the user on optimizer state that is left out, because it has no parameter
-    names.
+    """Return a note for the user on optimizer state that is left out because it has no parameter
+    names; empty if there is no such state.
     """
     flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
     if not any(map(BUCKETS.match, flat)):
@@ -214,8 +215,8 @@ def _unread(metadata: Metadata) -> str:
 
 
 def _backend(path: Path) -> str:
-    """Return the kind of the checkpoint, `torch_dist` or `zarr`. Without Megatron's metadata.json,
-    it is torch's DCP.
+    """Return the kind of the checkpoint, such as `torch_dist` or `zarr`. Without Megatron's
+    metadata.json, the kind is torch's DCP.
     """
     if not (path / CONFIG).exists():
         return "torch_dist" if (path / COMMON).exists() else _PLAIN
@@ -228,8 +229,8 @@ def _backend(path: Path) -> str:
 
 
 def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
-    """Return the opened common.pt, and the values that it or Megatron-Bridge's files next to it
-    record.
+    """Return the opened common.pt, the values that common.pt or Megatron-Bridge's files next to it
+    record, and problems.
     """
     common, problems, tree = None, list[Problem](), dict[Any, Any]()
     if (path / COMMON).exists():

@@ -1,4 +1,5 @@
-"""The values of a Megatron checkpoint besides its tensors: iteration, arguments, param groups."""
+"""Read the values of a Megatron checkpoint that are not tensors: iteration, arguments, param
+groups."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 @dataclass(frozen=True, slots=True)
 class MegatronFacts:
-    """The values that a checkpoint records besides its tensors.
+    """The values in a checkpoint that are not tensors.
 
-    `args` are the arguments of the training script, keyed by name; `tree` has the other values
-    of the file.
+    `args` are the arguments of the training script, keyed by name. `tree` has the other values of
+    the file.
     """
 
     iteration: int | None
@@ -41,7 +42,7 @@ class MegatronFacts:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The degrees of parallelism by their short names, such as TP; degrees that are not
+        """The degrees of parallelism, keyed by short name, such as TP. Degrees that are not
         recorded are left out.
         """
         found = {short: self.count(name) for name, short in _PARALLEL.items()}
@@ -49,8 +50,8 @@ class MegatronFacts:
 
     @property
     def model_parallel(self) -> int | None:
-        """The number of ranks that hold one model, without expert parallelism; None if it is not
-        recorded."""
+        """The number of ranks that together hold one model, not counting expert parallelism; None
+        if it is not recorded."""
         known = [self.sizes.get(name) for name in ("TP", "PP")]
         return known[0] * known[1] if known[0] and known[1] else None
 
@@ -99,7 +100,7 @@ def origin_of(
 ) -> Origin:
     """Return the origin of a Megatron checkpoint.
 
-    `refusal` is the reason, as part of a sentence, why no output can be made from it.
+    `refusal` is the reason, as part of a sentence, why no output can be made from the checkpoint.
     """
     named = _ITERATION.fullmatch(path.name)
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
@@ -151,8 +152,8 @@ def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str,
 
 
 def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
-    """Return a problem if the name of the directory has another iteration than the file in it,
-    else None.
+    """Return a list with a problem if the iteration in the directory's name differs from the
+    iteration in the file `name`, else an empty list.
     """
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
@@ -169,8 +170,8 @@ Group = Mapping[str, Any]
 
 
 def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
-    """Return the optimizers' trees in common.pt or in a rank's file. There is one tree, or several
-    in the order of their numbers.
+    """Return the optimizers' trees in common.pt or in a rank's file. Several trees are in the order
+    of their numbers.
     """
     found = tree.get("optimizer")
     if isinstance(found, list):
@@ -182,7 +183,7 @@ def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
 
 
 def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
-    """Yield the param groups of one optimizer. Their values are not copied."""
+    """Yield the param groups of one optimizer, without copying their values."""
     inner = optimizer.get("optimizer", optimizer)
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
     for group in groups if isinstance(groups, list) else ():
@@ -196,11 +197,11 @@ def fitting_groups(
     """Yield the numbers of the param groups that a parameter with this name and shape may belong
     to.
 
-    Param groups are saved without their parameters. Megatron-Core makes them by a rule. With expert
-    parallelism, experts are in separate groups. Tensors with one dimension, and biases, have no
-    weight decay. The embedding and the output layer may have another learning rate. The groups
-    record these properties (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`). Groups are read
-    only if each parameter fits exactly one.
+    Saved param groups do not list their parameters. But Megatron-Core makes the groups according to
+    a rule. With expert parallelism, experts are in separate groups. Tensors with one dimension, and
+    biases, have no weight decay. The embedding and the output layer may have a learning rate of
+    their own. The groups record these properties (`is_expert_parallel`, `wd_mult`,
+    `is_decoupled_lr`). The caller uses the groups only if each parameter fits exactly one group.
 
     Source: `_get_param_groups` of megatron/core/optimizer/__init__.py, 0.12 to 0.16.
     """
@@ -225,11 +226,12 @@ class MegatronNative:
     """Values that the Megatron reader stores for `training_of`.
 
     Attributes:
-        optimizers: the optimizer trees. The dense one comes before that of the experts.
-        file: the file with those numbers in the trees that are tensors.
-        unread: a description of the state that is left out, and the reason; empty if no state is
-            left out.
-        groups: reads param groups that list their parameters.
+        optimizers: the optimizer trees. The tree of the dense weights comes before the tree of the
+            experts.
+        file: the file that holds the numbers in the trees that are stored as tensors.
+        unread: a sentence that says which state is left out, and why; empty if no state is left
+            out.
+        groups: a function that reads param groups that list their parameters.
     """
 
     facts: MegatronFacts

@@ -22,11 +22,11 @@ _OF_RUN = ("args", "checkpoint_version", "content_metadata")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups by Megatron's rule (`training_metadata.fitting_groups`), the step of each
-    parameter, and counters.
+    """Return the param groups, formed according to Megatron's rule
+    (`training_metadata.fitting_groups`), the step of each parameter, and the counters.
 
     Raises:
-        BadFile: a number is in no file.
+        BadFile: a number of the state is in no file.
     """
     native = native_of(checkpoint)
     facts = native.facts
@@ -91,8 +91,8 @@ def _groups(
 def _common_step(
     found: Sequence[tuple[Group, int | float | None]], trained: Mapping[str, Any]
 ) -> dict[str, int | float]:
-    """Return the step of each parameter keyed by name, if all param groups have the same step; else
-    an empty dict. It is used if the groups of the parameters are unknown.
+    """Return the step of each parameter, keyed by name, if all param groups have the same step;
+    else an empty dict. This function is used if the groups of the parameters are unknown.
     """
     steps = {step for _, step in found}
     step = steps.pop() if len(steps) == 1 else None
@@ -111,8 +111,8 @@ def _step(native: MegatronNative, optimizer: Mapping[Any, Any], group: Group) ->
 
 
 def _step_of(state: Mapping[Any, Any]) -> Any:
-    """Return the step that an optimizer records: the common step of all parameters, else that of
-    the first parameter.
+    """Return the step that an optimizer records: the common step of all parameters or, without it,
+    the step of the first parameter.
     """
     if "common_step" in state:
         return state["common_step"]

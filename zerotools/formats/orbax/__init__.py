@@ -10,9 +10,9 @@ A saved tree is an item. A `CheckpointManager` puts the items of a step into a d
     1000/items/ocdbt.process_N/   ... and in those of each process
     1000/items/NAME/...           without OCDBT: a zarr directory for each array
 
-Arrays are zarr, of version 2 or 3. Orbax compresses their chunks, so that no element has a place in
-a file: each array is read as a file of its decoded chunks (`ArrayPath`). `lay_out` writes arrays
-that are not compressed (`plain_arrays`).
+Arrays are stored as zarr, version 2 or 3. Orbax compresses their chunks, so elements have no
+positions in files. Each array is therefore read as if its decoded chunks were a file (`ArrayPath`).
+`lay_out` writes arrays that are not compressed (`plain_arrays`).
 
 file_names       names of directories and files that identify a checkpoint
 tree_metadata    `_METADATA`: the path and type of each value of the tree

@@ -1,10 +1,11 @@
-"""Arrays of an Orbax item, read by TensorStore: their shapes and chunks, and their elements.
+"""Read the arrays of an Orbax item through TensorStore: their shapes and chunks, and their
+elements.
 
-The elements of an array appear as the bytes of a file, which does not exist: `params.w.zarr2` has
-the decoded chunks of the array `params.w`, one after another in the order of their indices. When
-such a file is read, a chunk is decoded into an unnamed temporary file at its first use. So a chunk
-is decoded once, for any order of reads, and memory holds one chunk for each thread. The temporary
-files have no name, and vanish with the process.
+The elements of an array appear as the bytes of a file that does not exist: `params.w.zarr2` has the
+decoded chunks of the array `params.w`, in the order of their indices. At its first use, a chunk is
+decoded into a temporary file. So each chunk is decoded once, whatever the order of reads, and
+memory holds one chunk for each thread. The temporary files have no names and vanish when the
+process ends.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class StoredArray:
 
     @property
     def slot_bytes(self) -> int:
-        """The number of bytes of a whole chunk. Each chunk takes as many in the decoded file."""
+        """The number of bytes of a full chunk. In the decoded file, every chunk takes this many
+        bytes."""
         return math.prod(self.chunk) * self.dtype.itemsize
 
     @property
@@ -73,7 +75,7 @@ class StoredArray:
         return math.prod(self.grid) * self.slot_bytes
 
     def box(self, number: int) -> Box:
-        """Return the box of the chunk at this position in the decoded file."""
+        """Return the box of chunk number `number` in the decoded file."""
         index = []
         for count in reversed(self.grid):
             number, at = divmod(number, count)
@@ -100,8 +102,9 @@ class StoredArray:
 
 
 class ArrayPath(OpenablePath):
-    """A path in the directory of an item. `NAME.zarr2` and `NAME.zarr3` are the decoded chunks of
-    the array NAME, a file that only `open_source` opens. Every other path is one of the system.
+    """A path in the directory of an item. `NAME.zarr2` and `NAME.zarr3` stand for the decoded
+    chunks of the array NAME; only `open_source` can open such a file. Every other path is an
+    ordinary path.
     """
 
     @property
@@ -142,7 +145,7 @@ class ArrayPath(OpenablePath):
 
 
 class _OwnedStream(SourceStream):
-    """A stream that closes its source when it is closed."""
+    """A stream that also closes its source when it is closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -153,8 +156,8 @@ class _OwnedStream(SourceStream):
 def array_file(name: str, zarr: int) -> str:
     """Return the name of the file with the decoded chunks of the array `name`.
 
-    The file lies directly in the item's directory, but names of arrays may contain slashes (those
-    of Haiku do). So each slash is written as %2F, and each % as %25.
+    The file appears directly in the item's directory, but names of arrays may contain slashes
+    (Haiku's names do). So each slash is written as %2F, and each % as %25.
     """
     return f"{name.replace('%', '%25').replace('/', '%2F')}.zarr{zarr}"
 
@@ -166,7 +169,8 @@ def _parts(path: Path) -> tuple[str, int]:
 
 
 def _described_by(path: Path) -> Path:
-    """Return the file with the status of a decoded array: the one with the array's metadata."""
+    """Return the file that provides the file status (`stat`) of a decoded array: the OCDBT database
+    or the array's metadata file."""
     database = Path(path.parent, DATABASE)
     if database.is_file():
         return database
@@ -181,7 +185,8 @@ def _array_at(path: Path, _stamp: Stamp) -> StoredArray:
 
 
 class DecodedChunks:
-    """The decoded chunks of an array, open for reading. Many threads may read them at once."""
+    """The decoded chunks of an array, open for reading. Several threads may read at the same
+    time."""
 
     def __init__(self, path: ArrayPath) -> None:
         self._path = path
@@ -213,7 +218,8 @@ class DecodedChunks:
         self._spool.close()
 
     def _decode(self, offset: int, count: int) -> None:
-        """Decode the chunks with the bytes from `offset` on, if they are not decoded yet."""
+        """Decode the chunks that contain the `count` bytes from `offset` on, if they are not
+        decoded yet."""
         if not count:
             return
         slot = self._array.slot_bytes
@@ -252,14 +258,14 @@ class ArrayStore:
     zarr: int
 
     def open(self, name: str) -> Any:
-        """Return TensorStore's object for the array `name`. Raises the errors of `named_errors`."""
+        """Return TensorStore's object for the array `name`. Raise the errors of `named_errors`."""
         opening = self.begin_open(name)
         with named_errors(self.directory, name, "opened"):
             return opening.result()
 
     def begin_open(self, name: str) -> Any:
-        """Return TensorStore's future of `open`, so that many arrays can be opened at once. Raises
-        the errors of `named_errors`.
+        """Begin to open the array `name`, and return TensorStore's future, so that many arrays can
+        be opened at once. Raise the errors of `named_errors`.
         """
         spec = {
             "driver": _DRIVERS[self.zarr],
@@ -275,8 +281,8 @@ class ArrayStore:
         """Return the array `name`; `opening` is the result of `begin_open`, if it was called.
 
         Raises:
-            BadFile: its metadata is missing or damaged.
-            Unsupported: it has a dtype that zerotools does not know.
+            BadFile: the array's metadata is missing or damaged.
+            Unsupported: the array has a dtype that zerotools does not know.
         """
         opening = opening or self.begin_open(name)
         with named_errors(self.directory, name, "opened"):
@@ -288,7 +294,7 @@ class ArrayStore:
         array's name.
 
         Raises:
-            BadFile: a part of the list is lost.
+            BadFile: a part of the list of chunks is lost.
         """
         with named_errors(self.directory, "", "listed"):
             keys = tensorstore().KvStore.open(self._files(), context=_context()).result().list()
@@ -318,7 +324,7 @@ def tensorstore() -> Any:
     """Return the module of TensorStore.
 
     Raises:
-        BadRequest: it is not installed.
+        BadRequest: TensorStore is not installed.
     """
     try:
         return import_module("tensorstore")
@@ -333,7 +339,7 @@ def _context() -> Any:
 
 @contextmanager
 def named_errors(directory: Path, name: str, what: str) -> Iterator[None]:
-    """Convert an error of TensorStore to one that names the array.
+    """Convert an error of TensorStore to a BadFile that names the array.
 
     Raises:
         BadFile: the array `name` in `directory` cannot be opened or read.

@@ -18,13 +18,13 @@ _STEP_NAME = re.compile(r"(?:.*_)?(\d{1,18})")
 
 
 def step_of(directory: Path) -> int | None:
-    """Return the number of the step in the name of `directory`, or of the one above it."""
+    """Return the step number in the name of `directory` or of its parent directory."""
     absolute = directory.absolute()
     found = (_STEP_NAME.fullmatch(each.name) for each in (absolute, absolute.parent))
     return next((int(each[1]) for each in found if each is not None), None)
 
 
 def step_number(name: str) -> int | None:
-    """Return the number of the step with a directory of this name; None for another name."""
+    """Return the step number if `name` is the name of a step's directory, else None."""
     found = _STEP_NAME.fullmatch(name)
     return None if found is None else int(found[1])

@@ -114,15 +114,15 @@ class OrbaxFormat(Format):
 
 
 def _items(path: Path, names: set[str]) -> list[str]:
-    """Return the items in the directory of a step, the one with the model first."""
+    """Return the items in the directory of a step; the item with the model comes first."""
     usual = [name for name in ITEMS if name in names]
     asked = [*usual, *sorted(names - {*usual})] if STEP in names else usual
     return [name for name in asked if (path / name / TREE).is_file()]
 
 
 def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the directories in `path` that Orbax may have saved: items and the newest step, by
-    their names.
+    """Yield the directories in `path` that Orbax may have saved, judged by their names: items, and
+    the newest step with its items.
     """
     steps = [name for name in names if UNFINISHED in name or step_number(name) is not None]
     newest = sorted(steps, key=lambda name: step_number(name.partition(UNFINISHED)[0]) or 0)[-1:]
@@ -133,7 +133,8 @@ def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _is_our_output(item: Path) -> bool:
-    """Return whether zerotools wrote the item; then nothing more is written into its step."""
+    """Return whether zerotools wrote the item. In this case, the directory of the step gets no
+    commit_success.txt."""
     from zerotools.io.output.written_files import MARKER
 
     return (item / MARKER).is_file()
@@ -142,9 +143,9 @@ def _is_our_output(item: Path) -> bool:
 def _fault(path: Path, names: set[str]) -> str | None:
     """Return the sign that the save of an item or a step did not finish; None without a sign.
 
-    Orbax renames a directory when it is complete. A store cannot rename, so Orbax writes
-    commit_success.txt there last; newer releases do so everywhere. An OCDBT
-    database is complete when the databases of all processes were joined.
+    Orbax renames a directory when it is complete. An object store cannot rename, so there Orbax
+    writes commit_success.txt last; newer releases do so everywhere. An OCDBT database is complete
+    when the databases of all processes have been merged.
     """
     if UNFINISHED in path.name:
         return f"its name has {UNFINISHED}"

@@ -1,8 +1,10 @@
-"""Lay out the weights of a checkpoint as one item of Orbax, as `StandardCheckpointer` saves one.
+"""Lay out the weights of a checkpoint as one Orbax item, in the form that `StandardCheckpointer`
+saves.
 
-The tree is that of a Flax module's variables in a `TrainState`, which MaxText saves too: a weight
-`decoder.norm.scale` is at `params.params.decoder.norm.scale`. Arrays are `plain_arrays`, because
-the position of each element must be known before anything is written.
+The tree has the form of a Flax module's variables in a `TrainState`, which MaxText saves too: a
+weight `decoder.norm.scale` is at `params.params.decoder.norm.scale`. Arrays are written without
+compression (`plain_arrays`), because the position of each element must be known before anything is
+written.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ _MOST_NAME_BYTES = 255
 def lay_out(
     source: Checkpoint, destination: Path, format_name: str, *, max_chunk_bytes: int
 ) -> Target:
-    """Plan an item in `destination` with the weights of `source`, in their types.
+    """Plan an item in `destination` with the weights of `source`, in their dtypes.
 
     The roles must be `param` or `buffer`. Each array is cut into files of at most
     `max_chunk_bytes`.
 
     Raises:
-        BadRequest: there is nothing to write, two tensors have one name, or the size is too small.
-        Unsupported: a name or a tensor that Orbax cannot store.
+        BadRequest: there is nothing to write, two tensors have the same name, or `max_chunk_bytes`
+            is too small.
+        Unsupported: Orbax cannot store the name or the dtype of a tensor.
     """
     keys = keys_by_name(source)
     paths = {name: (*_ROOT, *name.split(".")) for name in keys}
@@ -60,10 +63,11 @@ def lay_out(
 
 
 def _refuse_names(paths: Mapping[str, Words]) -> None:
-    """Check that a tree of dicts can have arrays at these paths. `paths` is keyed by tensor name.
+    """Check that a tree of dicts can have arrays at the paths `paths`, which is keyed by tensor
+    name.
 
     Raises:
-        Unsupported: it cannot. The message names the tensor.
+        Unsupported: a path is not possible. The message names the tensor.
     """
     for name, path in paths.items():
         stored = ".".join(path)
@@ -89,7 +93,8 @@ def _refuse_names(paths: Mapping[str, Words]) -> None:
 
 
 def _refuse_nested(paths: Mapping[str, Words]) -> None:
-    """Raise an error if one array would lie in another: in the tree, or on disk by a slash."""
+    """Raise an error if one array would be inside another array, either in the tree or, because of
+    a slash in its name, on disk."""
     trees, folders = set(paths.values()), {".".join(path) for path in paths.values()}
     for name, path in paths.items():
         above = next((path[:at] for at in range(len(path)) if path[:at] in trees), None)

@@ -1,11 +1,11 @@
-"""Arrays of zarr 2 without compression, as directories of files: `.zarray`, and a file per chunk.
+"""Read and write uncompressed zarr 2 arrays: directories with `.zarray` and one file per chunk.
 
     params.params.w/.zarray    dtype, shape, and shape of a chunk
     params.params.w/1.0        the elements of the chunk with index (1, 0), row-major
 
 The position of every element in a file is known, so such arrays are read and written like other
-formats, without TensorStore. All chunk files have the same size: elements of an edge chunk that lie
-outside the array are zero.
+formats, without TensorStore. All chunk files have the same size: a chunk at the edge is filled up
+with zeros.
 
 Source: zarr's specification, version 2; TensorStore's driver `zarr`, for names of dtypes that numpy
 does not have.
@@ -35,7 +35,7 @@ _UNSTORED = ("float8_e8m0fnu",)
 
 
 def _type_word(dtype: DType) -> str:
-    """Return zarr's name of a type: numpy's code ("<f4"), or TensorStore's name ("bfloat16")."""
+    """Return zarr's name for a dtype: numpy's code ("<f4"), or TensorStore's name ("bfloat16")."""
     if dtype == BOOL:
         return "|b1"
     kind = _KINDS.get(dtype.name.rstrip("0123456789"))
@@ -52,7 +52,7 @@ class PlainArray:
     """An array in the directory `name` of an item; `chunk` is the shape of a chunk.
 
     Only the first dimension in which a chunk has several indices may end with a chunk that is not
-    full. So the elements of each chunk are the first ones of its file.
+    full. So the elements of every chunk are at the beginning of its file.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PlainArray:
 
     @property
     def file_bytes(self) -> int:
-        """The size of each chunk file."""
+        """The size of each chunk file in bytes."""
         return math.prod(self.chunk) * self.dtype.itemsize
 
     @property
@@ -91,7 +91,8 @@ class PlainArray:
             yield Chunk(box, f"{self.name}/{'.'.join(map(str, index)) or '0'}", 0)
 
     def tensor(self, files: frozenset[str] | None = None) -> Tensor:
-        """Return the tensor of the array, with the chunks in `files`; None: with all chunks."""
+        """Return the tensor of the array, with the chunks that `files` contain or, if `files` is
+        None, with all chunks."""
 
         def chunks() -> list[Chunk]:
             return [each for each in self.each_chunk() if files is None or each.file in files]
@@ -102,11 +103,11 @@ class PlainArray:
 def cut_in_chunks(name: str, tensor: Tensor, most_bytes: int) -> PlainArray:
     """Return the array `name` for the elements of `tensor`, in chunks of at most `most_bytes`.
 
-    Chunks of one array are cut along its first dimensions, so that each is contiguous in the
-    tensor, and are about equally large.
+    The array is cut along its first dimensions, so that each chunk is contiguous in the tensor. All
+    chunks have about the same size.
 
     Raises:
-        BadRequest: a chunk would be smaller than an element, or there would be too many.
+        BadRequest: a chunk would be smaller than an element, or there would be too many chunks.
         Unsupported: the tensor has no elements, or a type that TensorStore does not have.
     """
     if not tensor.numel:
@@ -143,8 +144,8 @@ def cut_in_chunks(name: str, tensor: Tensor, most_bytes: int) -> PlainArray:
 def read_plain_array(directory: Path, name: str) -> PlainArray | None:
     """Return the array `name` in the item at `directory`.
 
-    Return None if its elements cannot be addressed in files, because it is compressed or stored in
-    another order, or if `.zarray` is not readable.
+    Return None if the positions of its elements in files are unknown, because the array is
+    compressed or not in row-major order, or if `.zarray` is not readable.
     """
     try:
         tree = read_json(directory / name / METADATA, _MOST_BYTES)

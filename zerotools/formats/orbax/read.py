@@ -37,10 +37,10 @@ def read(directory: Path, format_name: str) -> Checkpoint:
     """Return the checkpoint in `directory`, which holds one item.
 
     Raises:
-        BadRequest: TensorStore is needed and is not installed.
+        BadRequest: TensorStore is needed but not installed.
         BadFile: the description of the tree or of an array is damaged.
-        Unsupported: an array has a dtype that zerotools does not know; or it needs TensorStore, and
-            the item is in an object store.
+        Unsupported: an array has a dtype that zerotools does not know, or the item is in an object
+            store although an array needs TensorStore.
     """
     tree = read_tree(directory)
     sizes = _note_files(directory)
@@ -69,9 +69,11 @@ def read(directory: Path, format_name: str) -> Checkpoint:
 
 
 def _note_files(directory: Path) -> dict[str, int]:
-    """Record every file of the item, and return their sizes by relative names.
+    """Record every file of the item as a source. Return the size in bytes of each, keyed by
+    relative name.
 
-    Hidden files in the directory itself are not Orbax's: zerotools has its journal there.
+    Hidden files directly in the directory are left out, because Orbax does not write them:
+    zerotools keeps its journal there.
     """
     return {
         path.relative_to(directory).as_posix(): note_source(path)
@@ -82,7 +84,7 @@ def _note_files(directory: Path) -> dict[str, int]:
 
 
 def _plain_arrays(directory: Path, tree: SavedTree) -> dict[TreeValue, PlainArray]:
-    """Return the arrays with elements that have a place in files."""
+    """Return the arrays with elements that have known positions in files."""
     if tree.zarr != 2 or not tree.has_all_chunks or (directory / DATABASE).is_file():
         return {}
     arrays = ((value, read_plain_array(directory, value.name)) for value in tree.arrays)
@@ -99,7 +101,8 @@ def _of_plain(array: PlainArray, sizes: Mapping[str, int]) -> _FoundArray:
 def _coded_arrays(
     store: ArrayStore, values: Sequence[TreeValue], *, has_all: bool
 ) -> dict[TreeValue, _FoundArray]:
-    """Return the arrays that TensorStore decodes. With `has_all`, Orbax wrote every chunk."""
+    """Return the arrays that TensorStore decodes. If `has_all` is True, Orbax wrote every chunk, so
+    absent chunks are lost."""
     arrays = dict(_open_all(store, values))
     if has_all:
         arrays = _without_lost_chunks(store, arrays)
@@ -126,7 +129,8 @@ def _open_all(
 def _without_lost_chunks(
     store: ArrayStore, arrays: Mapping[TreeValue, StoredArray]
 ) -> dict[TreeValue, StoredArray]:
-    """Return the arrays with the chunks that they lack, although Orbax wrote each chunk."""
+    """Return the arrays, with the absent chunks of each recorded as lost in `missing`, because
+    Orbax wrote every chunk."""
     there = store.chunk_indices({value.name for value in arrays})
     found = {}
     for value, array in arrays.items():
@@ -149,7 +153,7 @@ def _problems(path: Path, arrays: Mapping[TreeValue, _FoundArray]) -> Iterator[P
 
 
 def _notes(others: Iterable[TreeValue]) -> Iterator[str]:
-    """Yield a note on values that are not arrays, which are not read."""
+    """Yield a note on the values that are not read because they are not arrays."""
     names = [value.name for value in others]
     if names:
         yield f"left out {count_text(len(names), 'value')} that are not arrays: {names[0]}, ..."

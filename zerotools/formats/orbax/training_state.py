@@ -1,4 +1,4 @@
-"""The training state of an Orbax checkpoint: the step counters of optax, and the weights that optax
+"""Read the training state of an Orbax checkpoint: optax's step counters, and the weights that optax
 updates.
 """
 
@@ -14,8 +14,8 @@ from zerotools.io.numeric.scalars import read_scalar, scalars_below
 def training_of(checkpoint: Checkpoint) -> TrainingState:
     """Return the training state of `checkpoint`.
 
-    Optax stores no options: a schedule and its numbers are code of the program. So the one param
-    group has none, and a format that needs the learning rate asks for it.
+    Optax stores no options, because a schedule and its numbers are part of the program's code. So
+    the single param group has no options, and a writer that needs the learning rate asks the user.
 
     Raises:
         BadFile: the counter of the run cannot be read.

@@ -19,8 +19,8 @@ _ARRAYS = ("jax.Array", _WRITTEN, "scalar")
 
 @dataclass(frozen=True, slots=True)
 class TreeValue:
-    """A value of the tree. `path` are the keys that lead to it, and `kind` is Orbax's word for its
-    type, such as "jax.Array".
+    """A value of the tree. `path` are the keys that lead to the value, and `kind` is Orbax's word
+    for its type, such as "jax.Array".
     """
 
     path: tuple[str, ...]
@@ -39,8 +39,8 @@ class SavedTree:
     Attributes:
         arrays: the arrays, stored as zarr of version `zarr`.
         others: strings and values of other types.
-        has_all_chunks: every chunk of every array was written. Otherwise chunks that have only the
-            fill value were left out.
+        has_all_chunks: True if every chunk of every array was written; False if chunks that have
+            only the fill value were left out.
     """
 
     arrays: tuple[TreeValue, ...]
@@ -53,7 +53,7 @@ def read_tree(directory: Path) -> SavedTree:
     """Return the tree that `_METADATA` in `directory` describes.
 
     Raises:
-        BadFile: the file is damaged, or of a version of Orbax that is not known.
+        BadFile: the file is damaged, or an unknown version of Orbax wrote it.
     """
     path = directory / TREE
     try:
@@ -92,17 +92,18 @@ def _value(entry: Any) -> TreeValue:
 
 
 def leads_out(name: str) -> bool:
-    """Return whether the name of an array is no path below the directory of its item."""
+    """Return whether the name of an array leads out of its item's directory or is not a valid
+    path."""
     return not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name
 
 
 def tree_file(paths: Iterable[tuple[str, ...]]) -> bytes:
-    """Return `_METADATA` of a tree of dicts with arrays at `paths`. Each array is stored without
-    OCDBT, as zarr 2 with all chunks.
+    """Return the content of `_METADATA` for a tree of dicts with arrays at `paths`, where each
+    array is stored as zarr 2 with all chunks, without OCDBT.
 
-    The arrays are numpy's: Orbax restores such an array without a sharding, and with the sharding
-    that a program asks for. Source: orbax-checkpoint 0.12.8, `_src/metadata/tree.py`
-    (`InternalTreeMetadata`; the key of a dict has type 2).
+    The arrays are declared as numpy arrays, because Orbax can restore these both without a sharding
+    and with the sharding that a program requests. Source: orbax-checkpoint 0.12.8,
+    `_src/metadata/tree.py` (`InternalTreeMetadata`; the key of a dict has type 2).
     """
     tree = {
         str(path): {

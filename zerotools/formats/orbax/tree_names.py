@@ -1,8 +1,8 @@
-"""The tensor name and role of each array of a saved tree.
+"""Determine the tensor name and the role of each array in a saved tree.
 
 Flax's `TrainState` has the trees `params` and `opt_state`. The weights of a module are in `params`,
 or in a second `params` below it if the module's variables were saved as a whole. Each field of
-optax's state has a copy of the tree of weights. So the path of an array of the state ends with the
+optax's state has the same tree as the weights. So the path of an array in the state ends with the
 path of its weight::
 
     params.params.decoder.norm.scale                   decoder.norm.scale
@@ -33,9 +33,9 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TreeNames:
-    """The key of each array, by its path. `counts` has, for each weight that an optimizer updates,
-    the path of the counter of its steps, or None. `step` is the path of the counter
-    of the run.
+    """`keys` maps the path of each array to its key. `counts` maps each weight that an optimizer
+    updates to the path of its step counter, or to None. `step` is the path of the run's step
+    counter.
     """
 
     keys: Mapping[Words, Key]
@@ -47,7 +47,7 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
     """Return the keys of the arrays at `paths`.
 
     A tree without `params` and without an optimizer is a tree of weights. An array that is neither
-    a weight nor the state of a weight gets the role of loose state.
+    a weight nor the state of a weight gets the role for other state.
     """
     every = dict.fromkeys(paths)
     weights = _weights(every)
@@ -94,14 +94,14 @@ def _weights(paths: Collection[Words]) -> dict[Words, str]:
 
 
 def _bare(path: Words) -> Words:
-    """Return the path of a weight without the keys that only say that it is one."""
+    """Return the path of a weight without keys such as `params`, which only mark it as a weight."""
     begin = next((at for at, word in enumerate(path) if word != _PARAMS), len(path) - 1)
     return path[begin : -1 if path[-1] == _VALUE and len(path) - begin > 1 else None]
 
 
 def _field_of(path: Words, tails: Mapping[Words, str]) -> int | None:
-    """Return the position of the key of an optimizer's field, after which the path of a weight
-    follows; None if `path` does not end as a weight.
+    """Return the index in `path` of the key of an optimizer's field, after which the path of a
+    weight follows. Return None if `path` does not end with the path of a weight.
     """
     ends = (at for at in range(len(path) - 1) if _bare(path[at + 1 :]) in tails)
     return next((at for at in ends if path[at] != _PARAMS), None)

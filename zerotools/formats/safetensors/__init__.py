@@ -1,4 +1,4 @@
-"""safetensors: one file, or a Hugging Face directory of several files with their index.
+"""safetensors: a single file, or a Hugging Face directory of several files with an index.
 
 header       the JSON header of a file, checked as the reference implementation checks it
 model_files  the files of a directory that hold the model

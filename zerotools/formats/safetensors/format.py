@@ -20,7 +20,8 @@ _INDEX = f"{_SUFFIX}.index.json"
 
 
 class SafetensorsFormat(Format):
-    """safetensors: one file, a Hugging Face directory of several, or one file per rank."""
+    """safetensors: a single file, a Hugging Face directory of several files, or one file per
+    rank."""
 
     name = "safetensors"
     title = "safetensors"
@@ -54,7 +55,8 @@ class SafetensorsFormat(Format):
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         """Return the record of the zerotools job that saved the weights, or None.
 
-        Only a job with DeepSpeed saves weights like this; its training state is stored elsewhere.
+        Only a job that uses DeepSpeed saves weights as safetensors; its training state is stored
+        elsewhere.
         """
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 

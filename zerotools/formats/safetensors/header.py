@@ -4,8 +4,9 @@
     header    {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
     data      the tensors, back to back, without holes
 
-The checks are those of the reference (safetensors/src/tensor.rs, `validate`): every byte of the
-data belongs to exactly one tensor, and each tensor has the size that its dtype and shape give.
+The checks are those of the reference implementation (safetensors/src/tensor.rs, `validate`): every
+byte of the data belongs to exactly one tensor, and the size of each tensor follows from its dtype
+and shape.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SHARDING_INFO = "DCP_SHARDING_INFO"
 
 @dataclass(frozen=True, slots=True)
 class HeaderEntry:
-    """The entry of one tensor; its data is the bytes [begin, end) of the file."""
+    """The entry of one tensor. The tensor's data are the bytes [begin, end) of the file."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -47,13 +48,13 @@ class HeaderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A checked header; the tensors are in the order of the file.
+    """A checked header. Its tensors are in the order in which the file stores them.
 
     Attributes:
         starts: if the file has the blocks of one rank: tensor name -> the index in the whole tensor
             at which the block begins. None if all tensors are whole.
-        unread: tensor name -> a sentence that says why the tensor is not read, for tensors of
-            unknown dtypes.
+        unread: name of a tensor that is not read because its dtype is unknown -> a sentence that
+            says this.
     """
 
     entries: Mapping[str, HeaderEntry]
@@ -66,7 +67,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Read and check the header of a file.
 
-    If lost bytes are tolerated, tensors may extend beyond the end of the file.
+    If damage is tolerated, tensors may extend beyond the end of the file.
 
     Raises:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
@@ -141,7 +142,8 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
 
 
 def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]:
-    """Return the first byte of a tensor in the file, and the byte after its last one."""
+    """Return the position in the file of a tensor's first byte, and of the byte after its last
+    byte."""
     if not isinstance(value, dict):
         raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
@@ -171,8 +173,8 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
 def _starts(
     path: Path, metadata: Mapping[str, str], entries: Mapping[str, HeaderEntry]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Return the index at which each of one rank's blocks begins in the whole tensor, as torch's
-    HuggingFaceStorageWriter records it.
+    """Return, for each block in one rank's file, the index at which it begins in the whole tensor,
+    as torch's HuggingFaceStorageWriter records it. Return None if the file has no such record.
     """
     if SHARDING_INFO not in metadata:
         return None

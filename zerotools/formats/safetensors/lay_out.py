@@ -1,7 +1,9 @@
-"""Lay out a Hugging Face model directory: one or several safetensors files, index, sidecar files.
+"""Lay out a Hugging Face model directory: one or more safetensors files, an index, and sidecar
+files.
 
-The bytes are equal to those of safetensors' own serializer. The shards are equal to those of
-huggingface_hub: in key order, a file is full if the next tensor would exceed the maximum size.
+The bytes equal those that safetensors' own serializer writes. The tensors are divided into files as
+huggingface_hub does it: in key order, a new file begins if the next tensor would exceed the maximum
+size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choose the safetensors files of a path that hold the model.
+"""Choose the safetensors files at a path that hold the model.
 
 If a directory has `model.safetensors`, only this file is read, as in transformers. Otherwise the
 files in the index are read; without an index, all files. Numbered files must all exist, with or
@@ -28,9 +28,9 @@ _PREFERRED = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """The files of the model that are to be read.
+    """The files of the model that will be read.
 
-    If there is an index, `weight_map` is its mapping of tensor names to file names. `notes` are
+    If there is an index, `weight_map` is its map from tensor names to file names. `notes` are
     sentences for the user.
     """
 
@@ -44,7 +44,7 @@ def choose_files(path: Path) -> FileChoice:
     """Return the files of the model at `path`.
 
     Raises:
-        BadRequest: there is nothing at `path`, or several indexes.
+        BadRequest: there is nothing at `path`, or there are several indexes.
         BadFile: a file is missing, or an index is damaged.
     """
     if not path.exists():

@@ -1,10 +1,11 @@
 """Merge one safetensors file per rank (torch's HuggingFaceStorageWriter, transformers, NeMo), and
 find lost files.
 
-Each file records the starts of its blocks (`DCP_SHARDING_INFO`). Neither the shapes of the whole
-tensors nor the number of ranks are stored: a tensor ends with its last block. If a file in the
-middle is lost, a number is missing in the file names, and the tensors have a hole. If the last file
-is lost, only other files show it: an index, NeMo's list of names, or the vocabulary in config.json.
+Each file records the starts of its blocks (`DCP_SHARDING_INFO`). No file records the shapes of the
+whole tensors or the number of ranks, so the last block that exists counts as the end of a tensor.
+If a file in the middle is lost, a number is missing in the file names, and the tensors have a hole.
+If the last file is lost, only files of other kinds show this: an index, NeMo's list of names, or
+the vocabulary in config.json.
 
 Source: torch/distributed/checkpoint/hf_storage.py and _hf_utils.py.
 """
@@ -69,12 +70,12 @@ def _tensor(
 
 
 def shard_numbers(names: Iterable[str]) -> list[int]:
-    """Return the shard number in each file name. It is the number of the rank, from 0, plus one."""
+    """Return the shard number in each file name, which is the rank plus 1."""
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
 
 def name_of_next(names: Iterable[str]) -> str:
-    """Return the file name that would follow the last of `names`: the name of the next shard."""
+    """Return the name of the shard that would follow the last shard in `names`."""
     last = max(name for name in names if SHARD.fullmatch(name))
     return re.sub(r"(?<=shard-)\d+", f"{max(shard_numbers([last])) + 1:05d}", last, count=1)
 
@@ -106,8 +107,8 @@ def problems_from_other_files(
     """Yield a problem for each tensor, or part of a tensor, that is in none of the shards although
     another file shows that it exists: an index, NeMo's list of names or config.json.
 
-    The problem names the last shard (`last`) as its file. With such a problem nothing can be
-    exported.
+    `last` is the last shard; a problem names it as the file. A checkpoint with such a problem
+    cannot be exported.
     """
     index = _json(root / INDEX)
     listed = (
@@ -123,8 +124,8 @@ def problems_from_other_files(
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Return whether another file shows where the tensors end. Without such a file, nobody notices
-    if the last shard is missing.
+    """Return whether another file shows where the tensors end. Without such a file, a missing last
+    shard would not be noticed.
 
     These are the files that `problems_from_other_files` compares.
     """
@@ -141,8 +142,8 @@ def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
-    """Yield each config.json of the checkpoint, with the number of rows that it gives the
-    embedding."""
+    """Yield the path of the checkpoint's config.json, and the number of rows that the embedding has
+    according to this file."""
     path = find_config(root)
     if path is None:
         return
@@ -158,7 +159,7 @@ def _short_total(
 ) -> Iterator[Problem]:
     """Yield a problem if the shards have fewer elements, or fewer bytes, than the index records.
 
-    The number of bytes depends on the dtype that the model had.
+    The number of bytes in the index depends on the dtype that the model had when it was saved.
     """
     if not isinstance(about, dict):
         return
@@ -190,7 +191,8 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the content of a small JSON file, or None if it does not exist or is not an object."""
+    """Return the content of a small JSON file; an empty dict if the file does not exist or is not
+    an object."""
     try:
         tree: Any = read_json(path, _LARGEST_JSON)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -200,13 +202,13 @@ def _json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How a tensor is split along one dimension.
+    """The split of a tensor along one dimension.
 
     Attributes:
         pieces: the number of parts that were found.
         first, last: the sizes of the first and the last part along the dimension.
         end: the index after the last part.
-        has_hole: a part between the first and the last one is missing.
+        has_hole: True if a part between the first and the last part is missing.
     """
 
     pieces: int
@@ -217,8 +219,8 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last part that was found is smaller than the first one, so that it is the end
-        of the tensor.
+        """True if the last part that was found is smaller than the first part. Then it is certainly
+        the end of the tensor.
         """
         return self.last < self.first
 
@@ -232,11 +234,11 @@ class LostShards:
     """The files of a model that are lost, or may be lost.
 
     Attributes:
-        problems: for files that are certainly missing, and for tensors that cannot be known without
-            them.
+        problems: the problems for files that are certainly missing, and for tensors that are
+            unknown without these files.
         unknown: the keys of tensors with unknown shapes.
-        doubtful: for an existing file, a sentence on files that it suggests and that may never have
-            existed.
+        doubtful: name of an existing file -> a sentence about other files that it suggests. These
+            files may be lost, or may never have existed.
     """
 
     problems: tuple[Problem, ...]
@@ -251,10 +253,11 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
     Torch's writer makes one file for each rank and each file of the model: rank 1's part of the
     tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
     tensor that is split over the ranks, even an empty piece. So a file is certainly missing if a
-    tensor has fewer pieces than tensors in other files. A tensor that lost its last pieces has no
-    known shape.
+    tensor has fewer pieces than tensors in other files. The shape of a tensor that lost its last
+    pieces is unknown.
 
-    Other files may never have existed: only one rank writes a tensor that every rank holds whole.
+    Other files may never have existed, because a tensor that every rank holds whole is written by
+    only one rank.
     """
     files: dict[int, dict[int, str]] = {}
     for name in names:
@@ -308,7 +311,7 @@ def _files(tensor: Tensor) -> set[str]:
 
 
 def _cut_of(tensor: Tensor) -> _Cut | None:
-    """Return how a tensor is split along one dimension; None if it is not split, or along several
+    """Return the split of a tensor; None if the tensor is not split, or is split along several
     dimensions.
     """
     cut_along = list(_dimensions(tensor))

@@ -1,4 +1,4 @@
-"""Read a safetensors file, or a directory of them."""
+"""Read a safetensors file, or a directory of safetensors files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(path: Path) -> Checkpoint:
     Raises:
         BadRequest: `path` does not exist, or it is the file of one rank.
         BadFile: a file is damaged or missing, or the index and the files disagree.
-        Unsupported: zerotools cannot move the dtype of a tensor.
+        Unsupported: a tensor has a dtype that zerotools does not know.
     """
     root = path if path.is_dir() else path.parent
     chosen = choose_files(path)
@@ -79,7 +79,7 @@ def _unread(
 ) -> Iterator[Problem]:
     """Yield a problem for each tensor that has a known name but cannot be read.
 
-    If losses are tolerated, the tensors are also recorded as lost.
+    If damage is tolerated, the tensors are also recorded as lost.
     """
     for name, header in headers.items():
         for tensor, why in header.unread.items():
@@ -93,7 +93,8 @@ def _unread(
 
 
 def _remarks(headers: Mapping[str, Header]) -> list[str]:
-    """Return the remarks that zerotools wrote into the files about their weights."""
+    """Return a note with the remark on the weights that zerotools wrote into the files, if there is
+    one."""
     found = (header.metadata.get(REMARK) for header in headers.values())
     said = dict.fromkeys(each for each in found if each)
     return [f"remark in the files: {each[:_LONGEST_REMARK]}" for each in said][:1]
@@ -102,8 +103,8 @@ def _remarks(headers: Mapping[str, Header]) -> list[str]:
 def _read_shards(
     path: Path, root: Path, headers: Mapping[str, Header], names: Sequence[str]
 ) -> Checkpoint:
-    """Return the checkpoint in the rank files `names`, one file for each rank. A missing file is a
-    problem.
+    """Return the checkpoint in the rank files `names`, one file for each rank. A missing file is
+    recorded as a problem.
     """
     if path.is_file():
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
@@ -139,11 +140,11 @@ def _read_shards(
 
 
 def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[tuple[str, Header]]:
-    """Yield the header of each file. If losses are tolerated, lost files are skipped.
+    """Yield the header of each file. If damage is tolerated, lost files are skipped.
 
     Raises:
-        BadFile: a file is missing or damaged, and losses are not tolerated; or the last rank's
-            file, from which the shapes are read, is missing or damaged.
+        BadFile: a file is missing or damaged and damage is not tolerated, or the last rank's file,
+            from which the shapes are read, is missing or damaged.
     """
     found: dict[str, Header] = {}
     for name in names:

@@ -1,4 +1,5 @@
-"""Files of `torch.save`: a state dict in one file, in Hugging Face `.bin` shards, or one per rank.
+"""Files of `torch.save`: a state dict in one file, in Hugging Face `.bin` shards, or in one file
+per rank.
 
 file_names             the torch files of a directory that form one checkpoint
 opened_file            one opened file, and the keys of its tensors

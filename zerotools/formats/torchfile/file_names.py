@@ -1,4 +1,4 @@
-"""Find the torch files of a directory that belong together, by their names.
+"""Find the torch files in a directory that belong together, according to their names.
 
 pytorch_model.bin, adapter_model.bin, pytorch_model_fsdp.bin      one file
 pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face shards
@@ -42,7 +42,7 @@ class RankGroup:
         return self.stem.startswith("optim")
 
     def name_of(self, rank: int) -> str:
-        """Return the name that the file of `rank` would have."""
+        """Return the name of the file of `rank`, which need not exist."""
         known, name = next(iter(self.files.items()))
         return re.sub(rf"{known}(?=\.\w+$)", str(rank), name)
 
@@ -53,8 +53,8 @@ def rank_groups(names: Iterable[str]) -> list[RankGroup]:
 
 
 def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Return the groups of files with other names that end with a number counted from 0, as ranks
-    are.
+    """Return the groups of files that have other names and end with a number counted from 0, as
+    ranks are.
 
     Only the content of the files shows whether they are rank files.
     """
@@ -77,8 +77,8 @@ def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
 def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
     """Return the group of optimizer files that belongs to a group of model files, or None.
 
-    Both groups are for the same number of ranks. If there are several models, both names have the
-    same number (`pytorch_model_fsdp_1`, `optimizer_1`).
+    Both groups must have the same number of ranks. If there are several models, both names must
+    have the same number (`pytorch_model_fsdp_1`, `optimizer_1`).
     """
     found = [group for group in groups if group.is_optimizer and group.size == model.size]
     number = _number(model)

@@ -26,7 +26,7 @@ _MODEL = re.compile(
 
 
 class TorchFileFormat(Format):
-    """A state dict in one file, in Hugging Face `.bin` shards, or one per rank."""
+    """A state dict in one file, in Hugging Face `.bin` shards, or in one file per rank."""
 
     name = "torchfile"
     title = "torch files"

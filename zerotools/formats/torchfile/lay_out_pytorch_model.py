@@ -1,7 +1,7 @@
 """Lay out a Hugging Face model directory with weights in torch.save files: `pytorch_model*.bin`.
 
-Each file is an OrderedDict of names to tensors, each tensor in a separate storage, so that
-`torch.load(weights_only=True)` and `from_pretrained` read it.
+Each file is an OrderedDict of names to tensors, and each tensor has a separate storage, so that
+`torch.load(weights_only=True)` and `from_pretrained` can read the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
 
 
 def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
-    """Return a contiguous tensor that is the only one in its storage, which has the key `key`.
+    """Return a contiguous tensor that is the only tensor in the storage with the key `key`.
 
     If torch has no storage class for the dtype, the storage is untyped.
     """

@@ -6,8 +6,9 @@ values.
                    "param_names": [name]}]},
      "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `state_dict`}
 
-It has only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbers and the
-0-d float32 `step` are as in torch (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
+The file has only plain values and tensors, so `torch.load(weights_only=True)` can read it.
+Parameter numbers, and `step` as a 0-d float32 tensor, are as torch saves them
+(torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def lay_out_training_file(source: Checkpoint, training: TrainingState, destinati
     The weights are the masters, unchanged, because plain torch has no 16-bit copies.
 
     Raises:
-        BadRequest: there are no weights, a name is both a parameter and a buffer, or there is
-            optimizer state without param groups or learning rates.
-        Unsupported: a parameter has optimizer state and is in no param group.
+        BadRequest: there are no weights, the same name belongs to a parameter and a buffer, or
+            there is optimizer state but no param groups or no learning rates.
+        Unsupported: a parameter has optimizer state but is in no param group.
     """
     drops = _Drops()
     file = OneFile(TRAINING)
@@ -95,7 +96,8 @@ def _why(role: str) -> str:
 
 @dataclass
 class _Drops:
-    """The parts of the training state that the file cannot contain. Each is listed only once."""
+    """The parts of the training state that the file cannot contain. Each part is listed only
+    once."""
 
     found: list[Dropped] = field(default_factory=list)
 
@@ -155,8 +157,8 @@ def _optimizer(
 
 
 def _names_in_file(training: TrainingState) -> dict[str, str]:
-    """Return the name that the reader of this file will give to each parameter in the param
-    groups. If one parameter has no name, the file has no names, and each name is made from a
+    """Return the name that the reader of this file will give to each parameter in the param groups.
+    If one parameter has no name, the file contains no names, and the reader makes each name from a
     number.
     """
     members = [name for group in training.groups for name in group.params]
@@ -205,9 +207,9 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """Return the step of each parameter, keyed by name. A parameter without a recorded step gets
-    the common step of all parameters in its param group: FSDP1 stores one step for all parameters
-    that it joined.
+    """Return the step of each parameter, keyed by name. If all recorded steps in a param group are
+    equal, every parameter of the group gets this step, because FSDP1 stores only one step for all
+    parameters that it joined.
     """
     steps: dict[str, float] = {}
     for group in training.groups:
@@ -244,7 +246,7 @@ def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
 
 def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
     """Return `params`, the parameter numbers of a param group, and `param_names` if all names are
-    known. A torch file need not have names.
+    known. `param_names` is optional in a torch file.
     """
     members: dict[str, Any] = {"params": list(numbered)}
     if all(Key(name, "param") in source.tensors for name in numbered.values()):
@@ -253,8 +255,8 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
-    """Return the values of the run that are stored next to model and optimizer and have a known
-    meaning. Values that are not plain are dropped.
+    """Return the values of the run that have a known meaning and are stored next to the model and
+    the optimizer. Values that are not plain are dropped.
     """
     scale = training.loss_scale
     beside: dict[str, Any] = {
@@ -284,8 +286,8 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
 
 @dataclass
 class OneFile:
-    """The storages of the file `name`, in order. Each holds a tensor of the source or a known
-    number.
+    """The storages of the file `name`, in order. Each storage holds a tensor of the source or a
+    known number.
     """
 
     name: str
@@ -305,8 +307,8 @@ class OneFile:
         return stored_tensor(str(len(self._order) - 1), tensor)
 
     def plan(self, tree: Mapping[str, Any]) -> FilePlan:
-        """Return the plan of the file with the tree `tree`. Afterwards, `tensors` and `known` have
-        the position of every tensor in the file.
+        """Return the plan of the file with the tree `tree`. After this call, `tensors` and `known`
+        have the position of every tensor in the file.
         """
         crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
         layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)

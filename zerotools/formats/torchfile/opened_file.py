@@ -24,8 +24,8 @@ FORMAT = "torchfile"
 
 @dataclass(frozen=True, slots=True)
 class TorchFileNative:
-    """The names of parameters that the optimizer has only by number. The reader stores them for
-    the writer.
+    """Values that the reader stores for the writer: `numbered` has the names of parameters that the
+    optimizer identifies only by number.
     """
 
     numbered: Mapping[int, str]
@@ -59,9 +59,10 @@ def with_keys(
     numbered: Mapping[int, str],
     tied: Mapping[str, str],
 ) -> dict[Key, Tensor]:
-    """Return the weights (without tied names) and the optimizer's tensors, keyed by key.
+    """Return the weights, without tied names, and the optimizer's tensors in one dict.
 
-    A parameter that the optimizer has by number gets its name if `numbered` has it.
+    A parameter that the optimizer identifies by number gets its name from `numbered`, if that has
+    the number.
     """
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():
@@ -75,8 +76,8 @@ Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def numbered_name(number: int) -> str:
-    """Return the artificial name, made from the number, of a parameter that the optimizer has only
-    by number.
+    """Return an artificial name, made from the number, for a parameter that the optimizer
+    identifies only by number.
     """
     return f"optimizer.state.{number}"
 
@@ -84,12 +85,12 @@ def numbered_name(number: int) -> str:
 def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
-    """Return the names of the parameters that a torch optimizer has by number, and a note for the
-    user.
+    """Return the names of the parameters that a torch optimizer identifies by number, and a note
+    for the user.
 
-    The groups have names (`param_names`, torch 2.6 and later) if the optimizer was made from named
-    parameters. Else shapes may prove the names. Else the state keeps its numbers. `weights` are
-    those of floating-point dtypes.
+    The groups have names (`param_names`, torch 2.6 and later) if the optimizer was created with
+    named parameters. Otherwise shapes may prove the names. If they do not, the state keeps its
+    numbers. `weights` are the weights with floating-point dtypes.
     """
     named = _said(groups)
     if named is not None:

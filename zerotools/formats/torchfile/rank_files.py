@@ -1,4 +1,4 @@
-"""Read one torch file per rank, and merge the shards as their pickles describe them."""
+"""Read one torch file per rank, and merge the shards at the positions that the pickles record."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
 def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Checkpoint:
     """Return the model in the rank files `model`, with the optimizer saved next to it.
 
-    A missing rank is a problem, and leaves holes.
+    A missing rank is recorded as a problem, and its parts of tensors are holes.
 
     Raises:
         BadFile: files are damaged or disagree.
-        Unsupported: files do not record their part of a tensor.
+        Unsupported: a file does not record which part of a tensor it holds.
     """
     listed = [model]
     model, parts = _open_all(path, model)
@@ -114,7 +114,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
 
 
 def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]]:
-    """Open the files of all ranks, in rank order. If losses are tolerated, lost files are removed
+    """Open the files of all ranks, in rank order. If damage is tolerated, lost files are removed
     from the group.
     """
     opened = {}
@@ -136,9 +136,10 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """Return the number of ranks: from the file names, else from the pickle of the first rank.
+    """Return the number of ranks, according to the file names or, if they do not contain it, to the
+    pickle of the first rank.
 
-    Files of other ranks may be of an older run.
+    Later files are not asked, because they may be from an older run.
     """
     if model.size is not None:
         return model.size
@@ -150,7 +151,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the opened files, except files of ranks that this run does not have."""
+    """Return the opened files without those of ranks that this run did not have."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)
@@ -173,7 +174,8 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
 
 
 def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
-    """Yield a problem for each file with tensors that another rank saved."""
+    """Yield a problem for each file with tensors that, according to their records, a different rank
+    saved."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
@@ -185,9 +187,10 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
 
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem for each file that is from another training step than most of the files.
+    """Yield a problem for each file that was saved at a different training step than most of the
+    files.
 
-    The optimizer of each rank counts steps for each of its parameters; one such count is read from
+    The optimizer of each rank counts steps for each of its parameters; only one count is read from
     each file.
     """
     steps: dict[str, int | float] = {}
@@ -213,7 +216,8 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 
 
 def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem if one file has other tensor names than all other files.
+    """Yield a problem if exactly one file has tensor names that differ from those in all other
+    files.
 
     If several files differ, they may be pipeline stages. If there are two files, it is unknown
     which one is wrong.
@@ -249,7 +253,8 @@ def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> t
 
 
 def _said_size(path: Path) -> int | None:
-    """Return the number of ranks that verl's fsdp_config.json records, or None."""
+    """Return the number of ranks that verl's fsdp_config.json records, or None if there is no such
+    record."""
     try:
         tree: Any = json.loads(read_regular(path / _VERL_CONFIG, _LARGEST_CONFIG))
     except (OSError, BadFile, ValueError, RecursionError):
@@ -308,8 +313,8 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
 
 
 def rank_aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
-    """Return {alias: first name} for names that have the same elements in every file that has one
-    of them.
+    """Return {alias: first name} for names that share the same elements in every file that contains
+    them.
     """
     tied: dict[str, set[str]] = {}
     for _, found in files:

@@ -54,12 +54,12 @@ def read(path: Path) -> Checkpoint:
     """Read the checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or a
     directory with a file per rank.
 
-    Pickles are read, and no tensor data.
+    Only pickles are read, no tensor data.
 
     Raises:
-        BadRequest: there is nothing at `path`, or several models to choose from.
+        BadRequest: there is nothing at `path`, or there are several models to choose from.
         BadFile: a file is damaged or missing, or the files disagree.
-        Unsupported: tensors that are not split into blocks, or files that do not record how.
+        Unsupported: tensors are not split into blocks, or the files do not record the blocks.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -92,12 +92,12 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
-    """Return the optimizer in one file that lies next to a model; `weights` has the shapes of the
+    """Return the optimizer in a file that is next to a model; `weights` has the shapes of the
     model's weights.
 
     Raises:
         BadFile: the file is damaged, or holds no optimizer.
-        Unsupported: it holds parts of tensors, or objects that are not read.
+        Unsupported: the file holds parts of tensors, or objects that zerotools does not read.
     """
     opened = open_file(path.parent, path.name)
     if not opened.contents.is_whole:
@@ -139,7 +139,8 @@ def _read_file(path: Path) -> Checkpoint:
 
 
 def _refuse_state(path: Path, opened: OpenedFile) -> None:
-    """Raise an error for a file with state only, such as a step counter: it is not a model."""
+    """Raise an error if a file contains only state, such as a step counter, and so is not a
+    model."""
     if opened.contents.moments:
         return
     try:
@@ -152,7 +153,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     """Read all shards in a directory. If there is an index, check that each tensor is in its file.
 
     Raises:
-        BadFile: a file is missing, or index and files disagree.
+        BadFile: a file is missing, or the index and the files disagree.
     """
     parts = {name: part for name in files if (part := _readable(path, name, weight_map))}
     if not parts:
@@ -186,7 +187,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
 
 
 def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
-    """Return the checkpoint in one file, or None if the file is lost and losses are tolerated."""
+    """Return the checkpoint in one file, or None if the file is lost and damage is tolerated."""
     try:
         return _read(path, name)
     except BadFile as error:
@@ -260,16 +261,16 @@ def read_single(
 
 
 def _buffers(contents: FileContents) -> Set[str]:
-    """Return the names of buffers, if the file lists them next to its weights, as DeepSpeed
-    does."""
+    """Return the names of the buffers if the file lists them next to its weights, as in DeepSpeed's
+    model files; else an empty set."""
     listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
     names = listed if isinstance(listed, list) else []
     return {name for name in names if isinstance(name, str)}
 
 
 def _notes(name: str, contents: FileContents) -> list[str]:
-    """Return notes for the user that say under which key the weights are in the file, and which
-    other values are next to them.
+    """Return notes that tell the user which key of the file the weights are under, and which other
+    values are next to the weights.
     """
     if contents.wrapper is None:
         return []

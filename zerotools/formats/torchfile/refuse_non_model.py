@@ -2,8 +2,8 @@
 hold.
 
 Such a file has one rank's part of another program's checkpoint, or state that runs save next to
-weights. It is recognised by its content, because names vary. A file that still has its original
-name never gets here, because its own format reads it.
+weights. This module recognises it by its content, because names vary. A file that still has its
+original name never gets here, because its own format reads it.
 
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
 deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
@@ -44,17 +44,18 @@ _LEVELS = 2
 
 
 def is_partition(value: Any) -> bool:
-    """Return whether a value is, or contains, one rank's partition of an optimizer's flat
-    buffers."""
+    """Return whether a value is one rank's partition of an optimizer's flat buffers, or contains
+    one."""
     return _program(value) is not None
 
 
 def refuse_partition(tree: Any) -> None:
-    """Raise an error if a value is one rank's optimizer state, which has neither names nor shapes
-    of weights.
+    """Raise an error if a tree has one rank's optimizer state, which contains neither names nor
+    shapes of weights.
 
     Raises:
-        Unsupported: it is; the message says which program saved it, and which path to use instead.
+        Unsupported: the tree has such state; the message says which program saved it, and which
+            path to use instead.
     """
     program = _program(tree)
     if program is not None:
@@ -66,8 +67,8 @@ def refuse_partition(tree: Any) -> None:
 
 
 def _program(value: Any) -> str | None:
-    """Return the name of the program that saved the optimizer partition in a value, or None if
-    there is no partition.
+    """Return the name of the program that saved the optimizer partition in a value, or None if the
+    value has no partition.
     """
     found = (program for each in _tables(value) if (program := _owner(each)) is not None)
     return next(found, None)
@@ -125,8 +126,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Yield a text for each kind of parallelism that splits the model over several ranks, as files
-    of DeepSpeed and Megatron record it.
+    """Yield a text for each kind of parallelism by which several ranks share the model, according
+    to the records in files of DeepSpeed and Megatron.
     """
     if not isinstance(tree, Mapping):
         return
@@ -183,11 +184,12 @@ def _pickled(tree: Opaque) -> str:
 def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
     """Raise an error if none of the tensors can be a parameter.
 
-    A parameter has at least one dimension, and is floating-point, complex, or packed into bytes
-    with two dimensions. One dimension of bytes is the state of a random number generator.
+    A parameter has at least one dimension. It has a floating-point or complex dtype, or is packed
+    into bytes and has two dimensions. A tensor of bytes with one dimension is the state of a random
+    number generator.
 
     Raises:
-        BadFile: there are tensors, and all of them are single numbers or wider integers.
+        BadFile: there are tensors, but none of them can be a parameter.
     """
     if not weights or any(_may_be_parameter(pieces) for pieces in weights.values()):
         return

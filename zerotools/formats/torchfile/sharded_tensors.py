@@ -1,13 +1,14 @@
-"""The part of a tensor in one torch file: a whole tensor, FSDP2's DTensor, FSDP1's ShardedTensor.
+"""Read the part of a tensor in one torch file: a whole tensor, FSDP2's DTensor or FSDP1's
+ShardedTensor.
 
-A DTensor consists of a local tensor, and of a description of how the whole tensor is split over a
+A DTensor consists of a local tensor and a description of how the whole tensor is split over a
 device mesh. A dimension of `n` elements over `w` ranks is split as in torch.chunk: each rank gets
 ceil(n / w) elements, until all are used.
 
 Several mesh dimensions may split the same tensor dimension, one after the other. The first mesh
-dimension splits first, unless `_StridedShard` or `shard_order` gives another order. They do so for
-FSDP2 over tensor parallelism: FSDP2 splits the part that a tensor-parallel rank has, although its
-mesh dimension is the first.
+dimension splits first, unless `_StridedShard` or `shard_order` gives another order. They do so if
+FSDP2 is combined with tensor parallelism: FSDP2 splits the part of a tensor-parallel rank, although
+FSDP2's mesh dimension is the first.
 
 Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
 torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
@@ -42,8 +43,8 @@ def dtensor_pieces(state: Any) -> PartialTensor:
     """Return the block of a DTensor that the saving rank holds.
 
     Raises:
-        BadFile: the local tensor has another shape than mesh and placements give.
-        Unsupported: a placement that does not split into blocks.
+        BadFile: the shape of the local tensor does not agree with the mesh and the placements.
+        Unsupported: a placement does not split the tensor into blocks.
     """
     fields = state_attributes(state, DTENSOR)
     local = as_tensor(fields.get("_local_tensor"))
@@ -109,8 +110,8 @@ def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
-    """Return the number of ranks in the run: the size of the whole device mesh that this mesh is a
-    part of.
+    """Return the number of ranks in the run: the size of the whole device mesh that contains this
+    mesh.
     """
     for _ in range(8):
         root = mesh.get("_root_mesh")
@@ -155,10 +156,10 @@ def _cuts(
 
 
 class _Placement(NamedTuple):
-    """How one mesh dimension splits the tensor.
+    """The split of a tensor by one mesh dimension.
 
-    It has the tensor dimension that is split, and the number of parts into which earlier splits
-    divided it.
+    `dimension` is the tensor dimension that is split. `split_factor` is the number of parts into
+    which earlier splits have divided it.
     """
 
     dimension: int
@@ -166,7 +167,7 @@ class _Placement(NamedTuple):
 
 
 def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return how many of the splits come before the split with `split_factor`: after them the
+    """Return how many splits come before the split that has `split_factor`. After these splits, the
     tensor has `split_factor` parts.
 
     `sizes` has the number of parts of each split.
@@ -182,9 +183,7 @@ def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
 
 
 def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
-    """Return the tensor dimension that a placement splits; None if the placement replicates the
-    tensor.
-    """
+    """Return the split that a placement makes; None if the placement replicates the tensor."""
     if not isinstance(placement, Opaque):
         raise BadFile(
             f"a DTensor has the placement {kind_text(placement)}, which is neither Shard nor "
@@ -215,7 +214,7 @@ def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
     """Yield each split tensor dimension, with the mesh dimensions that split it in the order of the
     splits.
 
-    The order is recorded by some versions of torch only.
+    Only some versions of torch record the order.
     """
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
@@ -223,8 +222,8 @@ def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
-    """Return the part of `box` for the rank with index `coordinate` among `size` ranks, if it is
-    split along `dim`.
+    """Return the part of `box` that the rank with index `coordinate` has if `size` ranks split the
+    box along `dim`.
     """
     width = -(-box.shape[dim] // size)
     begin = min(box.shape[dim], width * coordinate)
@@ -245,10 +244,10 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of shape `shape`, and the blocks of it that are in one file.
+    """A tensor of shape `shape`, and those of its blocks that are in one file.
 
     Attributes:
-        kind: how the tensor is split; WHOLE for a plain tensor.
+        kind: the way in which the tensor is split; WHOLE for a plain tensor.
         rank, ranks: the rank that saved the file, and the number of ranks; None if the value does
             not record them.
     """
@@ -265,7 +264,7 @@ def object_attributes(value: Any, name: str) -> Mapping[str, Any]:
     """Return the attributes of a pickled object of class `name`, from its `__dict__` and its slots.
 
     Raises:
-        BadFile: the object is of another class.
+        BadFile: the object has a different class.
     """
     if not isinstance(value, Opaque) or value.name != name:
         raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
@@ -273,8 +272,8 @@ def object_attributes(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def state_attributes(state: Any, name: str) -> Mapping[str, Any]:
-    """Return the attributes in the pickled state of an object, which is a dict, or (dict or None,
-    dict of slots).
+    """Return the attributes in the pickled state of an object. The state is a dict, or a tuple
+    (dict or None, dict of slots).
     """
     if isinstance(state, tuple) and len(state) == 2:
         parts = [part for part in state if part is not None]
@@ -286,10 +285,10 @@ def state_attributes(state: Any, name: str) -> Mapping[str, Any]:
 
 
 def size_tuple(values: Any, what: str) -> tuple[int, ...]:
-    """Return a tuple of sizes or offsets.
+    """Check that `values` is a sequence of sizes or offsets, and return it as a tuple.
 
     Raises:
-        BadFile: the value is not such a tuple.
+        BadFile: the value is not such a sequence.
     """
     if not isinstance(values, tuple | list) or len(values) > 64:
         raise BadFile(f"{what} is not a list of at most 64 counts")
@@ -307,7 +306,8 @@ def sharded_pieces(state: Any) -> PartialTensor:
     Source: torch/distributed/_shard/sharded_tensor/api.py (`ShardedTensor.__getstate__`).
 
     Raises:
-        BadFile: a shard has another shape than in its metadata, or is outside the tensor.
+        BadFile: the shape of a shard differs from the shape in its metadata, or the shard is
+            outside the tensor.
     """
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
         raise BadFile("a ShardedTensor does not have the five parts that torch saves")
@@ -347,7 +347,8 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
 
 
 def _dtype(properties: Any) -> DType:
-    """Return the dtype in the state of TensorProperties, for a rank that holds no shard."""
+    """Return the dtype in the state of TensorProperties. It is needed for a rank that holds no
+    shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
         raise BadFile("a ShardedTensor without shards has no dtype")
@@ -362,12 +363,11 @@ _DISTRIBUTED = "torch.distributed."
 
 
 def partial_tensor_of(value: Any) -> PartialTensor | None:
-    """Return `value` as a whole tensor or a part of one; None if it is not a tensor that is
-    read.
+    """Return `value` as a whole tensor or a part of a tensor; None if it is not a tensor.
 
     Raises:
         BadFile: the parts of a distributed tensor contradict each other.
-        Unsupported: the tensor is not split into blocks, or is of an unknown class.
+        Unsupported: the tensor is not split into blocks, or has an unknown class.
     """
     plain = as_tensor(value)
     if plain is not None:
@@ -386,7 +386,7 @@ def partial_tensor_of(value: Any) -> PartialTensor | None:
 
 def _of_class(kind: Any, state: Any) -> PartialTensor:
     """Return the tensor in a pickled object of class `kind`, which is torch's DTensor or
-    ShardedTensor. Raises Unsupported for any other class.
+    ShardedTensor. Raise Unsupported for any other class.
     """
     if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
         if kind.name == DTENSOR:

@@ -1,8 +1,8 @@
 """Sort the content of a saved tree into weights, one torch optimizer, and the rest.
 
-The keys of `checkpoint.pt`, a training file that zerotools writes, are defined here, too. A file
-has all of these keys if `MARK` has the value `VERSION`. `BUFFER_NAMES` is also a key of DeepSpeed's
-model files.
+This module also defines the keys of `checkpoint.pt`, a training file that zerotools writes. A file
+has all these keys if its key `MARK` has the value `VERSION`. `BUFFER_NAMES` is also a key of
+DeepSpeed's model files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _STEPS_PER_PART = 2 * _DEEPEST
 class FileContents:
     """The sorted tensors of one file.
 
-    `weights` and `rest` are by dotted name. `moments`, the tensors of the optimizer, are by (name
-    or number of the parameter, role). `wrapper` is the key in the file that the weights were below,
-    or None.
+    `weights` and `rest` are keyed by dotted name. `moments`, the tensors of the optimizer, are
+    keyed by (name or number of the parameter, role). `wrapper` is the key of the dict that contains
+    the weights, or None if they are at the top of the tree.
     """
 
     weights: dict[str, PartialTensor] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class FileContents:
 
     @property
     def is_whole(self) -> bool:
-        """True if no tensor is one rank's part of a larger one."""
+        """True if every tensor is whole, not one rank's part of a larger tensor."""
         return all(pieces.kind == WHOLE for pieces in self.all())
 
     def all(self) -> Iterator[PartialTensor]:
@@ -64,13 +64,13 @@ def sort_tensors(tree: Any) -> FileContents:
     """Sort the tensors of a saved tree into weights, optimizer state and the rest.
 
     A nested dict is flattened to names with dots. If weights are below a key such as "model", only
-    the tensors there are weights, and the tensors next to this key are other state. A torch
+    the tensors below this key are weights, and tensors next to the key are other state. A torch
     optimizer is recognised by its two keys, `state` and `param_groups`.
 
     Raises:
-        BadFile: the value is not a tree of tensors, or a damaged one.
+        BadFile: the value is not a tree of tensors, or the tree is damaged.
         Unsupported: the value is a pickled object, has placeholders instead of weights, has only
-            one rank's part of a model, or has weights of a kind that zerotools does not read.
+            one rank's part of a model, or has a kind of weights that zerotools does not read.
     """
     refuse_other(tree)
     partitions = {key for key, value in tree.items() if is_partition(value)}
@@ -110,8 +110,8 @@ def is_optimizer(value: Any) -> bool:
 
 
 def _optimizer(value: Any) -> dict[Any, Any] | None:
-    """Return the state dict of a torch optimizer, or the only one in a list (Lightning); None if a
-    value is neither.
+    """Return the state dict of a torch optimizer, which may be the only element of a list
+    (Lightning); None if a value is neither.
     """
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
@@ -119,7 +119,7 @@ def _optimizer(value: Any) -> dict[Any, Any] | None:
 
 
 def without_optimizers(tree: Any) -> Any:
-    """Return a saved tree without optimizers and lists of optimizers. If there are none in it,
+    """Return a saved tree without its optimizers and lists of optimizers. If it has no optimizers,
     return the same object.
     """
     if not isinstance(tree, dict):
@@ -135,11 +135,12 @@ def _is_of_optimizers(value: Any) -> bool:
 
 
 def _wrapper(tree: Mapping[Any, Any], taken: _TensorSorter, *, trained: bool) -> str | None:
-    """Return the key that the weights of a saved tree are below, or None if they are at the top.
+    """Return the key of the dict that contains the weights of a saved tree, or None if the weights
+    are at the top of the tree.
 
-    If other weights are next to the key, the tree is one larger model, and None is returned. A
-    loss, a counter, the state of a random number generator and the values of a training file do not
-    count as weights.
+    If there are other weights next to the key, the whole tree is one larger model, and None is
+    returned. A loss, a counter, the state of a random number generator and the values of a training
+    file do not count as weights.
     """
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
@@ -153,8 +154,8 @@ def _is_weight(value: Any) -> bool:
 
 
 class _TensorSorter:
-    """Sorts the tensors of a tree into `contents`. The number of its steps is limited, so that a
-    small malicious file cannot keep it busy for hours.
+    """Sorts the tensors of a tree into `contents`. The number of steps is limited, so that a small
+    malicious file cannot keep the sorter busy for hours.
     """
 
     def __init__(self, most_steps: int) -> None:
@@ -171,8 +172,8 @@ class _TensorSorter:
                 _add(self.contents.weights, dotted_name(at), pieces)
 
     def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
-        """Return the value as a tensor; None for another value. A tensor that zerotools does not
-        read is recorded for `refuse_unread`.
+        """Return the value as a tensor; None if it is not a tensor. A tensor that zerotools does
+        not read is recorded for `refuse_unread`.
         """
         try:
             pieces = partial_tensor_of(leaf)
@@ -193,7 +194,7 @@ class _TensorSorter:
         """Raise an error if a weight would be left out.
 
         Raises:
-            Unsupported: some tensors are of a kind that zerotools does not move; the message names
+            Unsupported: there are tensors of a kind that zerotools does not read; the message names
                 the first few.
         """
         if not self._unread:
@@ -231,8 +232,8 @@ class _TensorSorter:
         return False
 
     def _holds_weights(self, value: Any) -> bool:
-        """Return whether a tree contains tensors, like `holds_tensors`; tensors that zerotools
-        does not read count too.
+        """Return whether a tree contains tensors. Unlike `holds_tensors`, count tensors that
+        zerotools does not read.
         """
         for part in walk_values(value):
             self._step()
@@ -243,8 +244,8 @@ class _TensorSorter:
     def _leaves(
         self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield (path, value) of the leaves of a tree, in order. A container without tensors is
-        one leaf.
+        """Yield (path, value) of the leaves of a tree, in order. A container for which
+        `is_of_interest` is False is one leaf.
         """
         self._step()
         is_table = isinstance(value, dict)
@@ -265,7 +266,7 @@ class _TensorSorter:
 def _is_object(value: Opaque) -> bool:
     """Return whether a value is an object other than torch's random number generator.
 
-    The state of the generator is a tensor, but not a weight.
+    The state of the generator is a tensor but not a weight.
     """
     return (value.module, value.name) != ("torch._C", "Generator")
 

@@ -1,7 +1,7 @@
 """Remove the optimizers from torch files.
 
-A file with only an optimizer is deleted, and a file with an optimizer next to a model is written
-again. Separate optimizer files of a Hugging Face directory are deleted too.
+A file that contains only an optimizer is deleted. A file that contains a model and an optimizer is
+written again. Separate optimizer files of a Hugging Face directory are deleted too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """Return the names of tensors that disappear with the optimizers. With several optimizers in a
-    file, their tensors are read as other state.
+    """Return the names of the tensors of other state that disappear with the optimizers. There are
+    such tensors if a file has several optimizers, because their tensors are read as other state.
 
-    Raises Unsupported if other tensors would then be read as the model.
+    Raise Unsupported if, without the optimizers, other tensors would be read as the model.
     """
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():

@@ -49,8 +49,8 @@ _NOT_OPTIONS = ("params", "param_names")
 def training_of(checkpoint: Checkpoint) -> TrainingState:
     """Return the training state.
 
-    Its param groups, and its numbers such as `step`, use the names of the weights as keys. A
-    parameter with an unknown name is called `optimizer.state.<number>`, as its tensors are.
+    Param groups, and numbers such as `step`, use the names of the weights. A parameter with an
+    unknown name is called `optimizer.state.<number>`, like the tensors of its state.
     """
     state = checkpoint.state
     groups, unnamed = _groups(checkpoint)
@@ -70,7 +70,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 
 def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
     """Return the training state `found`, completed with the values that `lay_out_training_file`
-    writes next to model and optimizer.
+    writes next to the model and the optimizer.
     """
     frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
     name = state.get(OPTIMIZER)

@@ -1,4 +1,4 @@
-"""A torch_dist checkpoint from a run that any program saved.
+"""Make a torch_dist checkpoint from a run that any program saved.
 
 split_stacked        stacked tensors, split into one per layer and expert, with Megatron's names
 resumable_optimizer  masters, moments, param groups and the step, as Megatron resumes from them

@@ -3,9 +3,9 @@
     OUT/latest_checkpointed_iteration.txt      the iteration, or `release` for weights alone
     OUT/iter_0000100/ or OUT/release/          .metadata, __0_N.distcp, common.pt, metadata.json
 
-It is independent of the degrees of parallelism: a loading rank requests parts of whole tensors. The
-optimizer state is in the form `fully_reshardable`: masters and moments in the shapes of their
-weights.
+The output is independent of the degrees of parallelism: each rank that loads it requests its parts
+of whole tensors. The optimizer state has the form `fully_reshardable`: masters and moments have the
+shapes of their weights.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ def lay_out(
     has Megatron's tensor names.
 
     Files have at most `shard_bytes` bytes, and chunks at most `chunk_bytes`, unless one row is
-    larger. `expert_parallel` is the number of ranks that the experts will be split over. If it is
+    larger. `expert_parallel` is the number of ranks over which the experts will be split. If it is
     None, experts get a separate optimizer if they have one in the source; for a source in another
-    format, more than one rank is assumed.
+    format, they always get one.
 
     Raises:
         BadRequest: the tensor names are not Megatron's, a layer or an expert is missing,
             `expert_parallel` is given for a model without experts, or the optimizer has unknown
             options.
-        Unsupported: stacked tensors that are quantised.
+        Unsupported: a stacked tensor is quantised.
         BadFile: config.json is damaged.
     """
     singles = _renamed(single_tensors(source))
@@ -131,7 +131,7 @@ def lay_out(
 
 
 def _renamed(singles: SingleTensors) -> SingleTensors:
-    """Return the tensors, with the names under which the norms are written."""
+    """Return the tensors, with norms renamed to the names under which they are written."""
     known = norm_names({key.name for key in singles.tensors}).written
 
     def new(key: Key) -> Key:
@@ -144,8 +144,8 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return the model's weights keyed by name. If there are masters too, these are the 16-bit
-    weights.
+    """Return the model's weights, keyed by name. If there are 16-bit weights and masters, return
+    the 16-bit weights.
     """
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
     return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
@@ -163,8 +163,8 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Return whether experts get a separate optimizer, by the options that the user set; None if
-    the user did not choose.
+    """Return whether experts get a separate optimizer, according to the user's `expert_parallel`;
+    None if the user did not set it.
     """
     if expert_parallel is None:
         return None
@@ -193,8 +193,8 @@ def _stored(
 
 
 def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> list[str]:
-    """Return the prefixes of the keys under which a tensor is written. A master without a 16-bit
-    weight is written twice: as weight and as master.
+    """Return the key prefixes under which a tensor is written. A master without a 16-bit weight is
+    written twice: as the weight and as the master.
     """
     if key.role in MOMENTS:
         return [f"{_STATE}{key.role}."] if with_state else []
@@ -206,8 +206,8 @@ def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> 
 
 
 def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
-    """Yield the position of a weight in the stored tensors; and its second position, if it is
-    written under two names.
+    """Yield the position of a weight in the stored tensors and, if it is written under two names,
+    its second position.
     """
     yield places.of(name)
     if (second := norms.second.get(name)) is not None:
@@ -240,8 +240,8 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json, and the arguments of Megatron's script: the arguments of the run, or else
-    arguments made from config.json.
+    """Return config.json, and the arguments of Megatron's script. These are the arguments of the
+    run or, if they are unknown, arguments made from config.json.
     """
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
@@ -261,7 +261,7 @@ def _arguments(
 
 
 def _schedule(training: TrainingState) -> Any:
-    """Return Megatron's schedule unchanged; None if the run has no schedule."""
+    """Return the run's schedule unchanged if it is a schedule of Megatron, else None."""
     found = training.lr_scheduler
     is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
     return found if is_megatrons else None

@@ -1,8 +1,10 @@
-"""The arguments of Megatron's training script for a model, from config.json and its tensors.
+"""Derive the arguments of Megatron's training script for a model from its config.json and its
+tensors.
 
-Shapes come from the tensors, other values from config.json. `--use-checkpoint-args` reads the names
-in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`). Values that it does not read,
-such as the scaling of RoPE, must be passed to the script, and `unset_options` lists them.
+Shapes come from the tensors, other values from config.json. With `--use-checkpoint-args`, Megatron
+reads the arguments that `load_args_from_checkpoint` in `megatron/training/checkpointing.py` names.
+Other values, such as the scaling of RoPE, must be passed to the script as options; `unset_options`
+lists them.
 """
 
 from __future__ import annotations
@@ -97,10 +99,10 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return the number that the size of the padded vocabulary is a multiple of. Readers find the
-    padding rows with it.
+    """Return a number such that the padded vocabulary size, `rows`, is the next multiple of it.
+    Readers need this number to find the padding rows.
 
-    It is the usual multiple if it fits, else the largest power of two that fits.
+    The result is the usual number if it fits, else the largest power of two that fits.
     """
     if rows is None or type(vocabulary) is not int or vocabulary < 1:
         return None

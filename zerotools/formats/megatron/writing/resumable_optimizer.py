@@ -1,9 +1,10 @@
-"""The optimizer state that Megatron needs to resume: masters, two moments, param groups, one step.
+"""Make the optimizer state that Megatron needs to resume: masters, two moments, param groups, one
+step.
 
-Megatron groups parameters by a fixed rule (`training_metadata.fitting_groups`), whatever their
-previous groups were. Tensors with one dimension, and biases, have no weight decay; with expert
-parallelism, experts are in separate groups. Megatron finds its groups by `wd_mult`, `lr_mult`,
-`is_expert_parallel` and `is_decoupled_lr`, and all of them have one step.
+Megatron groups parameters according to a fixed rule (`training_metadata.fitting_groups`), whatever
+their previous groups were. Tensors with one dimension, and biases, have no weight decay; with
+expert parallelism, experts are in separate groups. Megatron identifies its groups by `wd_mult`,
+`lr_mult`, `is_expert_parallel` and `is_decoupled_lr`. All groups must have the same step.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of
 distrib_optimizer.py, 0.16. The options are those of torch's Adam and of Transformer Engine's.
@@ -36,8 +37,8 @@ _EXPERT = ".experts.local_experts."
 class WrittenOptimizer:
     """The optimizer state in the output.
 
-    `optimizers` has the param groups of each optimizer. There is one optimizer; or two, the second
-    of them for the experts. `steps` is the number of steps.
+    `optimizers` has the param groups of each optimizer. There is one optimizer, or there are two
+    and the second is for the experts. `steps` is the number of steps.
     """
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -47,8 +48,8 @@ class WrittenOptimizer:
 
 @dataclass(frozen=True)
 class DroppedOptimizer:
-    """The result if Megatron cannot resume from the optimizer state: the reason, or an empty text
-    if the source has no optimizer.
+    """The result if Megatron cannot resume from the optimizer state. `why` is the reason, empty if
+    the source has no optimizer.
     """
 
     why: str = ""
@@ -65,8 +66,8 @@ def written_optimizer(
     """Return the optimizer state of `source` in the form that Megatron resumes from.
 
     `tensors` has one tensor for each weight; `names` maps each name in `training` to the names of
-    these tensors. `apart` is True if experts have a separate optimizer; None means: as in the
-    source, else True.
+    these tensors. `apart` says whether experts have a separate optimizer. If it is None, they have
+    one if the source, saved by Megatron, has one; for other sources, they always have one.
 
     Raises:
         BadRequest: options of the optimizer are unknown, and the user can pass them.
@@ -115,7 +116,7 @@ def _groups_by_name(
     weights: Mapping[str, Tensor],
     names: Mapping[str, Sequence[str]],
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each weight, by the weight's name."""
+    """Return the options of each weight, keyed by the weight's name."""
     found = {
         new: group.options
         for group in training.groups
@@ -142,8 +143,8 @@ def _groups_by_name(
 def _of_megatron(
     training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
 ) -> WrittenOptimizer | None:
-    """Return the param groups that Megatron saved, unchanged; or with the experts moved to a
-    separate optimizer or back.
+    """Return the param groups that Megatron saved. According to `apart`, experts are moved to a
+    separate optimizer or back. Return None if Megatron did not save the groups.
     """
     options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
@@ -171,7 +172,7 @@ def _of_megatron(
 
 
 def is_expert_weight(name: str) -> bool:
-    """Return whether a weight belongs to one expert, by its name in a model on one rank."""
+    """Return whether a weight belongs to one expert. `name` is its name in a model on one rank."""
     return _EXPERT in name
 
 

@@ -1,8 +1,9 @@
-"""Split the tensors of a checkpoint with Megatron's names into one for each layer and each expert.
+"""Split the tensors of a checkpoint with Megatron's names into one tensor for each layer and each
+expert.
 
-A layout map stacks the layers of a model and the experts of a layer along the first axes; what
-Megatron itself saved is read as separate tensors. Here both become separate tensors, with the names
-that the reader of this format uses:
+In the result of a layout map, the layers of a model and the experts of a layer are stacked along
+the first axes. A checkpoint that Megatron saved is read as separate tensors. This module turns both
+into separate tensors, with the names that the reader of this format uses:
 `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`.
 """
 
@@ -30,8 +31,9 @@ _Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SingleTensors:
-    """One tensor for each layer and each expert. `tensors` has them by the keys that the reader
-    uses; `keys` has, for each tensor of the source, the keys of the tensors made from it.
+    """One tensor for each layer and each expert. `tensors` has these tensors under the keys that
+    the reader uses. `keys` maps the key of each tensor in the source to the keys of the tensors
+    made from it.
     """
 
     tensors: Mapping[Key, Tensor]
@@ -42,11 +44,11 @@ def single_tensors(source: Checkpoint) -> SingleTensors:
     """Return the tensors of `source`, split into one for each weight of a layer or expert. No
     tensor data is read.
 
-    Tensors without a parameter's name, and numbers of an optimizer, are left out.
+    Tensors that do not have the name of a parameter, and numbers of an optimizer, are left out.
 
     Raises:
-        BadRequest: two tensors get one name, or there are more layers than any model has.
-        Unsupported: a stacked tensor that is computed from others.
+        BadRequest: two tensors get the same name, or there are more layers than any model has.
+        Unsupported: a stacked tensor is computed from other tensors.
     """
     kept = _StackedChunks()
     tensors: dict[Key, Tensor] = {}
@@ -89,9 +91,11 @@ def _singles(
 
 
 class _StackedChunks:
-    """The chunks of the most recently used stacked tensors, by the index along the leading axes.
+    """The chunks of the most recently used stacked tensors, keyed by the index along the leading
+    axes.
 
-    They are stored because the single tensors in one stacked tensor are planned one after another.
+    The chunks are cached because the single tensors in one stacked tensor are planned one after
+    another.
     """
 
     def __init__(self) -> None:
@@ -161,8 +165,9 @@ def norm_names(names: Collection[str]) -> NormNames:
         self_attention.linear_q_up_proj.layer_norm_weight   self_attention.q_layernorm.weight
         self_attention.linear_kv_up_proj.layer_norm_weight  self_attention.kv_layernorm.weight
 
-    Only the first of the second table is not of latent attention. A norm is written under the name
-    of Transformer Engine's layers, and also under the name of Megatron's layers if it differs.
+    In the second table, only the first row is for layers without latent attention. A norm is
+    written under the name in Transformer Engine's layers and, if the name in Megatron's own layers
+    differs, under that name too.
 
     Source: megatron/core/models/gpt/gpt_layer_specs.py of 0.16 (`sharded_state_dict_keys_map`).
     """
@@ -183,7 +188,7 @@ def norm_names(names: Collection[str]) -> NormNames:
 
 
 def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield (name in Transformer Engine's layers, name in Megatron's own layers) of each norm that
+    """Yield (name in Transformer Engine's layers, name in Megatron's own layers) for each norm that
     has two names.
     """
     if f"{layer}self_attention.linear_qkv.weight" in names:
@@ -196,8 +201,8 @@ def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _asks_for_both(layer: str, own: str, fused: str, names: Collection[str]) -> bool:
-    """Return whether layers of the two kinds load this norm under different names, so that it must
-    be written twice.
+    """Return whether Transformer Engine's layers and Megatron's own layers load this norm under
+    different names, so that it must be written twice.
     """
     is_latent = f"{layer}self_attention.linear_kv_up_proj.weight" in names
     return fused == _PRE_MLP or own in _LATENT or (is_latent and fused == _FC1)

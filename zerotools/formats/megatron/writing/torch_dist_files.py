@@ -1,8 +1,8 @@
 """Lay out the files of a torch_dist checkpoint: data files, `.metadata`, common.pt.
 
-A chunk is one weight of one layer and one expert, or some of its rows if it is large: Megatron
-reads an archive as a whole, even if a rank needs only a part of it. Files may have any size,
-because only `.metadata` records their content.
+A chunk is one weight of one layer and one expert or, if the weight is large, some of its rows.
+Chunks are small because Megatron reads an archive as a whole, even if a rank needs only a part of
+it. Files may have any size, because only `.metadata` records their content.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LARGEST_CHUNK = 2**28
 
 @dataclass(frozen=True)
 class StoredTensorPlace:
-    """One tensor `tensor`, and its positions in the stored tensors: it is the part at `index` of
-    each stored tensor in `flats`.
+    """A tensor and its position in the stored tensors: `tensor` is the part at `index` of each
+    stored tensor that `flats` names.
 
     Each of these stored tensors has `counts` parts along its leading axes.
     """
@@ -85,9 +85,7 @@ class StoredFiles:
         return {**plans, self.prefix + METADATA: file_of_bytes(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
-        """Return a file that has space for `nbytes` bytes. A file without content always has
-        space.
-        """
+        """Return a file that has space for `nbytes` bytes. An empty file always has space."""
         if not self._files or (
             self._files[-1].size and self._files[-1].size + nbytes > self.shard_bytes
         ):
@@ -96,7 +94,7 @@ class StoredFiles:
 
 
 def _pieces(tensor: Tensor, most: int) -> Iterator[Box]:
-    """Yield the tensor in pieces of whole rows, of at most `most` bytes unless one row is
+    """Cut the tensor into pieces of whole rows. A piece has at most `most` bytes unless one row is
     larger."""
     if not tensor.shape or not tensor.numel:
         yield Box.whole(tensor.shape)
@@ -125,9 +123,10 @@ def extra_state_keys(place: StoredPlace, counts: tuple[int, ...]) -> Iterator[st
         decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_7.3_32.8  its expert 3 of 8
         decoder.final_layernorm._extra_state/shard_0_1                             not stacked
 
-    Every parallel layer requests one by its name. In Transformer Engine every norm and the
-    attention request one too. A state that no layer requests is not read. Layers accept None as an
-    empty state. `counts` are the numbers of parts of the weight's key along the leading axes.
+    Every parallel layer requests an extra state under its own name. In Transformer Engine, every
+    norm and the attention do so too. An extra state that no layer requests is not read. Layers
+    accept None as an empty state. `counts` are the numbers of parts that the stored tensor has
+    along its leading axes.
 
     Source: megatron/core/transformer/utils.py (`make_sharded_object_for_checkpoint`) of 0.16.
     """
@@ -148,8 +147,8 @@ _EXPERT = re.compile(r"(.*\.experts\.)local_experts\.(\d+)\.(.+)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """The position of a weight: the part at `index` of the tensor that is stored as `flat`.
-    `index` is empty if that tensor is not stacked.
+    """The position of a weight: it is the part at `index` of the tensor that is stored as `flat`.
+    `index` is empty if the stored tensor is not stacked.
     """
 
     flat: str
@@ -161,9 +160,10 @@ class StoredPlaces:
     """The positions of all weights in the stored tensors.
 
     Attributes:
-        counts: for each weight, keyed by name, the numbers of parts that its stored tensor has
-            along the leading axes.
-        alike: for each block of layers, whether its layers are alike, so that they are stacked.
+        counts: name of a weight -> the numbers of parts that its stored tensor has along the
+            leading axes.
+        alike: name of a block of layers -> True if its layers have the same weights, so that they
+            are stacked.
     """
 
     counts: Mapping[str, tuple[int, ...]]
@@ -186,9 +186,9 @@ def stored_places(path: Path, tensors: Mapping[str, Tensor]) -> StoredPlaces:
         decoder.layers.7.mlp.experts.local_experts.3.linear_fc2.weight
             decoder.layers.mlp.experts.experts.linear_fc2.weight [7, 3]
 
-    A block of layers is stacked if all its layers are alike, because Megatron then requests it so;
-    else each layer has separate keys. Other layers (`mtp.layers.0.`) are never stacked. Names are
-    those in a model on one rank; `path` is the checkpoint, for messages.
+    The layers of a block are stacked if they all have the same weights, because Megatron then
+    requests stacked tensors; else each layer has separate keys. Other layers (`mtp.layers.0.`) are
+    never stacked. Names are those in a model on one rank; `path` is the checkpoint, for messages.
 
     Source: megatron/core/transformer/transformer_block.py (`sharded_state_dict`) of 0.12 to 0.16.
 
@@ -291,7 +291,7 @@ def common_state(
     number. `content_metadata` tells Megatron the form of the tensors to request.
 
     `arguments` are those of the training script, keyed by name. `scheduler` is Megatron's saved
-    schedule, or None. `is_uniform` means that the layers are stacked.
+    schedule, or None. `is_uniform` is True if the layers are stacked.
 
     Source: megatron/training/checkpointing.py,
     megatron/core/dist_checkpointing/serialization.py, 0.16.
@@ -326,8 +326,8 @@ def _unsharded(groups: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 
 def _schedule(optimizer: WrittenOptimizer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a learning rate schedule with the known values. Use it for runs that
-    override it by their own options.
+    """Return the state of a learning rate schedule, made from the known values. A run that resumes
+    must override it with its own options.
     """
     group = optimizer.optimizers[0][0]
     return {
