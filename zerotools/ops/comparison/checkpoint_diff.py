@@ -1,6 +1,7 @@
-"""Comparison of two checkpoints of any format, stage and number of ranks.
+"""Compare two checkpoints, each of any format, ZeRO stage and number of ranks.
 
-Neither is consolidated: the same elements of both are read together, block by block.
+Neither checkpoint is consolidated first: the same elements of both are read together, block by
+block.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ class DiffOptions:
     """The options of `zerotools diff`.
 
     Attributes:
-        roles, include: the kinds of tensors (such as param or exp_avg) and the names (globs) to
-            compare; empty: all. If they select tensors, steps, param groups and other values of the
-            training are not compared.
+        roles: the roles of tensors to compare, such as param or exp_avg; empty: all.
+        include: globs for the names of tensors to compare; empty: all. If `roles` or `include`
+            selects tensors, the training state is not compared.
         rename: rules `REGEX=REPL`.
         tolerance: a text that `parse_tolerance` reads. Without it the bits must be equal, or, with
             an adapter, the values must be as near as `tolerance_of_sums` allows.
-        tag, layout, section: apply to each checkpoint with a format that has such an option.
-        adapter: the directory of a PEFT adapter that is added to B.
-        changes: equal tensors are measured too, so that the change of each layer is known.
+        tag, layout, section: options for reading. Each applies to a checkpoint if its format takes
+            the option.
+        adapter: the directory of a PEFT adapter that is added to the second checkpoint.
+        changes: measure equal tensors too, so that the change of each layer is known.
     """
 
     roles: Sequence[str] = ()
@@ -88,7 +90,7 @@ class PreparedDiff:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors that are compared, of both checkpoints."""
+        """The total size in bytes of the compared tensors in both checkpoints."""
         return bytes_of(self.a.checkpoint, self.b.checkpoint, self.pairing.pairs)
 
 
@@ -131,7 +133,7 @@ def prepare_diff(
 def _read_both(
     paths: tuple[Path, Path], options: DiffOptions, table: FormatTable
 ) -> list[Checkpoint]:
-    """Return both checkpoints; an option that neither format has is refused."""
+    """Read both checkpoints. Refuse an option that neither of their formats takes."""
     given = {"tag": options.tag, "layout": options.layout, "section": options.section}
     given = {name: value for name, value in given.items() if value is not None}
     forms = (
@@ -159,8 +161,8 @@ def carry_out_diff(
 ) -> CheckpointDiff:
     """Read the paired tensors, and return their differences.
 
-    `on_bytes` is called with the number of bytes that were read since its last call; all together
-    are `prepared.bytes`.
+    `on_bytes` is called with the number of bytes that were read since its last call. These numbers
+    add up to `prepared.bytes`.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -207,7 +209,7 @@ def carry_out_diff(
 
 
 def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -> CheckpointDiff:
-    """Compare two checkpoints; raises as `prepare_diff` and `carry_out_diff`."""
+    """Compare two checkpoints. Raises the errors of `prepare_diff` and `carry_out_diff`."""
     return carry_out_diff(prepare_diff(a, b, options, table))
 
 
@@ -230,7 +232,7 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
 
 
 def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights among the tensors of only one side."""
+    """Return the shapes of the weights that only this checkpoint has, keyed by name."""
     names = {key.name for key, _ in only}
     return {name: shape for name, shape in side.weights.items() if name in names}
 
@@ -247,8 +249,8 @@ def _alone(
 ) -> list[TensorDifference]:
     """Return the tensors that only this checkpoint has.
 
-    If the other checkpoint stores a number as a plain value, its tensor here is left out, because
-    the two are compared with the training state.
+    A tensor is left out if the other checkpoint stores its value as a plain number. The comparison
+    of the training state includes such numbers.
     """
     found = []
     for key, own in only:

@@ -32,17 +32,19 @@ _MOST_PROBLEMS = 100
 
 
 def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
-    """Return the values of the page on comparisons of each checkpoint with the next one.
+    """Return the values of the page for `pairs`, which compare each checkpoint of a series with the
+    next.
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page.
-        layers, kinds, roles: the names that are referred to by index.
-        pairs: for each comparison its label; `changes`, a list of `[role, layer, relative norm,
-            cosine, unchanged share]`; `most`, the tensors that changed most; `only_a`, `only_b`
-            and `not_compared`, pairs of the number of tensors and the first names; `run`, a list
-            of `[what, a, b]`.
-        tensors: for each measured tensor of a single comparison `[name, role, layer, kind,
-            relative norm, cosine, unchanged share]`; None for several comparisons.
+        layers, kinds, roles: lists of names; all other values have an index of these lists instead
+            of a name.
+        pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,
+            cosine, unchanged share]`. `most` lists the tensors with the largest changes. `only_a`,
+            `only_b` and `not_compared` each have a number of tensors and the first of their names.
+            `run` is a list of `[what, a, b]`.
+        tensors: a list of `[name, role, layer, kind, relative norm, cosine, unchanged share]`, one
+            for each measured tensor. It is None if `pairs` has several comparisons.
 
     Raises:
         BadRequest: equal tensors were not measured.
@@ -115,7 +117,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 def _said(
     pairs: Sequence[CheckpointDiff], sentences: Callable[[CheckpointDiff], Iterable[str]]
 ) -> Iterator[str]:
-    """Yield the sentences on each comparison, with the letters of its checkpoints in the series."""
+    """Yield the sentences about each comparison. "A: " and "B: " at the beginning of a sentence
+    become the letters of the two checkpoints in the series."""
     for number, pair in enumerate(pairs):
         for text in sentences(pair):
             side = {"A: ": 0, "B: ": 1}.get(text[:3])
@@ -154,8 +157,8 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
 
 
 def equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return the sentence on a run and a model that was exported from it: their weights are equal,
-    and only the run has optimizer state. Return None for other pairs.
+    """Return a sentence if all weights are equal, and all differences are optimizer state that only
+    one checkpoint has, as after an export. Otherwise return None.
     """
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
@@ -183,7 +186,7 @@ def _label(number: int, pair: CheckpointDiff) -> str:
 
 
 def _letter(number: int) -> str:
-    """Return A, B, ... Z, then a number."""
+    """Return the label of a checkpoint: a letter from A to Z for the first 26, then a number."""
     return chr(ord("A") + number) if number < 26 else str(number + 1)
 
 

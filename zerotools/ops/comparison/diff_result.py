@@ -40,7 +40,7 @@ class TensorDifference:
         distance: None if the bits are equal or the values were not compared.
         is_copy: one checkpoint has the fp32 master, and the other only the 16-bit weight. Then the
             two can be equal only after a cast.
-        message: the reason why the tensor cannot be read.
+        message: the reason why the tensor cannot be read, else None.
     """
 
     name: str
@@ -151,7 +151,7 @@ class LayerChange:
 
     Attributes:
         tensors: the number of these tensors.
-        distance: their distance, computed as if they were one tensor.
+        distance: the difference between the checkpoints, computed as if these tensors were one.
     """
 
     layer: str
@@ -178,13 +178,13 @@ class CheckpointDiff:
 
     Attributes:
         a, b: the origins of the checkpoints.
-        tensors: all compared tensors, and those that one side lacks.
-        run: the difference of the runs; None if the runs were not compared.
-        different_models: a sentence if the two have no tensor in common.
+        tensors: the results for all compared tensors, and for tensors that only one checkpoint has.
+        run: the comparison of the training values; None if they were not compared.
+        different_models: a sentence if the checkpoints have no tensor in common, else None.
         proposals: rules for `--rename`, each with the number of names that it would match.
         problems: problems of the checkpoints.
         notes: other sentences for the user.
-        has_changes: equal tensors were measured too.
+        has_changes: True if equal tensors were measured too.
     """
 
     a: Origin
@@ -200,7 +200,7 @@ class CheckpointDiff:
 
     @property
     def is_equal(self) -> bool:
-        """True if no tensor and no value of the run differs by more than the tolerance."""
+        """True if all tensors are equal within the tolerance, and all training values are equal."""
         return not (self.different_models or self.differing or (self.run and self.run.differences))
 
     @property

@@ -1,9 +1,9 @@
-"""Pair the tensors of two checkpoints by name and role, and propose rules for `--rename` that would
-pair more.
+"""Pair the tensors of two checkpoints by name and role, and propose `--rename` rules that would
+pair more of them.
 
-Names and roles of the same tensor may differ: formats of weights do not distinguish parameters from
-buffers, a tied tensor may have either of its names, and a checkpoint may lack 16-bit copies of
-masters. Such tensors are paired too.
+A tensor may have different names or roles in the two checkpoints: formats of weights do not
+distinguish parameters from buffers, a tied tensor may have either of its names, and a checkpoint
+may lack 16-bit copies of masters. Such tensors are paired too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Pair:
 
 
 class Side:
-    """One of the two checkpoints, with its tensors by the names under which they are compared.
+    """One of the two checkpoints. Its tensors have the names that the comparison uses.
 
-    A tied name has the tensors of the name that it is tied to.
+    If a name is tied to another name, both refer to the same tensors.
     """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
@@ -78,8 +78,8 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 class Pairing:
     """The pairs of tensors, and the tensors that only one checkpoint has.
 
-    `only_a` and `only_b` have the tensors that the other checkpoint lacks: the key for the
-    comparison, and the stored key. `notes` are sentences on tied names.
+    `only_a` and `only_b` are the tensors that the other checkpoint lacks, each as the key for the
+    comparison and the stored key. `notes` are sentences about tied names.
     """
 
     pairs: tuple[Pair, ...]
@@ -113,8 +113,8 @@ def renamed_sides(
 def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str] = ()) -> Pairing:
     """Pair the tensors that both checkpoints have.
 
-    `roles` selects kinds of tensors (empty: all; `param` includes buffers), and `include` names, by
-    globs (empty: all).
+    `roles` selects the roles of tensors; `param` includes buffers. `include` are globs that select
+    names. Either selects all tensors if it is empty.
 
     Raises:
         BadRequest: neither checkpoint has a selected tensor.
@@ -163,7 +163,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
     """Yield the 16-bit weights in `asked` for which `other` has only a master.
 
-    Each has the key for the comparison, the stored key, and the key of the master.
+    Each item is the key for the comparison, the stored key, and the key of the master.
     """
     for key, own in asked.items():
         weight = other.keys.get(Key(key.name, WEIGHT))
@@ -172,8 +172,8 @@ def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, K
 
 
 def _tied_alone(asked: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
-    """Return names of weights that were compared under another of their tied names, and that the
-    other checkpoint does not have.
+    """Return the names that the other checkpoint lacks, if their weights were compared under
+    another tied name.
     """
     lacking = (key for key in asked if key.role == WEIGHT and key not in other.keys)
     return [key.name for key in lacking if asked[key] in used]
@@ -194,9 +194,9 @@ MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return `--rename` rules to give together, in this order, each with the number of weights that
-    it would match. `ours` and `theirs` are the weights that the other checkpoint lacks. Each rule
-    matches weights that the rules before it do not.
+    """Return `--rename` rules, in the order in which the user should give them, each with the
+    number of weights that it would pair. `ours` and `theirs` are the weights without a partner.
+    Each rule pairs weights that the earlier rules leave without a partner.
     """
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
@@ -209,7 +209,7 @@ def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
-    """Return the rule that pairs the most names, and how many it pairs."""
+    """Return the rule that pairs the most weights, and how many it pairs."""
     counts = {**_insertions(ours, theirs), **_prefixes(ours, theirs)}
     least = max(1.0, _LEAST_SHARE * min(len(ours), len(theirs)))
     useful = {rule: count for rule, count in counts.items() if count >= least}
@@ -217,8 +217,8 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
 
 
 def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
-    """Return the weights that the rule leaves without a partner, under their names after the
-    rule.
+    """Return the weights that the rule leaves without a partner. The rule is applied to their
+    names.
     """
     new_name = name_function((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
@@ -247,7 +247,8 @@ def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return rules that replace one beginning of names by another."""
+    """Return rules that replace one prefix of names by another, and how many tensors each rule
+    pairs."""
     by_end: dict[str, list[str]] = {}
     for name in theirs:
         for _, end in _cuts(name):
@@ -271,7 +272,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield every split of a name at a dot into a beginning, which keeps the dot, and the rest."""
+    """Yield every split of a name after a dot into a prefix and the rest."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

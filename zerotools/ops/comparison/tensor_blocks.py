@@ -1,9 +1,9 @@
 """Read the same elements of two tensors, block by block, although they have different positions in
 files.
 
-If both tensors are ranges of the flattened tensor, a block is any range. Otherwise a block is a box
-with elements that are also a range. An `AdaptedTensor` is a weight with an adapter added in fp32.
-It is computed block by block, and never exists as a whole.
+If both tensors are stored as ranges of the flattened tensor, a block is a range. Otherwise a block
+is a box that is also a range of the flattened tensor. An `AdaptedTensor` is a weight with an
+adapter added in fp32. It is computed block by block, and never exists as a whole.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Block(NamedTuple):
 class LocatedTensor:
     """A tensor with the positions of all its elements in files.
 
-    It is proved that none is missing.
+    The constructor proves that no element is missing.
     """
 
     def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
@@ -85,7 +85,8 @@ class LocatedTensor:
         gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return None, because the elements of this tensor are stored, and are not sums.
+        """Return the magnitudes of the summands, for the elements that this thread read last.
+        Return None if the elements are stored and are not sums.
 
         For a tensor that is a sum, return the magnitudes of the summands of the elements that this
         thread read last.
@@ -111,14 +112,15 @@ class TwoTensors:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of each tensor together."""
+        """The size in bytes of one element of the first tensor and one of the second together."""
         return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
 
     def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
         """Yield blocks that together have all elements.
 
-        The block's data of both tensors fits in a buffer of `tile_bytes`; or of `wide_bytes` if one
-        tensor is stored in another order of elements.
+        For each block, the data of both tensors fits in a buffer of `tile_bytes`. If the elements
+        of a tensor are stored in another order, the larger of `tile_bytes` and `wide_bytes`
+        applies.
         """
         is_in_order = self.ours.is_in_order and self.theirs.is_in_order
         room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
@@ -193,8 +195,8 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of both summands: PEFT rounds the added values, and their sum may
-        be small."""
+        """Return the magnitudes of both summands. The rounding error of the sum depends on them,
+        and the sum itself may be small."""
         sizes: Array = self._last.sizes
         return sizes
 
@@ -206,8 +208,8 @@ def with_adapter(
     adapter replace those of the base; LoRA matrices are added to the weights when these are read.
 
     Raises:
-        BadRequest: `path` has no adapter, or one of another model.
-        BadFile: files are damaged, or one of two matrices is missing.
+        BadRequest: `path` has no adapter, or its adapter belongs to another model.
+        BadFile: files are damaged, or one of the two matrices of an adapter is missing.
         Unsupported: this kind of adapter cannot be added.
     """
     config = read_adapter_config(path)

@@ -63,15 +63,15 @@ class _Task(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both tensors."""
+        """The size in bytes of both tensors together."""
         return (self.block.end - self.block.begin) * self.two.itemsize
 
 
 class _Found(NamedTuple):
     """The result of comparing one block of a pair of tensors.
 
-    It is the difference of the values, if that was requested, or the reason why the block cannot be
-    read.
+    It has the difference of the values, if that was requested, or the reason why the block cannot
+    be read.
     """
 
     number: int
@@ -91,11 +91,12 @@ def compare_tensors(
     *,
     measures_all: bool = False,
 ) -> list[TensorDifference]:
-    """Return the result of the comparison for each pair, in order. With `measures_all`, equal
-    tensors have a distance too.
+    """Compare the pairs, and return their results in the same order. With `measures_all`, results
+    of equal tensors have a distance too.
 
-    `on_bytes` is called with the number of bytes that were read since its last call; all together
-    are `bytes_of(a, b, pairs)`. `adapted` are tensors of `b` that an adapter is added to.
+    `on_bytes` is called with the number of bytes that were read since its last call. These numbers
+    add up to `bytes_of(a, b, pairs)`. `adapted` are the tensors of `b` that get the changes of an
+    adapter.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -133,7 +134,7 @@ def compare_tensors(
 
 
 def bytes_of(a: Checkpoint, b: Checkpoint, pairs: Iterable[Pair]) -> int:
-    """Return the size in bytes of both tensors of all pairs together."""
+    """Return the total size in bytes of all paired tensors, in both checkpoints together."""
     return sum(a.tensors[pair.a].nbytes + b.tensors[pair.b].nbytes for pair in pairs)
 
 
@@ -148,9 +149,7 @@ def _described(
 
 
 def _obstacle(ours: Described, theirs: Described) -> str | None:
-    """Return the status for two tensors with values that cannot be compared; None if they can
-    be.
-    """
+    """Return the status of a pair if its values cannot be compared, else None."""
     if ours.shape != theirs.shape:
         return SHAPE
     return DTYPE if common_type(ours.dtype, theirs.dtype) is None else None
@@ -226,8 +225,8 @@ class _Reading:
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
-        """Return the distance of each pair. Pairs that are casts of each other are in `casts` too,
-        although the dtype of the comparison shows a distance.
+        """Return the distance of each pair, and set `casts` to the pairs that a cast makes equal.
+        They have a distance in the common dtype all the same.
         """
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
@@ -254,7 +253,8 @@ class _Reading:
         compare: Callable[[_Task, Array, Array], Distance | None],
         settled: set[int],
     ) -> Iterator[_Found]:
-        """Call `compare` for every block of the pairs that have no result yet and can be read."""
+        """Call `compare` for every block, except for pairs in `settled` and pairs that cannot be
+        read."""
 
         def work(run: list[_Task], scratch: Scratch) -> list[_Found]:
             with self._ours.holding() as ours, self._theirs.holding() as theirs:
@@ -281,8 +281,8 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """Yield the blocks. The positions of a tensor are computed when they are needed and not
-        kept, because they take much memory for many ranks.
+        """Yield the blocks. The positions of a tensor in files are computed when they are needed
+        and are not kept, because those of many ranks take much memory.
         """
         budget = self._workers.budget
         sizes = _TILES * budget.tile_bytes, budget.wide_bytes
@@ -302,7 +302,8 @@ class _Reading:
 
 
 def _runs(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Yield groups of consecutive tasks."""
+    """Yield groups of consecutive tasks, each with at least `_RUN_BYTES` bytes. The last group may
+    be smaller."""
     run: list[_Task] = []
     nbytes = 0
     for task in tasks:
@@ -332,8 +333,8 @@ def _compared(
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
     """Return the dtypes that make both tensors equal after a cast.
 
-    Empty, unless one tensor is float16 and the other bfloat16, as after an export: neither dtype
-    holds all values of the other.
+    The result is empty unless one tensor is float16 and the other is bfloat16, as after an export.
+    Neither of these dtypes holds all values of the other.
     """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:
@@ -358,8 +359,8 @@ def _same_numbers(ours: Array, theirs: Array) -> bool:
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Return the difference of one block, computed in the dtype of the comparison, some elements at
-    a time.
+    """Return the difference of one block. It is computed in the common dtype of both tensors, for
+    `BLOCK` elements at a time.
     """
     two, block = task.two, task.block
     dtype = common_type(two.ours.dtype, two.theirs.dtype)

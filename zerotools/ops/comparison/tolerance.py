@@ -27,8 +27,8 @@ Number = TypeVar("Number", int, float)
 class Tolerance:
     """The difference between two tensors that is allowed.
 
-    `text` is the text of the user. If `allows_cast` is True, tensors of different dtypes can be
-    equal. `allowance` is the allowed difference of each element, in the common dtype.
+    `text` is the value of `--tolerance`. If `allows_cast` is True, tensors of different dtypes can
+    be equal. `allowance` is the allowed difference of each element, in the common dtype.
     """
 
     text: str = "bits"
@@ -68,12 +68,12 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """Return the dtype for the comparison of two tensors; None if no dtype holds the values of
+    """Return the dtype in which two tensors are compared; None if no dtype holds the values of
     both.
 
     - Two floating-point dtypes of different widths: the narrower one, as after an export.
-    - Two dtypes of one width, scales and other numbers, and two integer dtypes: one that holds the
-      values of both exactly.
+    - Two floating-point dtypes of the same width, a dtype of scales (`float8_e8m0fnu`) and another
+      one, or two integer dtypes: a dtype that holds the values of both exactly.
     - An integer and a float: float64.
     """
     if ours == theirs:

@@ -1,7 +1,7 @@
 """Compare the training state of two checkpoints: counters, param groups, loss scaler, config.json.
 
-A value that only one checkpoint records is not a difference, because some formats record more of a
-run than others.
+A value that only one checkpoint records does not count as a difference, because some formats record
+more values than others.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def compare_runs(
     *,
     is_of_sums: bool = False,
 ) -> RunComparison:
-    """Compare the values that both checkpoints record. `compared` are the keys that were compared
-    as tensors. With `is_of_sums` an adapter was added to B, and the dtype in config.json is not
-    compared.
+    """Compare the training values of both checkpoints. Numbers with a key in `compared` are left
+    out, because they were compared as tensors. `is_of_sums` says that an adapter was added to B;
+    then the dtype in config.json is not compared.
 
     Raises:
-        BadFile: a number of the optimizer's state, or config.json, cannot be read.
+        BadFile: a number in the optimizer state, or config.json, cannot be read.
     """
     left_out = (*_OF_THE_WRITER, *(_TYPES if is_of_sums else ()))
     of_a, of_b = (_said(c.checkpoint, run, left_out) for c, run in ((a, ours), (b, theirs)))
@@ -59,10 +59,10 @@ def compare_runs(
 def _said(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """Return the values of the training that the checkpoint records, keyed by names that are equal
-    for all formats.
+    """Return the training values that the checkpoint records, keyed by names that do not depend on
+    the format.
 
-    Values in `left_out` are omitted.
+    The keys `left_out` of config.json are omitted.
     """
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
@@ -104,8 +104,8 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[str, Any] | None:
-    """Return a config without the keys `left_out`, which are also removed from the model configs in
-    it.
+    """Return a config without the keys `left_out`. They are also removed from the nested configs of
+    models.
     """
     if config is None:
         return None
@@ -117,8 +117,8 @@ def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[s
 
 
 def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[RunDifference]:
-    """Yield the differences of two trees of plain values. A part that only one tree has is yielded
-    once.
+    """Yield the differences between two trees of plain values. A subtree that only one tree has is
+    yielded as one difference.
     """
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and depth < _DEEPEST:
         for key in dict.fromkeys((*ours, *theirs)):
@@ -130,8 +130,8 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Return the param groups, with parameters under the names of the comparison; tied parameters
-    appear once.
+    """Return the param groups. Their parameters have the names that the comparison uses, and tied
+    parameters share one name.
     """
     aliases = side.checkpoint.aliases
     return [
@@ -146,7 +146,7 @@ def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
 def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[RunDifference]:
     """Yield the differences between the param-group options of each parameter.
 
-    Parameters with equal differences are counted in one entry.
+    Parameters with the same difference are counted in one entry.
     """
     if not ours or not theirs:
         if ours or theirs:
@@ -177,8 +177,8 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return a function for each number of the optimizer's state that reads it. The dict has the
-    tensors' new names.
+    """Return functions that read the numbers in the optimizer state, keyed by the names that the
+    comparison uses. Numbers in `compared` are left out.
     """
     aliases = side.checkpoint.aliases
 
@@ -195,8 +195,9 @@ def _scalars(
 def _scalar_points(
     ours: Mapping[Key, Callable[[], Any]], theirs: Mapping[Key, Callable[[], Any]]
 ) -> Iterator[RunDifference]:
-    """Yield the differences of numbers, by role and values, with how many parameters have them. A
-    number that only one checkpoint has is left out, because the other may store it in another form.
+    """Yield the differences between numbers. Parameters with the same role and the same two values
+    are counted in one entry. A number that only one checkpoint has is left out, because the other
+    may store it in another form.
     """
     counts = Counter((key.role, ours[key](), theirs[key]()) for key in ours if key in theirs)
     for (role, left, right), params in counts.items():

@@ -1,6 +1,7 @@
-"""Commands that write a checkpoint: consolidate, reshard and convert. Each makes a plan first.
+"""The commands that write a checkpoint: consolidate, reshard and convert. Each command makes a plan
+first.
 
-conversion         the plan as a value, and `perform`, which writes its output
+conversion         the class of these plans, and the functions that write their output
 consolidate        `zerotools consolidate`: the weights as one model
 reshard            `zerotools reshard`: the same checkpoint for another number of ranks
 convert            `zerotools convert`: the same checkpoint in another format

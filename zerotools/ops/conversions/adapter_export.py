@@ -59,9 +59,9 @@ class AdapterExport:
     """The request to export an adapter without its model.
 
     Attributes:
-        dtype: the dtype of the output; None: the 16-bit dtype of the run, or unchanged.
-        mapping: converts the adapter to another layout of the model.
-        check_names: the adapter must have layers that PEFT can load.
+        dtype: the dtype of the output. None: each tensor keeps its dtype.
+        mapping: the layout of the model that the adapter is converted to; None: unchanged.
+        check_names: refuse an adapter with layers that PEFT cannot load.
     """
 
     adapter: AdapterRequest
@@ -80,12 +80,12 @@ def prepare_adapter(
     request: str,
     table: FormatTable,
 ) -> Conversion:
-    """Plan the export of the requested adapter. Its config is the one that the user named, or comes
-    from the run.
+    """Plan the export of the requested adapter, with the adapter config that the user named or that
+    of the run.
 
     Raises:
-        BadRequest: the checkpoint has no adapter, its config is unknown or of another adapter, or
-            the run trained weights that the adapter does not hold.
+        BadRequest: the checkpoint has no adapter; the adapter's config is not known or belongs to
+            another adapter; or the run trained weights that the adapter does not hold.
         BadFile: half of an adapter is missing.
         Unsupported: the adapter is of a kind that is not exported.
     """
@@ -138,9 +138,9 @@ def prepare_adapter(
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
     """Yield the tensors that PEFT saved in addition to an adapter: fully trained modules,
-    embeddings and biases, under the model's names for them.
+    embeddings and biases. They have the names of the model.
 
-    The checkpoint `held` does not contain the rest of the model.
+    Yield nothing if the checkpoint `held` contains the whole model.
     """
     if not is_adapter_checkpoint(held.tensors):
         return
@@ -153,7 +153,8 @@ def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Itera
 def _in_layout(
     chosen: Checkpoint, around: Checkpoint, mapping: MapRequest, training: TrainingState
 ) -> MappedCheckpoint:
-    """Return the adapter `chosen` in the requested layout, by the config.json of `around`."""
+    """Return the adapter `chosen` in the requested layout. `around` has the config.json of the
+    model."""
     path = chosen.origin.path
     if mapping.to == MEGATRON:
         raise BadRequest(
@@ -209,7 +210,8 @@ def saved_embeddings(
     base: Path | None,
 ) -> tuple[list[AdapterTensor], list[str]]:
     """Return the tensors that PEFT's `save_embedding_layers = "auto"` adds to the adapter `name`,
-    and a note if that is unknown. `base` is the base model, None: the one in the config."""
+    and a note if it is not known whether PEFT adds them. `base` is the base model; None: the one
+    that the config names."""
     adapted = {each.module for each in tensors}
     layers = _layers(held)
     is_targeted = _is_targeted(config.get("target_modules"), adapted)
@@ -275,7 +277,7 @@ def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:
 def _below(
     held: Checkpoint, modules: Sequence[str], name: str, tensors: Sequence[AdapterTensor]
 ) -> Iterator[AdapterTensor]:
-    """Yield every tensor of the modules, under the name that PEFT saves it by."""
+    """Yield every tensor of the modules, under the name that PEFT saves it with."""
     known = {each.saved for each in tensors}
     keys = {full_name(key.name): key for key in held.tensors}
     for alias, holder in held.aliases.items():
@@ -289,8 +291,8 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """Return the tensors without a copy of the trained embedding rows. An output layer that is tied
-    to the embedding has such a copy, but PEFT saves these rows once.
+    """Return the tensors without the copy of the trained embedding rows in an output layer that is
+    tied to the embedding. PEFT saves these rows only once.
     """
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")

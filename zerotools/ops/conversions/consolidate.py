@@ -78,15 +78,17 @@ class Options:
     Attributes:
         dtype: a key of `DTYPES` or of `QUANTISERS`, or "auto".
         weights_from: "masters" or "weights".
-        format: the command line's name of the output format.
-        strip_prefix, rename, mapping: change the names, in this order. Rules of `rename` are
-            `REGEX=REPL`; `mapping` converts the tensors to another layout.
-        include, exclude, like: compared with the names after these changes.
+        format: the output format, by its name on the command line.
+        strip_prefix, rename, mapping: change the names, in this order. `strip_prefix` are prefixes
+            to remove, `rename` are rules `REGEX=REPL`, and `mapping` converts the tensors to
+            another layout.
+        include, exclude, like: select tensors by the names after these changes.
         adapter_only: export only the PEFT adapter `adapter_name`, with the config at
-            `adapter_config`; None: those of the run. Without it, adapters are merged.
-        base: the model that separately saved adapters are added to; None: the path that the run
-            names.
-        check_names: the names must be those that config.json needs.
+            `adapter_config` (None: those of the run). If it is False, adapters are merged into the
+            model.
+        base: the directory of the model that a separately saved adapter is added to; None: the one
+            that the run names.
+        check_names: refuse names that the model in config.json does not have.
     """
 
     dtype: str = AUTO
@@ -129,8 +131,8 @@ def prepare_export(
     near the checkpoint.
 
     Raises:
-        BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
-            export would differ from the model at `like`.
+        BadRequest: `path` does not exist, no tensor is selected, two tensors would get the same
+            name, or the export would differ from the model at `like`.
         BadFile: it is not a checkpoint, or its metadata is damaged.
     """
     with recording_sources() as sources:
@@ -305,8 +307,8 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """Return the dtype of the export's floating-point tensors, and a sentence if zerotools chose
-    it.
+    """Return the dtype of the export's floating-point tensors, and a sentence with the reason if
+    neither the user nor the run determines it.
 
     Raises:
         BadRequest: quantised weights were requested from a command that does not quantise.
@@ -332,14 +334,15 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """Return the dtype of an exported tensor. With None as `dtype` each keeps its dtype."""
+    """Return the dtype of a tensor in the export. If `dtype` is None, it is the dtype of the
+    source. A reference `like` may determine another one."""
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
 def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
-    """Return the dtype after a cast. Integers, booleans and 8-bit floats (which have scales) keep
-    theirs.
+    """Return the dtype of a tensor after a cast to `dtype`. Integers, booleans and 8-bit floats
+    (which have scales) keep their dtype.
     """
     return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
 
@@ -348,10 +351,12 @@ OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infini
 
 
 def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Raise an error for an export with infinite weights that were finite in the source.
+    """Raise an error if weights became infinite in the export, because they are too large for its
+    dtype.
 
     Raises:
-        BadRequest: names each tensor, the number of such values, and the largest of them.
+        BadRequest: there are such weights. The message names the tensors, with the number of such
+            values and the largest of them.
     """
     lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
     if not lost:
@@ -368,10 +373,11 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """Return a sentence if zerotools cannot prove that all files belong to one save.
+    """Return one sentence if zerotools cannot prove that all files belong to the same save, else an
+    empty list.
 
-    This is the case if the files of ranks do not record their save, and no manifest covers them.
-    Otherwise the list is empty.
+    It cannot if the files of the ranks do not record which save they belong to, and no manifest
+    covers them.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []

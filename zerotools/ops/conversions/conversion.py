@@ -49,20 +49,20 @@ _FROM_IT = "the output would be made from it: take another checkpoint"
 
 @dataclass(frozen=True)
 class Conversion:
-    """A planned conversion. `source` holds exactly the tensors of `target`, under the target's
-    names.
+    """A planned conversion. `source` has the same tensors as `target`, under the same names.
 
     Attributes:
-        request: the request as text. An interrupted run is resumed only with the same text.
-        sums, sums_directory, sums_bytes: while its context is open, `sums` computes merged weights
-            into files of the source, `sums_bytes` bytes in `sums_directory`.
-        stamps: all files that were read to make this value. None of them may change until the
-            output exists.
-        command: the zerotools command that writes the output. Only the same command replaces the
+        request: the request as text. An interrupted run can be resumed only by a run with the same
+            text.
+        sums, sums_directory, sums_bytes: the context `sums` computes the merged weights into files
+            in `sums_directory`, from which the source reads them. They take `sums_bytes` bytes.
+        stamps: all files that were read for this plan. None of them may change until the output
+            exists.
+        command: the zerotools command that writes the output. Only this command may overwrite the
             output later.
-        lacking: the reasons why other programs cannot load the output.
-        is_examined: every byte of the source was checked before, so chunks are undamaged even in
-            files that are damaged at other positions.
+        lacking: the reason why other programs cannot load the output, else None.
+        is_examined: every byte of the source was checked before. Then its chunks are intact, even
+            if their files are damaged at other positions.
         table: the formats of source and target.
         as_read: the source before its tensors were converted to another layout.
     """
@@ -83,7 +83,8 @@ class Conversion:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The problems of the source; if they affect the output, `perform_conversion` refuses."""
+        """The messages of the source's problems. If a problem affects the output,
+        `perform_conversion` refuses it."""
         return tuple(problem.message for problem in self.source.problems)
 
     @property
@@ -92,17 +93,17 @@ class Conversion:
 
     @property
     def bytes_to_write(self) -> int:
-        """Size of all output files."""
+        """The size of all output files together."""
         return sum(file.size for file in self.target.files.values())
 
     @property
     def bytes_of_tensors(self) -> int:
-        """The bytes of tensor data to write, which the progress bar counts."""
+        """The size of the tensor data to write, which the progress bar counts."""
         return sum(tensor.nbytes for tensor in self.target.checkpoint.tensors.values())
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of tensor data that are read from the source, if each element is read once."""
+        """The size of the tensor data to read from the source, if each element is read once."""
         tensors = (self.source.tensors[key] for key in self.target.checkpoint.tensors)
         return sum(part.nbytes for tensor in tensors for part in stored_tensors(tensor))
 
@@ -118,7 +119,8 @@ class Unchanged:
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """Return the source, extended by the tensors that only `target.sources` has."""
+    """Return the source with the tensors of `target.sources` added. They replace tensors with the
+    same key."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
@@ -157,14 +159,14 @@ def perform_conversion(
 ) -> WriteReport:
     """Write the target. Afterwards the output exists completely, or not at all.
 
-    With `verify` the source is checked first, as in `prove_source`. Before the output gets its
-    name, it is read back and compared with the source; its digests are recorded, as in
+    With `verify` the source is checked first, as in `prove_source`. The output is read back and
+    compared with the source before it gets its name, and its digests are recorded as in
     `output_record`. With `resume`, files that an interrupted run completed are kept. If this run is
-    interrupted, its completed files stay for a later resume.
+    interrupted, its completed files are kept for a later run with `resume`.
 
     Raises:
-        BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
-            interrupted run was another one.
+        BadRequest: the output exists, is inside the source, or does not fit on the disk; or the
+            interrupted run had another request.
         BadFile: the source is incomplete, damaged or changed since it was read, or the output
             differs from the written bytes.
     """
@@ -211,10 +213,10 @@ def cast_to_fp16(conversion: Conversion) -> int:
 
 
 def refuse_damaged(conversion: Conversion) -> None:
-    """Raise an error if the output needs a file that contradicts the checkpoint, for example with a
-    size that disagrees with a job's manifest. The error is raised even if all needed bytes exist.
+    """Raise an error if the output needs a file that is known to be damaged, for example because
+    its size differs from a job's manifest. The error is raised even if all needed bytes exist.
 
-    Problems of other files do not affect the output, and stay warnings.
+    Problems of other files do not affect the output, and remain warnings.
 
     Raises:
         BadFile: a problem of the source names a file that tensors or sidecar files come from, or
@@ -239,7 +241,7 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
     """Refuse to read the tensors `keys` from a file that is known to be damaged.
 
     Raises:
-        BadFile: a problem of the checkpoint names a file that holds one of them.
+        BadFile: a problem of the checkpoint names a file that holds one of these tensors.
     """
     problems = {p.file: p for p in checkpoint.problems if p.file is not None}
     parts = (part for key in keys if problems for part in stored_tensors(checkpoint.tensors[key]))
@@ -253,7 +255,7 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
     """Check that the checkpoint has no problem that prevents every complete output.
 
-    With `but_for_names`, tensors without known data are not needed.
+    With `but_for_names`, the output needs only the names of tensors whose data was not found.
 
     Raises:
         BadFile: it has such a problem.
@@ -265,7 +267,8 @@ def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> No
 
 
 def check_destination(conversion: Conversion, *, overwrite: bool) -> None:
-    """Check that the output would not damage the source, or replace files of another command.
+    """Check that the output would not damage the source, and would not replace files that another
+    command wrote.
 
     Raises:
         BadRequest: the output is inside the source, contains it, or exists. With `overwrite`, it
@@ -290,7 +293,7 @@ def check_destination(conversion: Conversion, *, overwrite: bool) -> None:
 
 def _check_room(conversion: Conversion, there: int) -> None:
     """Check that the output, and the merged weights next to it, fit on the disk. `there` bytes of
-    the output exist already.
+    the output are on the disk already.
     """
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
     if conversion.sums_directory is not None:  # files of a killed run are removed first
@@ -347,8 +350,8 @@ def prove_part(
 
 
 def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) -> None:
-    """Check the destination as `perform_part` does, before any work is done. A part that was begun
-    has some of its bytes on the disk already.
+    """Check the destination before any work is done. For a part that was begun before, the free
+    space is not checked, because some of its bytes are on the disk already.
 
     Raises:
         BadRequest: the output exists, is inside the source, does not fit on the disk, or was begun
@@ -377,8 +380,8 @@ def perform_part(
     other parts. If the output is already complete, nothing is done.
 
     Raises:
-        BadRequest: as `perform_conversion`; or another conversion, or one in other parts, was begun
-            there.
+        BadRequest: as `perform_conversion`; or another conversion, or this one in another number of
+            parts, was begun at the destination.
         BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target

@@ -1,5 +1,5 @@
-"""`zerotools convert`: write the same checkpoint in another format, and list the parts that the
-format cannot hold.
+"""`zerotools convert`: write a checkpoint in another format, and list the parts that this format
+cannot hold.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ NO_CHECK, FORCE = "no_check_names", "force"
 
 @dataclass(frozen=True)
 class _Request:
-    """A requested conversion: the destination, its format, and the options of the user keyed by
+    """A requested conversion: its destination, its output format, and the user's options keyed by
     name.
     """
 
@@ -127,22 +127,21 @@ def prepare_convert(
     mapping: MapRequest | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan the checkpoint at `path` in the format `to`, without writing it.
+    """Plan the conversion of the checkpoint at `path` to the format `to`, without writing it.
 
-    A checkpoint that already has the format `to` is resharded with all its contents. If that
-    changes nothing, it is done only with the option `force`. With `mapping` such a checkpoint is
-    written again, too.
+    A checkpoint that already has the format `to` is resharded with all its contents. If this would
+    change nothing, the result is `Unchanged`, unless the option `force` or a `mapping` is given.
 
     Args:
-        options: name -> value of the user's options.
-        config_dir: a directory with config.json and the tokenizer, for sources that lack them.
-        mapping: converts all tensors, also those of the optimizer, to another layout.
+        options: the user's options, keyed by name.
+        config_dir: a directory with config.json and the tokenizer, if the source lacks them.
+        mapping: converts all tensors to another layout, including those of the optimizer.
 
     Raises:
-        BadRequest: `path` does not exist; the target does not take an option; or a value that the
-            target needs is unknown.
+        BadRequest: `path` does not exist; the format `to` does not take an option; or a value that
+            this format needs is not known.
         BadFile: it is not a checkpoint, or its metadata is damaged.
-        Unsupported: the target cannot hold its weights.
+        Unsupported: the format `to` cannot hold its weights.
     """
     form = written_formats(table)[to]
     force, options = bool(options.get(FORCE)), {n: v for n, v in options.items() if n != FORCE}
@@ -307,8 +306,8 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
 
 
 def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
-    """Return the target with the config and tokenizer files that the user named, instead of the
-    files of the source.
+    """Return the target with the config and tokenizer files that the user named in place of those
+    of the source.
     """
     files = dict(target.files)
     for name, path in given.items():
@@ -320,7 +319,7 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
-    """Reshard to the same format, so that the whole content of the checkpoint is kept."""
+    """Plan a reshard to the same format, which keeps all contents of the checkpoint."""
     given = [option_flag(name) for name in NAMES if name in request.options]
     path, word = source.origin.path, format_option(request.form)
     if given:
@@ -345,8 +344,8 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 class _Run:
     """A source checkpoint and the state of its training, in the form that the target needs.
 
-    Usually the optimizer's parameters have names. `settled` are notes of the source that no longer
-    apply.
+    If the target needs names for the optimizer's parameters, they have names here. `settled` are
+    notes of the source that no longer apply.
     """
 
     checkpoint: Checkpoint
@@ -367,17 +366,16 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
-    """Return whether a run without ZeRO will continue with ZeRO. It cannot be resharded, because
-    its optimizer has no parameter names."""
+    """Return whether the request turns a run without ZeRO into one with ZeRO. Such a run cannot be
+    resharded, because its optimizer has no parameter names."""
     if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """Return the source and its training state.
-
-    If the target holds optimizer state, the source includes the state that `read` leaves out.
+    """Return the source and its training state, both with the optimizer state that `read` leaves
+    out if the target can hold it.
     """
     training = formats.training_of(source, request.table)
     if not request.form.writes_state:
@@ -394,11 +392,11 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
 def _named(
     source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
 ) -> _Run:
-    """Return the source and its training state, with names for the optimizer's parameters if they
-    are needed, and with the user's hyperparameters.
+    """Return the source and its training state. They get names for the optimizer's parameters if
+    these are needed, and the user's hyperparameters.
 
     Raises:
-        BadRequest: its optimizer has its parameters by number, and the target needs names.
+        BadRequest: the optimizer identifies its parameters by number, and the target needs names.
     """
     options = request.options
     # Read now, so that a lost number is refused even if the target cannot hold it.
@@ -434,18 +432,19 @@ def _named(
 
 
 def _needs_names(source: Checkpoint, training: TrainingState, request: _Request) -> bool:
-    """Return whether the target needs names for the optimizer's parameters, because a master is a
-    weight there."""
+    """Return whether the output needs names for the optimizer's parameters: its format or its
+    layout needs them, or a weight comes from an unnamed master."""
     if request.form.names_state or request.mapping is not None:
         return True
     return any(key.role == "param" and key.name in training.unnamed for key in source.tensors)
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
-    """Raise an error if an optimizer file next to the model would be lost, because it is not read.
+    """Raise an error if there are optimizer files next to the model that zerotools cannot read. The
+    output would lose their state.
 
     Raises:
-        BadRequest: there is such a file.
+        BadRequest: there are such files.
     """
     form = formats.format_of(source, request.table)
     if not form.is_weights_format or not source.origin.path.is_dir():
@@ -473,8 +472,8 @@ def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
 
 
 def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
-    """Return a note if the output is written for one rank, because neither the user nor the source
-    says how many there are.
+    """Return a note if the output is written for one rank because neither the user nor the source
+    gives a number of ranks.
     """
     is_known = "world_size" in request.options or source.origin.world_size is not None
     if is_known or "world_size" not in request.form.write_options:

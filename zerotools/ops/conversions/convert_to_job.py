@@ -1,5 +1,5 @@
-"""`zerotools convert --to job`: write the checkpoint of another program as one that a job of
-zerotools resumes from.
+"""`zerotools convert --to job`: write a checkpoint of another program in the form that a job of
+zerotools can resume from.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def prepare_job(
     config_dir: Path | None = None,
     **reading: Any,
 ) -> Conversion:
-    """Lay the checkpoint at `path` out for a job to resume from, without writing it. `reading` are
-    the options of `formats.read`.
+    """Plan the conversion of the checkpoint at `path` to one that a job can resume from, without
+    writing it. `reading` are the options of `formats.read`.
 
     Raises:
-        BadRequest: it has no optimizer state, or the state of an optimizer that no job has; it is a
+        BadRequest: the checkpoint has no optimizer state; jobs do not have its optimizer; it is a
             job's checkpoint already; or an option does not apply.
         BadFile: it is not a checkpoint, or a damaged one.
         Unsupported: zerotools does not read this kind of checkpoint.
@@ -134,8 +134,9 @@ def _prepare(
 def _named(
     run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
 ) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
-    """Return `run` with names for state that is by number, and the requested order or the sentence
-    on the proof of the names."""
+    """Return `run` with names for optimizer state that is numbered. The names come from the
+    requested order, which is returned too, or else from a proof, described in the returned
+    sentence."""
     if not run.training.unnamed:
         return run, None, []
     if "order" in options:
@@ -153,7 +154,8 @@ def _with(run: ForeignRun, named: NamedCheckpoint) -> ForeignRun:
 
 
 def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun, list[str]]:
-    """Return the run with the param groups' lacking options, and the optimizer's kind checked."""
+    """Return the run with missing options of its param groups added, and notes on them. Check that
+    it has all weights and optimizer state that a job needs."""
     wanted = {name: value for name, value in options.items() if name in NAMES}
     asked = RequestedHyperparameters.of(wanted, run.training.ds_config)
     training, notes = with_missing_options(run.checkpoint, run.training, asked)

@@ -1,5 +1,5 @@
-"""The weights that `convert` writes to a format without optimizer state, and notes on what is left
-out.
+"""The weights that `convert` writes to a format without optimizer state, and notes on the parts
+that it leaves out.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ KEEP = "keep"
 class WeightsAlone:
     """The weights that a format without optimizer state gets.
 
-    `weights` are the weights as the source has them, and `described` are the same weights in the
-    dtypes of the output. `keys` maps keys of the source to keys of the output, if these differ.
-    `made` is the quantisation of the output, and `found` the quantisation of the source.
+    `weights` have the dtypes of the source, and `described` are the same weights with the dtypes of
+    the output. `keys` maps keys of the source to keys of the output, if these differ. `found` is
+    the quantisation of the source. `made` has the weights that are quantised for the output.
     """
 
     described: Checkpoint
@@ -79,12 +79,12 @@ def weights_alone(
 ) -> WeightsAlone:
     """Return the weights of `source` for a format without optimizer state.
 
-    The masters of `source` are those of `model`. `dtype` is a key of `DTYPES` (a cast), of
-    `QUANTISERS` (quantised weights), or `KEEP` (unchanged). `found` is the quantisation of the
-    source. With `is_checked` the names must be those that config.json needs.
+    `model` says how adapters were merged into `source`. `dtype` is a key of `DTYPES` (a cast), a
+    key of `QUANTISERS` (quantised weights), or `KEEP` (unchanged). `found` is the quantisation of
+    the source. With `is_checked`, names that the model in config.json does not have are refused.
 
     Raises:
-        BadRequest: it has no weights, or they do not fit config.json.
+        BadRequest: `source` has no weights, or they do not fit config.json.
     """
     held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
     chosen = choose_names(restore_hub_layout(held, layout), name_matcher((), ()))
@@ -113,10 +113,10 @@ def weights_alone(
 def _keys_of(
     on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
 ) -> dict[Key, tuple[Key, ...]]:
-    """Return key of the source -> its keys in the output.
+    """Return a dict from keys of the source to keys of the output.
 
-    `on_hub` has the keys in the layout of the Hub. Tensors of `chosen` that have another key in
-    `weights` were renamed after that.
+    `on_hub` maps keys of the source to keys in the layout of the Hub, as `chosen` has them.
+    `weights` has the keys of the output.
     """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}

@@ -30,7 +30,8 @@ def in_asked_values(
 ) -> tuple[Checkpoint, list[str]]:
     """Return the checkpoint, and notes.
 
-    If `dtype` requests a dtype, plain values replace quantised payloads and scales.
+    If `dtype` is a precision such as `bf16`, the quantised weights are dequantised. Otherwise the
+    checkpoint is returned unchanged.
 
     Raises:
         BadFile, Unsupported: the values cannot be computed; or config.json declares
@@ -48,8 +49,8 @@ def in_asked_values(
 def in_few_bits(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
-    """Return the weights quantised as `dtype` names, and the description of the output; other
-    tensors are as in `described`.
+    """Quantise the weights with the quantiser `dtype`. Return the result, and a description of the
+    output, in which the other tensors are as in `described`.
 
     Raises:
         BadRequest: the weights are quantised already, or cannot be quantised.
@@ -63,10 +64,11 @@ def in_few_bits(
 
 
 def refuse_quantising(dtype: str) -> None:
-    """Raise an error if weights would be both put into another layout and quantised.
+    """Raise an error if `dtype` would quantise weights that are also converted to another layout.
 
     Raises:
-        BadRequest: `dtype` quantises; other programs cannot read such weights in their layout.
+        BadRequest: `dtype` is the name of a quantiser. Programs with other layouts cannot read such
+            weights.
     """
     if dtype in QUANTISERS:
         raise BadRequest(
@@ -76,10 +78,11 @@ def refuse_quantising(dtype: str) -> None:
 
 
 def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -> None:
-    """Refuse a target that stores payloads or scales in another dtype than the source.
+    """Raise an error if the target stores quantised payloads or scales in another dtype than the
+    source.
 
     Raises:
-        BadFile, Unsupported: names the first such tensor.
+        BadFile, Unsupported: it does. The message names the first such tensor.
     """
     for key, tensor in target.checkpoint.tensors.items():
         own = source.tensors.get(key)
@@ -93,7 +96,7 @@ def with_quantised_config(
     """Return `target` with a config.json that describes its weights.
 
     Raises:
-        Unsupported: they stay quantised, and no config.json describes that.
+        Unsupported: the weights stay quantised, and no config.json describes how.
     """
     if made is not None:
         return with_config(target, source, made.settings, made.note)

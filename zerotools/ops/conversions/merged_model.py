@@ -1,5 +1,5 @@
-"""The model of a run, for all commands that write a model: the trained weights, or the base model
-with the adapter of a LoRA run merged.
+"""The model of a run, for all commands that write a model. It has the trained weights, or for a
+LoRA run the base model with the adapter merged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 @dataclass(frozen=True)
 class MergedModel:
     """`checkpoint` has the weights of the model, with its config and tokenizer. `merged` are the
-    adapters in them, None if the run has none. `notes` name the sources of files."""
+    adapters that were merged into them; None if the run has none. `notes` say where the config and
+    tokenizer come from."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class MergedModel:
         return self.merged is not None
 
     def kept_dtype(self, tensor: Tensor) -> DType:
-        """Return the dtype of a tensor in an output that keeps dtypes; a merged weight gets the
+        """Return the dtype of a tensor in an output that keeps dtypes. A merged weight gets the
         dtype of the base model's weights.
         """
         merged = self.merged
@@ -52,11 +53,11 @@ class MergedModel:
         return merged.dtype if is_sum else tensor.dtype
 
     def with_config(self, target: Target, weights: Checkpoint) -> Target:
-        """Return `target` with the config.json that merged weights need."""
+        """Return `target` with a config.json that fits the merged weights."""
         return target if self.merged is None else with_merged_config(target, weights)
 
     def with_sums(self, conversion: Conversion) -> Conversion:
-        """Return `conversion`, changed so that it first computes the merged weights."""
+        """Return `conversion` with the step that computes the merged weights."""
         merged = self.merged
         if merged is None:
             return conversion
@@ -82,8 +83,8 @@ def merged_model(
     """Return the model of `checkpoint` for an export at `destination`, with its adapters merged if
     `is_merged`.
 
-    `config_dir` has config.json and the tokenizer, instead of those near the checkpoint. `beside`
-    is another model to take them from.
+    `config_dir` has the config.json and tokenizer to use in place of those near the checkpoint.
+    `beside` are files to use if there are none.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -117,8 +118,8 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """Return the dtype of an adapter that is exported without its model: for "auto" the 16-bit
-    dtype of the run. None: each tensor keeps its dtype.
+    """Return the dtype of an adapter that is exported without its model. For "auto" this is the
+    16-bit dtype of the run. None means that each tensor keeps its dtype.
 
     Raises:
         BadRequest: the dtype would quantise the adapter.

@@ -1,8 +1,8 @@
 """Values that an optimizer needs to resume and that a checkpoint may lack: param groups, lr, betas.
 
-They come from the param groups of the checkpoint, or else from the command line, or else from
-`optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param groups, all trained
-parameters become one group.
+They come from the first of these sources that has them: the param groups of the checkpoint, the
+command line, `optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param groups,
+all trained parameters become one group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RequestedHyperparameters:
 
     Attributes:
         flags: the values that were given on the command line.
-        options: all values for param groups, keyed by name.
+        options: the values from the command line and the configuration, keyed by name.
         order: the trained parameters in the order of the optimizer.
     """
 
@@ -41,11 +41,12 @@ class RequestedHyperparameters:
     def of(
         cls, asked: Mapping[str, Any], config: Any, order: Sequence[str] | None = None
     ) -> RequestedHyperparameters:
-        """Make the hyperparameters from the options of the command, and the configuration of this
-        run or the next.
+        """Take the hyperparameters from the options of the command and from a DeepSpeed
+        configuration. The options have precedence.
 
         Raises:
-            BadRequest: a value is not possible, or contradicts the configuration that was given.
+            BadRequest: a value is not possible, or contradicts the configuration that the user
+                gave.
         """
         flags = {name: asked[name] for name in NAMES if name in asked}
         for name, value in flags.items():
@@ -59,7 +60,7 @@ class RequestedHyperparameters:
 
 
 def _check(name: str, value: Any) -> None:
-    """Check the value. Raises BadRequest: no optimizer takes it."""
+    """Raise BadRequest if no optimizer takes this value."""
     parts = value if isinstance(value, tuple) else (value,)
     most = 1.0 if name in ("betas", "momentum") else math.inf
     if not all(0 <= part < most for part in parts):
@@ -73,10 +74,11 @@ def with_missing_options(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """Return `training` with the missing options of every group, and notes.
+    """Return `training` with the missing options of every param group added, and notes on them.
 
     Raises:
-        BadRequest: a given option that every group has, or a name that is not a parameter.
+        BadRequest: every group already has a value that was given, or the given order has a name
+            that is not a parameter.
     """
     if not training.groups:
         return _one_group(source, training, given)
@@ -133,8 +135,9 @@ def _one_group(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """Return one group of all trained parameters if their learning rate is known. A file may list
-    weights in another order than the model: programs sort their names."""
+    """Return `training` with one group of all trained parameters, if the learning rate is known.
+    Without a given order, the order of the parameters counts as unknown, because programs may sort
+    the names in a file."""
     if "lr" not in given.options:
         return training, []
     names = trained_parameters(source, training)
@@ -164,8 +167,8 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
 def trained_parameters(source: Checkpoint, training: TrainingState) -> list[str]:
     """Return the parameters that an optimizer has, in the source's order.
 
-    These are the parameters with optimizer state; if none has any, all floating-point parameters
-    that are not known to be frozen.
+    These are the parameters with optimizer state. If no parameter has any, they are all
+    floating-point parameters that are not known to be frozen.
     """
     weights = [key.name for key in source.tensors if key.role == "param"]
     stateful = set(_stateful([*source.tensors, *training.scalars]))

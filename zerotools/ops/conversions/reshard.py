@@ -37,13 +37,13 @@ def prepare_reshard(
     tag: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan the checkpoint at `path` for `world_size` ranks, without writing it.
+    """Plan the checkpoint at `path` resharded for `world_size` ranks, without writing it.
 
-    `options` are all other options of the output; each format uses some of them.
+    `options` are the other options of the output. A format takes only some of them.
 
     Raises:
-        BadRequest: `path` does not exist, no run has so many ranks, or the format does not use an
-            option.
+        BadRequest: `path` does not exist, `world_size` is not possible, or the format does not take
+            an option.
         BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or zerotools cannot write it yet.
     """
@@ -67,9 +67,8 @@ def plan_reshard(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan a checkpoint that was read already for `options.world_size` ranks, as `prepare_reshard`
-    does.
-    """
+    """Do the work of `prepare_reshard` for a checkpoint that was already read. `options` has the
+    new number of ranks."""
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)
@@ -88,9 +87,10 @@ def plan_reshard(
 
 
 def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
-    """Return the request as text.
+    """Return the text that identifies the request in the journal of a run.
 
-    The journals of interrupted runs contain a digest of this text, so it must never change.
+    The journals of interrupted runs contain a digest of this text, so the text for a request must
+    never change.
     """
     names = ("stage", "sub_group_size", "round_robin", "ds_config")
     settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)

@@ -2,8 +2,8 @@
 
 apply_delta       apply one delta, or several in order, to a model
 make_delta        write the delta of two models
-weights_of_model  the weights of a checkpoint as the model that `consolidate` would write
-delta_file        the file: header, blocks, digests
+weights_of_model  the model that `consolidate` would write from a checkpoint
+delta_file        the file of a delta: header, blocks, digests
 block_codec       the changed elements of one block, compressed
 
 docs/explanation/delta-file.md describes the file.

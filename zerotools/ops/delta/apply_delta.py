@@ -1,6 +1,5 @@
-"""Apply deltas to a model. Each delta is checked before anything is written, and each block before
-and after its change.
-"""
+"""Apply deltas to a model. All deltas are checked before anything is written. The elements of each
+block are checked before and after they are changed."""
 
 from __future__ import annotations
 
@@ -43,9 +42,8 @@ _INDEX = ".index.json"
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The result of applying deltas: the bytes of the model, and its numbers of tensors and
-    files.
-    """
+    """The result of applying deltas: the model's size in bytes, and its numbers of tensors and
+    files."""
 
     nbytes: int
     tensors: int
@@ -54,13 +52,14 @@ class ApplyReport:
 
 @contextmanager
 def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
-    """Return a context with the deltas at `paths`, which are checked completely; `-` is the
+    """Return a context with the deltas at `paths`, which are checked completely. `-` stands for the
     standard input.
 
     Raises:
-        BadRequest: one does not exist, or they do not follow each other.
-        BadFile: one is not a delta, cut or damaged.
-        Unsupported: one has another version.
+        BadRequest: a file does not exist, or a delta was not made from the result of the delta
+            before it.
+        BadFile: a file is not a delta, or is truncated or damaged.
+        Unsupported: a delta has a version that zerotools cannot read.
     """
     with ExitStack() as stack:
         yield [DeltaFile(path, stack.enter_context(_opened(path))) for path in paths]
@@ -88,10 +87,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class DeltaChain:
-    """The model that deltas make of the model `a`, one after the other."""
+    """The model that results if several deltas are applied to the model `a`, one after the
+    other."""
 
     def __init__(self, a: Conversion, deltas: Sequence[DeltaFile], budget: MemoryBudget) -> None:
-        """Check that the model has the tensors of the first delta. Raises BadRequest."""
+        """Raise BadRequest if the model does not have the tensors of the first delta."""
         self._a = a
         self._deltas = deltas
         self._budget = budget
@@ -121,8 +121,9 @@ class DeltaChain:
         """Return the bytes of block `number` of a tensor of the last delta.
 
         Raises:
-            BadRequest: the model, or the result of a delta, is not what the next was made from.
-            BadFile: a delta does not fit its own digests.
+            BadRequest: a delta was not made from this model, or not from the result of the delta
+                before it.
+            BadFile: the result of a delta does not have the digest that the delta records.
         """
         steps = [tensor]  # of this delta and of those before it, back to the first that has a base
         place = len(self._deltas) - 1
@@ -171,7 +172,8 @@ class DeltaChain:
         return b"".join(self._base.read(tensor.file, *tensor.block(number)))
 
     def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
-        """Return the tensor in the delta before that at `place`. Raises BadRequest."""
+        """Return the same tensor of the preceding delta, the one before index `place`. Raises
+        BadRequest if that delta lacks it."""
         own = self._deltas[place - 1].tensors.get(tensor.name)
         if own is None or own.shape != tensor.shape:
             raise BadRequest(
@@ -194,9 +196,10 @@ class DeltaChain:
         )
 
     def plain_bytes(self, name: str) -> Iterator[tuple[int, bytes]]:
-        """Yield offset and bytes of the parts of a file that belong to no tensor.
+        """Yield the parts of a file that belong to no tensor, each as its offset and its bytes.
 
-        Raises BadRequest if the file is that of the model or of a delta before, and differs there.
+        Raises BadRequest if the last delta takes these bytes from the model or from an earlier
+        delta, and they differ from those that the last delta was made from.
         """
         place = len(self._deltas) - 1
         last = known = self._deltas[place].files[name]
@@ -252,13 +255,13 @@ def apply_deltas(
 ) -> ApplyReport:
     """Write the model that `chain` makes into the directory `destination`.
 
-    With `in_place`, `destination` already contains the model that the deltas change, and the new
-    model replaces it in one step. Its files without weights stay unless the deltas replace them.
-    The destination is complete when this returns, and unchanged when it raises.
+    With `in_place`, `destination` already contains the model that the deltas change. The new model
+    replaces it in one step, and its files without weights are kept unless the deltas replace them.
+    The destination is complete if this function returns, and unchanged if it raises an error.
 
     Raises:
-        BadRequest: the destination exists, or a delta does not fit.
-        BadFile: a delta or the model is damaged, or changed meanwhile.
+        BadRequest: the destination exists, or a delta was not made from this model.
+        BadFile: a delta or the model is damaged, or its files changed meanwhile.
     """
     header = chain.header
     replaced: Callable[[Path], None] | None = None
@@ -308,9 +311,10 @@ def apply_deltas(
 
 
 def _entries_in_place(model: Conversion, path: Path) -> Entries:
-    """Return what is in the directory `path`, which contains `model`.
+    """Return the files and directories in `path`, the directory that contains `model`.
 
-    Raises BadRequest if it is not a model directory, so that a change in place would lose state.
+    Raises BadRequest if `path` is not a model directory, because a change in place would lose the
+    other state in it.
     """
     if path.is_symlink() or not path.is_dir():
         raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")
@@ -326,9 +330,8 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
 
 
 def _carry_others(model: Conversion, others: Entries, directory: Path, written: set[str]) -> None:
-    """Link the files of `others` that are neither weights nor written by the deltas, and give
-    the new files and directories the owners and the permissions of the old ones.
-    """
+    """Link those files of `others` into `directory` that are neither weights nor written by the
+    deltas. Give the new files and directories the owners and permissions of the old ones."""
     gone = {*model.source.files, *written, MANIFEST}
     try:
         for name in others.directories():

@@ -1,9 +1,10 @@
-"""Encode the elements of a block that changed, and apply them to the block before the change.
+"""Encode the changed elements of a block, and apply the change to the old elements of the block.
 
 Positions are gaps between changed elements, one byte each; 255 means "255 elements and more".
-Values are the differences of the elements as unsigned integers, modulo 2^w for w bits, in the
-zigzag order 0, -1, 1, -2, ...: so a small change of a float becomes a small number. The bytes of
-the values are stored in planes: first the lowest bytes of all elements, then the next ones.
+Values are differences: each element is taken as an unsigned integer of w bits, and the new integer
+minus the old one is computed modulo 2^w. The differences 0, -1, 1, -2, ... are stored as 0, 1, 2,
+3, ... (zigzag order), so a small change of a float becomes a small number. The bytes of the values
+are stored in planes: first the lowest byte of every value, then the next byte of every value.
 Positions and values are compressed by zstd.
 """
 
@@ -34,7 +35,7 @@ _DENSE_PART = 0.2
 
 
 class DeltaBlockKind(IntEnum):
-    """The content of a block in the file."""
+    """The kind of data that the file stores for a block."""
 
     SAME = 0
     """No element changed."""
@@ -47,7 +48,8 @@ class DeltaBlockKind(IntEnum):
 
 
 class EncodedBlock(NamedTuple):
-    """A block in the form of the file: `changed` elements, and two compressed byte strings."""
+    """A block as the file stores it: the number of `changed` elements, and the compressed positions
+    and values."""
 
     kind: DeltaBlockKind
     changed: int
@@ -56,9 +58,9 @@ class EncodedBlock(NamedTuple):
 
 
 class Compression:
-    """Compresses and decompresses byte strings with zstd, with separate contexts per thread.
+    """Compresses and decompresses byte strings with zstd. Each thread has its own zstd contexts.
 
-    Raises BadRequest if the package is not installed.
+    Raises BadRequest if the package `zstandard` is not installed.
     """
 
     def __init__(self) -> None:
@@ -77,7 +79,8 @@ class Compression:
         return packed
 
     def unpack(self, data: bytes, length: int) -> bytes:
-        """Return the `length` bytes that `data` contains. Raises BadFile if it contains others."""
+        """Decompress `data` to `length` bytes. Raises BadFile if `data` is damaged or has another
+        length."""
         if not hasattr(self._own, "decompressor"):
             self._own.decompressor = self._zstd.ZstdDecompressor()
         try:
@@ -94,9 +97,9 @@ class Compression:
 def encode_block(
     before: bytes | None, after: bytes, itemsize: int, pack: Callable[[Array], bytes]
 ) -> EncodedBlock:
-    """Return the change from `before` to `after`, two equally long arrays of elements of `itemsize`
-    bytes. None as `before`: the elements themselves.
-    """
+    """Return the change from `before` to `after`. Both are the bytes of equally many elements, and
+    each element has `itemsize` bytes. If `before` is None, return the elements of `after`
+    themselves."""
     new = np.frombuffer(after, _UNSIGNED[itemsize])
     if before is None:
         return EncodedBlock(DeltaBlockKind.NEW, len(new), b"", pack(_planes(new)))
@@ -120,9 +123,9 @@ def apply_block(
     itemsize: int,
     unpack: Callable[[bytes, int], bytes],
 ) -> Elements:
-    """Return the elements after the change `block` of the elements `before`.
+    """Apply the change `block` to the elements `before`, and return the new elements.
 
-    Raises BadFile if the block does not fit them.
+    Raises BadFile if the block does not fit these elements.
     """
     if block.kind == DeltaBlockKind.NEW:
         return _bytes_of(_elements(unpack(block.values, block.changed * itemsize), itemsize))
@@ -146,7 +149,8 @@ def _bytes_of(values: Array) -> memoryview:
 
 
 def _true_positions(differs: Array) -> Array:
-    """Return the positions of the true elements. Eight at a time, because most are false."""
+    """Return the positions of the true elements. For speed, eight elements are tested at a time,
+    because most are false."""
     whole = len(differs) // 8 * 8
     rows = differs[:whole].reshape(-1, 8)
     some = np.flatnonzero(rows.view(np.uint64).ravel())

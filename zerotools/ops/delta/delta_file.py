@@ -2,7 +2,7 @@
 
     "ZTDELTA\\n"                                        8 bytes
     length of the header, the header in JSON           u64, bytes
-    length of the plain bytes, the plain bytes         u64, bytes (zstd; files that are no tensors)
+    length of the plain bytes, the plain bytes         u64, bytes (zstd; they belong to no tensor)
     for each tensor of the header, for each block:     a head of 48 bytes, positions, values
     "ZTDELEND", number of blocks, digest               8 bytes, u64, 16 bytes
 
@@ -63,7 +63,8 @@ def digest_of(data: Elements) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTensor:
-    """A tensor of the second model, in row-major order from byte `offset` of `file` on."""
+    """A tensor of the second model. Its elements are in row-major order in `file`, beginning at
+    byte `offset`."""
 
     name: str
     role: str
@@ -104,8 +105,8 @@ class DeltaPlainFile:
     Attributes:
         parts: the ranges of these bytes in the file, as pairs (offset, length). The delta stores
             the bytes of all ranges one after another.
-        digest: set if the file is equal to the same file of the first model. Then the delta has
-            none of its bytes.
+        digest: the digest of the file if it is equal to the file of the same name in the first
+            model. Then the delta does not contain its bytes. Otherwise None.
     """
 
     name: str
@@ -116,7 +117,8 @@ class DeltaPlainFile:
 
 @dataclass(frozen=True)
 class DeltaHeader:
-    """The header: the files and the tensors of the second model, and where both models were."""
+    """The header of a delta: the files and tensors of the second model, and the paths of both
+    models when the delta was made."""
 
     files: tuple[DeltaPlainFile, ...]
     tensors: tuple[DeltaTensor, ...]
@@ -135,7 +137,7 @@ class DeltaHeader:
         return sum(length for file in self.files for _, length in file.parts)
 
     def to_bytes(self) -> bytes:
-        """Return the header as the file has it."""
+        """Return the bytes of the header for the file."""
         tree = {
             "version": VERSION,
             "block_elements": BLOCK_ELEMENTS,
@@ -169,8 +171,8 @@ class DeltaHeader:
 def parse_header(data: bytes, where: Path) -> DeltaHeader:
     """Return the header in `data`.
 
-    Raises BadFile if it is not one, or its files are not exactly covered by parts and tensors;
-    Unsupported if another version wrote it.
+    Raises BadFile if `data` is not a header, or if parts and tensors do not cover the files
+    exactly. Raises Unsupported if it has another version.
     """
     try:
         tree = json.loads(data)
@@ -234,7 +236,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _check_cover(header: DeltaHeader, where: Path) -> None:
-    """Prove that parts and tensors fill each file exactly."""
+    """Raise BadFile unless parts and tensors fill each file exactly."""
     known: dict[str, list[tuple[int, int]]] = {}
     for file in header.files:
         if not _is_file_name(file.name) or file.name in known:
@@ -276,7 +278,7 @@ class DeltaWriter:
     """Writes a delta to `stream`, in one pass."""
 
     def __init__(self, stream: BinaryIO, header: DeltaHeader, plain: bytes) -> None:
-        """Write the header and the plain bytes, which are compressed."""
+        """Write the header, and the plain bytes, which are already compressed."""
         self._stream = stream
         self._digest = xxhash.xxh3_128()
         self.nbytes = 0
@@ -294,7 +296,7 @@ class DeltaWriter:
         self._blocks += 1
 
     def end(self) -> None:
-        """Write the end."""
+        """Write the end of the file: the number of blocks and the digest."""
         self._write(END + _LENGTH.pack(self._blocks))
         self._stream.write(self._digest.digest())
         self.nbytes += 16
@@ -315,9 +317,11 @@ class StoredBlock(NamedTuple):
 
 
 class DeltaFile:
-    """A delta that was read and checked: its header, its plain bytes, and where its blocks are.
+    """A delta that was read and checked: its header, its plain bytes, and the positions of its
+    blocks.
 
-    `path` names it in messages. `stream` is at its beginning and can seek.
+    `path` is the name of the delta in messages. `stream` must be able to seek, and must be at its
+    beginning.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
@@ -379,7 +383,8 @@ class DeltaFile:
         return at, kind
 
     def needs_base(self, name: str, number: int) -> bool:
-        """Return whether block `number` of the tensor `name` changes elements of the model."""
+        """Return whether block `number` of the tensor `name` needs the elements before the change.
+        A new tensor does not."""
         return self._blocks[name][number][1] != DeltaBlockKind.NEW
 
     def check_unchanged(self) -> None:

@@ -1,6 +1,4 @@
-"""Write the delta of two models: the data that is needed to make the second model from the
-first.
-"""
+"""Write the delta of two models, the data that turns the first model into the second."""
 
 from __future__ import annotations
 
@@ -47,9 +45,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class DeltaReport:
-    """The result of making a delta: the sizes of the delta and of the model, and the changed
-    elements.
-    """
+    """The result of making a delta: the sizes of the delta and of the second model, and the number
+    of changed elements."""
 
     nbytes: int
     model_bytes: int
@@ -60,16 +57,16 @@ class DeltaReport:
 
 
 def block_workers(budget: MemoryBudget) -> int:
-    """Return the number of threads with a block each that the budget has memory for, at least 1."""
+    """Return the number of threads that the budget allows if each thread holds one block; at least
+    1."""
     return max(1, min(budget.workers, budget.max_memory // _BYTES_PER_THREAD))
 
 
 def in_order(
     pieces: Iterable[Piece], work: Callable[[Piece], Result], workers: int
 ) -> Iterator[Result]:
-    """Call `work` for each of the pieces in threads, a few pieces ahead, and yield the results in
-    the order of the pieces.
-    """
+    """Call `work` in threads for each of the pieces, and yield the results in the order of the
+    pieces. A few results are computed in advance."""
     going: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="delta") as pool:
         try:
@@ -91,12 +88,13 @@ def make_delta(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> DeltaReport:
-    """Write the delta that leads from the model `a` to the model `b`.
+    """Write the delta that turns the model `a` into the model `b`.
 
-    `on_bytes` is called with the number of bytes of the second model that are done.
+    `on_bytes` is called with the number of bytes of the second model that were processed since its
+    last call.
 
     Raises:
-        BadRequest: the models have no tensor in common, or one has another shape.
+        BadRequest: the models have no tensor in common, or a tensor has different shapes in them.
         BadFile: a checkpoint is damaged, or changed while it was read.
     """
     compression = Compression()
@@ -137,7 +135,7 @@ def make_delta(
 
 
 def _places(tensors: Iterable[DeltaTensor]) -> Iterator[tuple[DeltaTensor, int, int]]:
-    """Yield each block as its tensor and its bytes in the file."""
+    """Yield each block as its tensor, its first byte in the file, and the byte after its last."""
     for tensor in tensors:
         for number in range(tensor.blocks):
             yield tensor, *tensor.block(number)
@@ -183,8 +181,8 @@ def _plain_files(
 def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     """Return a context with the file `out` for writing; `-` is the standard output.
 
-    It is written under another name and renamed at the end of the context, so that it is complete
-    or does not exist. Raises BadRequest if it exists or cannot be written.
+    The data is written under another name, and the file is renamed at the end of the context. So
+    `out` is complete or does not exist. Raises BadRequest if `out` exists or cannot be written.
     """
     if str(out) == "-":
         if sys.__stdout__ is None:
@@ -217,9 +215,10 @@ def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _own_file(path: Path) -> BinaryIO:
-    """Return an empty file at `path`, which only this run writes; closing it releases the lock.
+    """Open an empty file at `path` and lock it, so that only this run writes it. Closing the file
+    releases the lock.
 
-    Raises BadRequest if another run writes it, and OSError.
+    Raises BadRequest if another run is writing it, or OSError.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     stream = os.fdopen(os.open(path, flags, 0o666), "r+b")

@@ -1,4 +1,4 @@
-"""The models of a delta: each is the weights of a checkpoint as `consolidate` would write them."""
+"""The two models of a delta. Each is the model that `consolidate` would write from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DESTINATION = Path("model")
 def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion:
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
 
-    With "auto" as `dtype`, a model directory keeps its dtypes. Raises the errors of
+    If `dtype` is "auto", the weights of a model directory keep their dtypes. Raises the errors of
     `consolidate.prepare_export`.
     """
     like = path if dtype == AUTO and is_model_directory(path, table) else None
@@ -56,10 +56,11 @@ def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
 def in_layout(
     model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
 ) -> tuple[Conversion, frozenset[str]]:
-    """Return `model` with its tensors in the dtypes and at the positions of `tensors`, in files of
-    these sizes. Also return which of the names `model` has.
+    """Return a plan that writes `model` with the dtypes, files and positions of `tensors`. `sizes`
+    are the sizes of the files. Also return the names of those tensors that `model` has.
 
-    Other bytes of the files are zeros. Raises BadRequest if a tensor has another shape in `model`.
+    All other bytes of the files are zeros. Raises BadRequest if a tensor has another shape in
+    `model`, or if `model` has none of the tensors.
     """
     keys = {key.name: key for key in model.source.tensors}
     for alias, holder in model.source.aliases.items():

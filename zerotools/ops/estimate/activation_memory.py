@@ -50,21 +50,20 @@ EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
 
 
 def on_gpus(precision: str) -> str:
-    """Return the attention kernel of a model that computes in `precision` on GPUs. For fp16 a flash
-    kernel is often missing.
-    """
+    """Return the attention kernel that a model is assumed to use on GPUs in `precision`. For fp16
+    and fp32 a flash kernel is often missing."""
     return SHARED if precision == "bf16" else REPEATED
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The input that one rank computes at a time: `batch` sequences of `sequence` tokens in
-    `precision`.
+    """The input that one rank processes at a time: `batch` sequences of `sequence` tokens, computed
+    in `precision`.
 
     Attributes:
-        sequence_ranks: if more than 1, a rank has only its part of each sequence.
+        sequence_ranks: the number of ranks that each sequence is divided among.
         attention: "eager" or one of torch's kernels.
-        chunked_loss: the key of the job file.
+        chunked_loss: the value of this key of the job file.
         tensor_ranks: the number of ranks that compute the micro batch together.
         per_example: the number of sequences in one training example: 2 for a pair of answers.
     """
@@ -107,8 +106,8 @@ class Activations:
     Attributes:
         kept: saved in the forward pass for the backward pass.
         block: the additional memory of one block in its backward pass.
-        loss: the maximum while the loss is computed.
-        last: the part of all these that exists during the backward pass of the last block.
+        loss: the additional maximum while the loss is computed.
+        last: the memory that remains while the last block is in its backward pass.
     """
 
     kept: int
@@ -118,9 +117,8 @@ class Activations:
 
     @property
     def most(self) -> int:
-        """The largest sum that exists at a time: `kept`, and the loss or the first block of the
-        backward pass.
-        """
+        """The peak: `kept`, plus the loss or the first block of the backward pass, whichever is
+        larger."""
         return self.kept + max(self.loss, self.block)
 
 
@@ -158,8 +156,8 @@ def _norms(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _rms(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per element that an RMS norm saves, with its output, which the next layer
-    saves."""
+    """Return the bytes per element that are saved for an RMS norm. Its output is included, because
+    the next layer saves it."""
     if micro.width == _FULL:
         return 3 * _FULL
     scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
@@ -241,7 +239,8 @@ def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _last_norm(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token of the norm before the head, with the last hidden states."""
+    """Return the bytes per token of the norm before the head. The last hidden states are
+    included."""
     if model.family.norm == LAYER:
         return 2 * micro.width * model.hidden + 2 * _FULL
     return _rms(model, micro) * model.hidden + _FULL

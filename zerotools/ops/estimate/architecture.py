@@ -1,8 +1,8 @@
 """A model's parameter shapes and layers, from its config.json.
 
-For the architectures in `FAMILIES` all parts are known: their parameters are those that
-transformers makes (a test compares all of them), and `activations` knows the tensors that each part
-keeps for the backward pass. For other architectures neither is guessed.
+For the architectures in `FAMILIES` all parts are known. The parameters are equal to those that
+transformers makes (a test compares all of them), and `activation_memory` knows the tensors that
+each part saves for the backward pass. For other architectures nothing is guessed.
 
 Worked example, Llama with hidden size 4096, 32 heads of 128, 8 of them for keys and values, and an
 intermediate size of 14336. A block has q 4096 x 4096, k and v 1024 x 4096, o 4096 x 4096, gate and
@@ -30,12 +30,13 @@ class Family:
     """The structure of the blocks of one `model_type` of transformers.
 
     Attributes:
-        bias: the linear layers that have a bias (of "qkv", "o", "mlp", "head").
-        joined: the layers that are one matrix: "qkv", "mlp" (gate and up).
-        cat_rotary: rotary positions are joined from two parts, so the attention's output is copied
-            once more.
-        position_rows: the number of rows that a table of learned positions has beyond the config's
-            number; None without a table.
+        bias: the kinds of linear layers with a bias: "qkv", "o", "mlp" or "head".
+        joined: the layers that are joined into one matrix: "qkv" (queries, keys, values) or "mlp"
+            (gate and up).
+        cat_rotary: rotary embeddings are computed in two parts and concatenated, so the attention's
+            output is copied once more.
+        position_rows: the number of rows that the table of learned positions has in addition to the
+            number in the config; None if there is no such table.
     """
 
     norm: str = RMS
@@ -212,9 +213,9 @@ class Architecture:
 
 
 def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
-    """Return the architecture of a config, as transformers builds it. A missing key has the default
-    of its class, and unknown keys change nothing. Return None if its `model_type` is not fully
-    known.
+    """Return the architecture that transformers builds from a config. A missing key has the default
+    of the config's class, and unknown keys are ignored. Return None if zerotools does not know all
+    parts of this `model_type`.
 
     Raises:
         BadRequest: a size is missing, or is not a positive number. The message names `source`.
@@ -268,9 +269,8 @@ def _known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_special(config: Mapping[str, Any], family: Family) -> bool:
-    """Return whether a key of the config makes blocks that zerotools does not know for this
-    family.
-    """
+    """Return whether a key of the config changes the blocks in a way that `family` does not
+    describe."""
     projected = config.get("word_embed_proj_dim")
     is_parallel = family.parallel_norms is not None
     return any(
@@ -309,7 +309,7 @@ def _bias(config: Mapping[str, Any], family: Family) -> frozenset[str]:
 
 
 class _Sizes:
-    """Reads positive numbers of a config."""
+    """Reads positive numbers from a config."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         self._config, self._source = config, source

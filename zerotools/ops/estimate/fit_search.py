@@ -1,8 +1,8 @@
-"""Search the changes that make a training fit into memory: every smallest set of changes, cheapest
-first.
+"""Search for changes that make a training fit into memory. The results are sets of changes,
+cheapest first, of which no part would be enough.
 
 `zerotools estimate`, `zerotools init` and the daemon's refusals use this search. Changes are
-ordered by their cost, and each costs more than all before it together:
+ordered by their cost. Each costs more than all changes above it together:
 
     activation checkpointing, micro batch, chunked loss, 8-bit optimizer    a step computes more
     optimizer on the host, weights on the host, optimizer on disk           a step moves more data
@@ -11,8 +11,8 @@ ordered by their cost, and each costs more than all before it together:
     fewer GPUs                                              only if none of the above helps
     more GPUs
 
-The ZeRO stage has no cost: the lowest that fits is taken. A set of changes is omitted if a part of
-it is enough. The memory that does not depend on the micro batch is computed once for each layout.
+The ZeRO stage has no cost: the lowest stage that fits is taken. The memory that does not depend on
+the micro batch is computed once for each layout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _TENSOR_FAMILIES = frozenset(
 
 
 class Slowdown(Enum):
-    """A class of how much longer a training step takes: a rule of thumb, not a measurement."""
+    """A rough class of how much longer a training step takes. It is a rule of thumb, not a
+    measurement."""
 
     NONE = "none"
     SLIGHT = "slight"
@@ -65,7 +66,7 @@ class Slowdown(Enum):
 
     @property
     def words(self) -> str:
-        """The description of the class."""
+        """This class in words, for a sentence."""
         return _SLOWDOWN_WORDS[self]
 
 
@@ -138,8 +139,8 @@ _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 class Way:
     """A setting that fits into memory, and the changes that lead to it, cheapest first.
 
-    Without changes, the request fits as it is. `work` has the model and the micro batch, `row` the
-    layout and its memory.
+    If `changes` is empty, the request fits as it is. `work` has the model and the micro batch, and
+    `row` has the layout and its memory.
     """
 
     changes: Changes
@@ -148,7 +149,7 @@ class Way:
 
     @property
     def slowdown(self) -> Slowdown:
-        """The slowdown of its most expensive change."""
+        """The slowdown of the most expensive change."""
         costs = [_COSTS.get(change, Slowdown.SLIGHT) for change in self.changes]
         return max(costs, key=_SLOWDOWNS.index, default=Slowdown.NONE)
 
@@ -159,21 +160,20 @@ class Way:
 
     @property
     def change_words(self) -> list[str]:
-        """A description of each change."""
+        """Each change in words."""
         return [_words(change, self) for change in self.changes]
 
     @property
     def of_the_program(self) -> str:
-        """The changes that must be made in a training program, because no launcher's config has
-        them.
-        """
+        """Those changes, as a phrase, that must be made in the training program, because no
+        launcher's config has a key for them."""
         return joined_with_and(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
-        """The table `[lora]` of a job for adapters instead of all weights."""
+        """The table `[lora]` of a job that trains adapters instead of all weights."""
         if FitChange.LORA not in self.changes:
             return {}
         packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}
@@ -181,9 +181,8 @@ class Way:
 
     @property
     def is_as_asked(self) -> bool:
-        """True if the setting trains all requested weights, on no more GPUs than the machine
-        has.
-        """
+        """True if the setting trains all requested weights, and the machine has enough GPUs for
+        it."""
         return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
@@ -203,7 +202,7 @@ class Freedom:
 
     - ZeRO stages and offloads
     - the optimizer
-    - adapters in place of all weights, also on a base model in 4 bits
+    - adapters in place of all weights, and a base model in 4 bits
     - the number of GPUs
 
     The function `allows` can refuse a setting for other reasons than memory.
@@ -235,9 +234,8 @@ class Ways:
 
 
 def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) -> Ways:
-    """Search the changes that make `work` fit on `machine`. The search begins without offload,
-    whatever `work.layout` has.
-    """
+    """Search for changes that make `work` fit on `machine`. The search begins without offload, even
+    if `work.layout` has some."""
     return _Search(work, machine, freedom or Freedom()).ways()
 
 
@@ -297,7 +295,8 @@ class _Search:
         machine: Machine,
         extra: Changes = (),
     ) -> bool:
-        """Add all smallest sets of changes that fit; return whether there were any."""
+        """Add the settings of those sets of changes that fit, except for sets that contain a set
+        that was added before. Return whether any was added."""
         before = len(self._found)
         for each in sets:
             changes = _sorted((*each, *extra))
@@ -311,7 +310,7 @@ class _Search:
         return len(self._found) > before
 
     def _sets(self, trained: Changes, offloads: Sequence[str] = OFFLOADS) -> Iterator[Changes]:
-        """Yield sets of changes within the given GPUs, cheapest first."""
+        """Yield sets of changes that keep the number of GPUs, cheapest first."""
         offloads = [each for each in offloads if each in self._freedom.offloads]
         if not self._machine.on_gpu:
             offloads = [each for each in offloads if each in (NONE, DISK)]
@@ -338,7 +337,8 @@ class _Search:
     def _take_fewer(self) -> None:
         """Add settings with fewer ranks, which need less host memory.
 
-        Each rank has host memory of its own, and at low stages a copy of the offloaded state.
+        Each rank has its own host memory, and at low ZeRO stages its own copy of the offloaded
+        state.
         """
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
@@ -378,9 +378,8 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings in which several ranks share one sequence, or one layer; return whether any
-        fits.
-        """
+        """Add settings in which several ranks share one sequence, or one layer. Return whether any
+        setting fits."""
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
         is_free = self._is_free_of_groups() and work.layout.engine == "torch"
@@ -431,9 +430,8 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """Return the setting with these changes that fits at the lowest stage. Its micro batch is
-        the largest that the changes allow.
-        """
+        """Return a setting with these changes that fits; None if none does. It has the largest
+        micro batch that fits, and then the lowest ZeRO stage."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
             changed = replace(work, micro=micro)
@@ -452,9 +450,8 @@ class _Search:
         *,
         skips: bool = False,
     ) -> Iterator[Way]:
-        """Yield a setting for each stage with these changes, lowest stage first. With `skips`,
-        settings with a state that is too large are left out.
-        """
+        """Yield a setting with these changes for each ZeRO stage, lowest stage first. With `skips`,
+        settings are left out if the training state alone does not fit."""
         offload, layout = _offload_of(changes), work.layout
         if FitChange.EIGHT_BIT in changes:
             layout = replace(layout, optimizer="adamw8bit")
@@ -478,9 +475,7 @@ class _Search:
     def _is_hopeless(
         self, work: Workload, layout: MemoryLayout, machine: Machine, held: HeldMemory
     ) -> bool:
-        """Return whether the setting cannot fit even without activations, which are not computed
-        yet.
-        """
+        """Return whether the setting does not fit even without activations."""
         key = (id(work.model), machine.gpus, layout)
         if key not in self._hopeless:
             bare = replace(work, micro=None)
@@ -503,9 +498,8 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return the needed memory divided by the available memory: the larger ratio of GPU and
-    host.
-    """
+    """Return the needed memory divided by the available memory. The larger of the ratios of GPU and
+    host counts."""
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))
@@ -521,7 +515,8 @@ assert set(_OFFLOADED) == set(OFFLOAD_KEYS)
 
 
 def _micro_batches(micro: MicroBatch | None, changes: Changes) -> Iterator[MicroBatch | None]:
-    """Yield the micro batches that these changes allow, smallest first."""
+    """Yield the micro batches that these changes allow, smallest first. Yield None if `micro` is
+    None."""
     if micro is None:
         yield None
         return

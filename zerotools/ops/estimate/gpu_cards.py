@@ -1,10 +1,10 @@
-"""The memory of GPU cards, by name or size.
+"""The memory of GPU cards, looked up by name or by advertised size.
 
-A card "of 24 GB" has 24,564 MiB, 24,576 MiB or, if error correction takes a sixteenth of it, 23,028
-MiB. The table has the total that NVML reports (`nvmlDeviceGetMemoryInfo`, the number behind the
-slash in nvidia-smi), from outputs that people published: for H100, A100, A10, L40S, L4 and T4
-https://github.com/modal-labs/modal-client/pull/2797, for the others nvidia-smi in public
-repositories and issues.
+A card "of 24 GB" may have 24,564 MiB, 24,576 MiB, or 23,028 MiB if error correction takes a
+sixteenth. The table has the total that NVML reports (`nvmlDeviceGetMemoryInfo`, the number after
+the slash in nvidia-smi). The numbers for H100, A100, A10, L40S, L4 and T4 are from
+https://github.com/modal-labs/modal-client/pull/2797, and the others from outputs of nvidia-smi in
+public repositories and issues.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|sxm\d?|pcie|hbm\d?e?|blackw
 
 @dataclass(frozen=True)
 class Cards:
-    """A number of GPUs, `count`, with `memory` bytes each; None: the memory of this machine's GPUs.
+    """A number of GPUs, `count`, each with `memory` bytes. None stands for the number or the memory
+    of this machine's GPUs.
 
-    `note` is a sentence on the source of the memory size.
+    `note` is a sentence that says where the memory size comes from.
     """
 
     count: int | None = None
@@ -81,13 +82,14 @@ class Cards:
 
 
 def cards_of(text: str | int) -> Cards:
-    """Parse the GPUs that a user wrote: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
+    """Parse a user's text for GPUs: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
     A plain size, or one in GB, is the advertised size of a card: the result is the smallest memory
     of cards of that size. A size in GiB or MiB is exact.
 
     Raises:
-        BadRequest: the text has another form, or cards of this name exist in several sizes.
+        BadRequest: the text has another form, or cards with this name exist in several memory
+            sizes.
     """
     given = str(text).strip()
     if given.lower() == THIS_MACHINE:

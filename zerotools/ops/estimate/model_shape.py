@@ -1,5 +1,5 @@
-"""The shapes of a model's parameters, from a size, a config.json, a model directory or a
-checkpoint. No tensor data is read.
+"""The shapes of a model's parameters, from a number of parameters, a config.json, a model directory
+or a checkpoint. No tensor data is read.
 
 - A config of a known architecture gives all shapes.
 - The headers of a checkpoint give the shapes of any model.
@@ -73,7 +73,8 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The parameters of a model, tied ones once, and its architecture if that is known.
+    """The parameters of a model, and its architecture if that is known. Tied parameters appear
+    once.
 
     `notes` are sentences on assumptions. `config` is the config of a Llama-like model, if only a
     size such as "7B" was given.
@@ -94,15 +95,15 @@ class ModelShape:
     def usual_length(self) -> int:
         """The sequence length, in tokens, if the user gives none.
 
-        It is `USUAL_LENGTH`, or the largest length of the model if that is less.
+        It is `USUAL_LENGTH`, or the largest length that the model allows if that is smaller.
         """
         positions = 0 if self.architecture is None else self.architecture.positions
         return min(positions or USUAL_LENGTH, USUAL_LENGTH)
 
 
 def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
-    """Return the model with the matrices that tensor ranks cut: usually all of a block. The head
-    counts as whole."""
+    """Return the model with those matrices marked that tensor-parallel ranks divide: all matrices
+    in blocks. Embeddings and head count as undivided."""
     if tensor_ranks == 1:
         return model
     cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
@@ -110,8 +111,8 @@ def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
 
 
 def size_in(name: str) -> str:
-    """Return the number of parameters that the name of a model has, such as 6B; 7B if it has
-    none."""
+    """Return the number of parameters in the name of a model, as text such as "6B"; "7B" if the
+    name has no number."""
     found = _IN_NAME.search(Path(name).name)
     return found[1].upper() if found else "7B"
 
@@ -120,14 +121,14 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
     checkpoint.
 
-    `python` is an interpreter with transformers, for unknown architectures; None: no such process
-    is started.
+    For unknown architectures, `python` is an interpreter with transformers. With None, unknown
+    architectures are not supported.
 
     Raises:
         BadRequest: `model` does not exist, or its config lacks a size.
         BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is not known, and transformers is not available; or it is in
-            an object store.
+        Unsupported: the architecture is not known, and transformers is not available; or `model` is
+            in an object store.
     """
     path = Path(os.fspath(path_of(model)))
     if not path.exists():
@@ -275,9 +276,8 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture that the checkpoint's config.json describes; None if it has other
-    weight shapes than the checkpoint.
-    """
+    """Return the architecture that the checkpoint's config.json describes; None if it is not known,
+    or if its weights have other shapes than those of the checkpoint."""
     if checkpoint.own_config is None:
         return None
     try:
@@ -302,8 +302,8 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
 def _built(
     config: Mapping[str, Any], source: str, python: str | None
 ) -> tuple[str, tuple[Parameter, ...]]:
-    """Return the class of a model that transformers builds without values, in a process of
-    `python`, and its parameters."""
+    """Build the model with transformers on the meta device, in a process of `python`. Return its
+    class name and its parameters."""
     name, why = config["model_type"], "transformers was not used for it here"
     if python is not None:
         try:
@@ -343,10 +343,10 @@ ALL_LINEAR = "all-linear"
 def with_adapters(
     model: ModelShape, rank: int, targets: Sequence[str] = (), *, packs_frozen: bool = False
 ) -> ModelShape:
-    """Return the model with all its weights frozen, and adapters on the linear layers of its blocks
-    that `targets` name. Without names, they are on the layers that peft chooses for most models.
-    With `packs_frozen`, all matrices of the blocks are packed in 4 bits.
-    """
+    """Return the model with all weights frozen, and with adapters of rank `rank` on the linear
+    layers that `targets` name. If `targets` is empty, the adapters are on the layers that peft
+    chooses for most models. With `packs_frozen`, all matrices of the blocks are packed in 4
+    bits."""
     frozen = tuple(
         replace(each, is_trained=False, is_packed=packs_frozen and each.is_hidden)
         for each in model.parameters
@@ -375,7 +375,7 @@ def _adapters(
 
 
 def _linear_layers(model: Architecture) -> Iterator[tuple[str, int, int]]:
-    """Yield name, rows and columns of each linear layer of a block."""
+    """Yield the name and the numbers of rows and columns of each linear layer in a block."""
     hidden, queries, keys = model.hidden, model.queries, model.keys
     if "qkv" in model.family.joined:
         joined = {"gpt2": "c_attn", "gpt_neox": "query_key_value"}.get(model.model_type, "qkv_proj")

@@ -1,9 +1,9 @@
-"""Every ZeRO stage with every offload: the memory of each combination, and which of them fit.
+"""A table of all combinations of ZeRO stage and offload: the memory of each, and whether it fits.
 
-The fastest comes first: all stages without offload, then those with each offload. Lower stages come
-first, because a higher stage shards more and so communicates more. Stages 0 to 2 send the same
-number of bytes, but higher ones in more and smaller messages; stage 3 sends half as many again
-(Rajbhandari et al. 2020, section 7).
+The fastest combination comes first: all stages without offload, then all stages with each kind of
+offload. Lower stages come first, because a higher stage shards more and so communicates more.
+Stages 0 to 2 send the same number of bytes, but higher stages send them in more and smaller
+messages. Stage 3 sends 1.5 times as many bytes (Rajbhandari et al. 2020, section 7).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Workload:
-    """A training to estimate: the model, the layout of ranks without stage and offload, and the
-    micro batch.
+    """A training to estimate: the model, the layout of ranks (its stage and offload are ignored),
+    and the micro batch.
 
     If the micro batch is None, only weights, gradients and optimizer state are estimated. `sums` is
-    the value of `train.accumulate`, None if it depends on the stage.
+    the value of `train.accumulate`; None: it depends on the stage.
     """
 
     model: ModelShape
@@ -59,8 +59,8 @@ class Workload:
 class Row:
     """One row of the table: a layout (ZeRO stage and offload) and its memory.
 
-    `host_bytes` is the memory of all ranks on one node. `fits` is None if the layout fits without
-    activations, and the size of the activations is not known.
+    `host_bytes` is the host memory of all ranks on one node. `fits` is None if the size of the
+    activations is not known and the layout fits without them.
     """
 
     stage: int
@@ -94,9 +94,8 @@ def rows_of(
 
 
 def stage_shards_more(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether a stage shards more than the stage below it; with one rank nothing is
-    sharded.
-    """
+    """Return whether `stage` can need less memory than the stage below it. With one rank of engine
+    `torch` nothing is sharded."""
     alone = layout.world_size == 1 and layout.engine == "torch"
     return not alone or stage == 0 or offload in (ALL, ALL_DISK)
 
@@ -116,7 +115,7 @@ def is_possible(layout: MemoryLayout, stage: int, offload: str) -> bool:
 
 
 def row_of(work: Workload, machine: Machine, stage: int, offload: str) -> Row:
-    """Return the memory of one stage and offload."""
+    """Return the row of the table for one stage and offload."""
     return row_of_layout(work, machine, layout_of(work, stage, offload), offload)
 
 

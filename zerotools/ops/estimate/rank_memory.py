@@ -4,15 +4,15 @@ The terms of the training state are exact for engine `torch` (`state_memory`), a
 follow from the architecture (`activation_memory`). Temporary memory does not all exist at the same
 time, so two moments are compared:
 
-    loss          state without gradients, all activations, the logits and their gradients
-    last block    state with all gradients, the activations of one block
+    loss          the state without gradients, all activations, the logits and their gradients
+    last block    the state with all gradients, the activations of one block
 
 The peak is the larger of the two. Between them, block by block, gradients are added and activations
 are freed. If the gradients of several micro batches are added up, the gradients exist all the time.
 
-Only a GPU has the CUDA context, NCCL with loaded libraries, and memory that the allocator holds
-beyond the tensors. The first two were measured on one H200 (driver 580.159.04, torch 2.11.0, CUDA
-13.0, transformers 5.17.0).
+On a GPU, three terms are added: the CUDA context, NCCL with the loaded libraries, and memory that
+the allocator holds in addition to the tensors. The first two were measured on one H200 (driver
+580.159.04, torch 2.11.0, CUDA 13.0, transformers 5.17.0).
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Buckets:
 class RankMemory:
     """The memory of one rank, in bytes.
 
-    `device` and `host` have the size of each term, `disk` is the size of files, and `peak` is the
-    largest memory on the device at a time. If `knows_activations` is False, the peak does not
-    include activations.
+    `device` and `host` have the size of each term, keyed by its name. `disk` is the size of files.
+    `peak` is the largest sum of memory that exists on the device at the same time. If
+    `knows_activations` is False, the peak does not include activations.
     """
 
     device: Mapping[str, int]
@@ -133,9 +133,8 @@ class Machine:
         return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
 
     def has_room(self, device_bytes: int, host_bytes: int) -> bool:
-        """Return whether so much memory fits on each GPU and on the host of each node. Estimate,
-        `init` and the daemon's refusals all use this check.
-        """
+        """Return whether each GPU has `device_bytes` of memory and each node has `host_bytes` of
+        host memory. `zerotools estimate`, `zerotools init` and the daemon all use this check."""
         fits_device = not self.on_gpu or device_bytes <= self.gpu_memory
         return fits_device and host_bytes <= self.host_memory
 
@@ -144,9 +143,10 @@ class Machine:
 class HeldMemory:
     """The memory of a rank that does not depend on its micro batch, in bytes.
 
-    `state` are weights, gradients and optimizer state; `going` is the device memory of gradients
-    that are sent to other ranks; `largest_block` is the size of the largest block of weights.
-    `widened` is the fp32 buffer for 16-bit gradients, on the device that updates the weights.
+    `state` are weights, gradients and optimizer state. `going` are temporary buffers on the device,
+    for gathered weights and for gradients that are sent to other ranks. `largest_block` is the size
+    of the largest block of weights. `widened` is the size of the fp32 buffer for 16-bit gradients,
+    in the memory where the weights are updated.
     """
 
     state: State
@@ -158,7 +158,8 @@ class HeldMemory:
 def held_by(
     parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
 ) -> HeldMemory:
-    """Return the memory, without activations, of the rank of `layout` that has the most."""
+    """Return the memory without activations. If the ranks of `layout` differ, it is that of the
+    rank with the most memory."""
     largest = _largest_block(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
     widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
@@ -175,7 +176,8 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """Return the memory of the rank that needs the most, with the given layout and activations."""
+    """Return the memory of a rank with the given layout and activations. If ranks differ, it is
+    that of the rank with the most memory."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 
@@ -183,9 +185,8 @@ def rank_memory(
 def with_activations(
     held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:
-    """Return the memory of a rank, which is `held` without activations, with the memory of
-    `activations` added.
-    """
+    """Return the whole memory of a rank: `held`, plus the memory of `activations` and of the
+    libraries."""
     state, going = held.state, held.going
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)
@@ -254,7 +255,8 @@ def _in_the_passes(
     *,
     on_gpu: bool,
 ) -> dict[str, int]:
-    """Return the bytes of gathered weights, and of gradients in transfer to other ranks."""
+    """Return the bytes of temporary buffers during the passes, keyed by name: for gathered weights,
+    and for gradients that are sent to other ranks."""
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]

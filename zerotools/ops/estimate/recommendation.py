@@ -1,6 +1,5 @@
-"""Recommend one of the settings that fit: the setting, why it is the fastest, and the largest batch
-and sequence that it allows.
-"""
+"""Recommend one of the settings that fit, with the reason, and with the largest batch and the
+longest sequence that it allows."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The recommended setting: its row (None: no setting fits), the reason, and advice.
+    """The recommended setting: its row of the table (None: no setting fits), the reason, and
+    advice.
 
     `largest_batch` is the largest batch that fits at the given sequence length. `largest_sequence`
     is the longest sequence that fits with a batch of one.
@@ -50,9 +50,9 @@ class Choice:
 
 
 def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
-    """Choose the cheapest of `ways` to make the training fit, and give the reason.
+    """Choose the cheapest of the settings `ways`, and give the reason.
 
-    `rows` is the table of possible settings for the unchanged `work`, sorted from the fastest.
+    `rows` is the table of possible settings for the unchanged `work`, fastest first.
     """
     way = ways.best
     if way is None:
@@ -64,9 +64,8 @@ def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways:
 
 
 def largest_batch(way: Way, machine: Machine, most: int = MOST_SEQUENCES) -> int | None:
-    """Return the largest number of sequences, at most `most`, that fits at a time; None: not
-    known.
-    """
+    """Return the largest number of sequences in a micro batch that fits, at most `most`; None if it
+    is not known."""
     micro = way.work.micro
     if micro is None or not way.row.fits:
         return None
@@ -88,9 +87,8 @@ def _fits(way: Way, machine: Machine, micro: MicroBatch) -> bool:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest of 1 to `most` for which `fits` is true, if it is true for all smaller
-    numbers; 0 if it is never true.
-    """
+    """Return the largest number from 1 to `most` for which `fits` is true; 0 if there is none.
+    `fits` must be true for all smaller numbers."""
     if not fits(1):
         return 0
     low, high = 1, 2
@@ -103,7 +101,8 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str:
-    """Return one sentence with the choice, and why the faster settings do not fit."""
+    """Return one sentence with the choice, and with the reason why the faster settings do not
+    fit."""
     chosen = way.row
     at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
     if at is None or way.work.micro != work.micro:
@@ -124,16 +123,15 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess_text(machine: Machine, row: Row) -> str:
-    """Return a phrase, for a row that does not fit, with the memory that it needs and the machine's
-    memory.
-    """
+    """Return a phrase for a row that does not fit: the memory that it needs, and the memory of the
+    machine."""
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib_text(row.memory.peak)} of a GPU's {gib_text(machine.gpu_memory)}"
     return f"takes {gib_text(row.host_bytes)} of the host's {gib_text(machine.host_memory)}"
 
 
 def needs_of(way: Way, machine: Machine) -> str:
-    """Return a sentence on the memory of each GPU, of the host and of the disk for `way`."""
+    """Return a sentence on the GPU memory, host memory and disk space that `way` needs."""
     row = way.row
     needs = [
         f"{gib_text(row.peak_bytes)} of a GPU's {gib_text(machine.gpu_memory)}"

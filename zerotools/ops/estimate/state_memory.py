@@ -2,14 +2,14 @@
 
 `textbook_state` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1). In
 mixed precision with Adam, a parameter has 2 bytes of weights, 2 of gradients and 12 of optimizer
-state (fp32 master, momentum, variance). Each of these is divided by the number of ranks, from the
-stage on that shards it. `torch_engine_state` is the exact allocation of engine `torch` on the rank
-with the most memory.
+state (fp32 master, momentum, variance). Each of these is divided by the number of ranks if the ZeRO
+stage shards it. `torch_engine_state` is the exact allocation of engine `torch` on the rank with the
+most memory.
 
 Activations are not included: they depend on the model's code, the batch and the sequence length.
-`loss_bytes` is the part of them after the last hidden state, which is the largest for long
-sequences. Tensors that live for one or two blocks of the backward pass are not counted either:
-gradients in transfer to other ranks, and the fp32 buffers of their reduction.
+`loss_bytes` computes the part after the last hidden state, which is the largest part for long
+sequences. Tensors that exist only during one or two blocks of the backward pass are not included
+either: gradients that are being sent to other ranks, and the fp32 buffers of their reduction.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
     Attributes:
-        block: parameters of one block are gathered together. Parameters without a block are
-            gathered with the whole model.
-        in_fp32: computations with it are in fp32, whatever the dtype of the others.
-        is_hidden: it is a matrix other than embeddings and head, which the optimizer Muon updates.
+        block: the name of the block. Parameters of a block are gathered together. Parameters with
+            None are gathered with the whole model.
+        in_fp32: the parameter is in fp32, whatever the dtype of the others.
+        is_hidden: the parameter is a matrix in a block, and not an embedding or the head. The
+            optimizer Muon updates such matrices.
         cut: the dimension that tensor-parallel ranks divide, or None.
-        is_packed: it is frozen, and every rank has all of it in 4 bits.
+        is_packed: the parameter is frozen, and every rank has all of it in 4 bits.
     """
 
     shape: tuple[int, ...]
@@ -66,7 +67,7 @@ class Parameter:
     is_packed: bool = False
 
     def width(self, dtype: str) -> int:
-        """Return the size of one element in bytes, if other parameters are of `dtype`."""
+        """Return the size of one element in bytes, for a model with weights of `dtype`."""
         return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property
@@ -74,15 +75,14 @@ class Parameter:
         return prod(self.shape)
 
     def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
-        """Return the largest number of elements that one of `ranks` has, if dimension 0 is divided.
-        If tensor-parallel ranks divide the parameter too, it is a share of such a part.
-        """
+        """Return the largest number of elements that a rank has if dimension 0 is divided among
+        `ranks` ranks. `tensor_ranks` of them first divide the parameter along `cut`."""
         part = self if ranks == 1 else self.part(tensor_ranks)
         among = ranks if part is self else ranks // tensor_ranks
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
 
     def part(self, tensor_ranks: int) -> Parameter:
-        """Return the number of elements that one tensor-parallel rank computes with."""
+        """Return the part of the parameter that one tensor-parallel rank computes with."""
         if self.cut is None or tensor_ranks == 1:
             return self
         own = ceil(self.shape[self.cut] / tensor_ranks)
@@ -91,9 +91,8 @@ class Parameter:
 
 
 def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
-    """Return the bytes by the paper's arithmetic, without rounding to rows, by memory tier and
-    kind.
-    """
+    """Return the number of bytes for each memory tier and kind, as the paper computes it, without
+    rounding to rows."""
     trained = frozen = moments = packed = 0
     for parameter, times in _alike(parameters):
         if parameter.is_packed:
@@ -116,9 +115,8 @@ def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> Sta
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return DeepSpeed's state with offload to disk: the textbook's, and fp32 masters and gradients
-    in its files, also in fp32 training.
-    """
+    """Return the state of DeepSpeed: `textbook_state`, but with offload to disk fp32 masters and
+    gradients are in its files, even if the training is in fp32."""
     state = dict(textbook_state(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -129,9 +127,9 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of engine `torch` on the largest rank, when all gradients of a step exist.
-    If gradients are summed on the host, the result is the maximum on each device.
-    """
+    """Return the state of engine `torch` on the rank with the most memory, at the time when all
+    gradients of a step exist. If gradients are summed on the host, return the maximum of each
+    memory tier."""
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
         if parameter.is_packed:
@@ -158,7 +156,7 @@ def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
     """Yield one parameter of each set of parameters that need the same memory, and the number of
     parameters in the set.
 
-    The blocks of a model are mostly alike, so there are few sets, and the estimate is fast.
+    Most blocks of a model are equal, so there are few sets, and the estimate is fast.
     """
     counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
     for each in parameters:  # hundreds of times for one search: no Parameter is made for each
@@ -183,15 +181,14 @@ def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout)
 
 
 def state_of(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of a rank of the layout's engine. For engine `deepspeed` it is the
-    textbook's, plus its files on disk."""
+    """Return the state of a rank with the engine that the layout names."""
     if layout.engine == "torch":
         return torch_engine_state(parameters, layout)
     return nvme_offload_state(parameters, layout)
 
 
 def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return bytes of engine `torch`'s masters and moments, of all ranks together."""
+    """Return the bytes of masters and moments of engine `torch`, for all ranks together."""
     total = 0
     for parameter in parameters:
         if layout.has_master(is_trained=parameter.is_trained):
@@ -204,10 +201,10 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
     """Return the bytes of gathered weights on the device during the forward and backward pass, in
     addition to `torch_engine_state`.
 
-    If gathered weights are kept, these are the weights of all blocks. Otherwise they are the
-    weights of one block at a time, and the weights outside of the blocks. With one rank there are
-    none, because it computes with its own weights directly. Weights in 4 bits are gathered one at a
-    time, with their scales in fp32.
+    If the engine keeps gathered weights, all weights count. Otherwise the weights of one block and
+    the weights outside of the blocks count. With one rank the result is 0, because the rank
+    computes with its own weights directly. Weights in 4 bits are gathered one at a time, with their
+    scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -227,8 +224,7 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """Return the bytes of the fp32 buffer of engine `torch` in which 16-bit gradients are widened
-    for the optimizer. It has the size of a bucket's rows, or of the largest weight's.
-    """
+    for the optimizer. Its size is that of a rank's rows of a bucket, or of the largest weight."""
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0
@@ -245,14 +241,14 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
-    """Return the largest number of bytes on the device that the cross-entropy takes. The maximum is
-    in the backward pass.
+    """Return the peak memory of the cross-entropy on the device, in bytes. The peak is in the
+    backward pass.
 
     It includes the gradient of the hidden states and the gradient of the head (a matrix of
-    `size.hidden` by `size.vocabulary`), but not the hidden states. If the loss is computed at once:
-    the logarithms of the probabilities, their gradient and the gradient of the logits, all in fp32.
-    If it is computed in parts: the same for one part without the logarithms, the gradients of the
-    hidden states, and the sum of the head's gradients in fp32.
+    `size.hidden` by `size.vocabulary`), but not the hidden states. If the loss is computed at once,
+    it also includes the logarithms of the probabilities, their gradient and the gradient of the
+    logits, all in fp32. If the loss is computed in parts, it includes these for one part without
+    the logarithms, the gradients of the hidden states, and the sum of the head's gradients in fp32.
     """
     width, logits = ITEM_BYTES[precision], size.rows * size.vocabulary
     head = size.hidden * size.vocabulary if trains_head else 0
@@ -268,14 +264,13 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
 
 
 def bytes_at(state: State, tier: str) -> int:
-    """Return the number of bytes of `state` in the memory tier `tier`."""
+    """Return the size in bytes of the part of `state` that is in the memory tier `tier`."""
     return sum(size for (where, _), size in state.items() if where == tier)
 
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
-    """Return the bytes of optimizer state, without the step count, for the part of a parameter that
-    one of `ranks` updates.
-    """
+    """Return the bytes of optimizer state for the part of a parameter that one of `ranks` ranks
+    updates. The step count is not included."""
     own = parameter.rows(ranks, layout.tensor_ranks)
     if layout.optimizer == "adamw8bit" and has_eight_bit_moments(parameter.shape):
         blocks = ceil(prod(parameter.shape[1:]) / EIGHT_BIT_BLOCK)
@@ -294,9 +289,8 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
 
 
 def _factored(shape: tuple[int, ...], ranks: int) -> int:
-    """Return the number of values that Adafactor stores for a parameter. Each rank has all column
-    sums of a matrix; everything else is divided by rows.
-    """
+    """Return the number of values that Adafactor stores on one rank for a parameter. Each rank has
+    all column sums of a matrix. The other values are divided among the ranks by rows."""
     rows = ceil(shape[0] / ranks)
     if len(shape) < 2:
         return rows

@@ -1,4 +1,4 @@
-"""Carry out a plan: from a source and a target to bytes on disk or in memory.
+"""Carry out a plan: copy the bytes of a source to a target on disk or in memory.
 
 plan             match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
@@ -7,8 +7,8 @@ element_blocks   read the elements of tensors in order, block by block
 fill             read and cast the bytes of one tile
 write            create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name
-part_share       the bytes of an output that each of N runs writes
-execute_part     write the bytes of one of these runs
+part_share       the division of an output among N runs, each of which writes one part
+execute_part     write one of these parts
 resume_identity  the inputs of an output; an interrupted run is resumed only with the same inputs
 load_arrays      load tensors into memory as numpy arrays
 

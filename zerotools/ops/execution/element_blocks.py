@@ -1,7 +1,8 @@
-"""The elements of tensors in row-major order, block by block, for any positions in files.
+"""Read the elements of tensors in row-major order, block by block, whatever their positions in
+files.
 
 A block has BLOCK_ELEMENTS elements, and a worker reads it in parts that fit in its buffers. So the
-memory depends neither on the checkpoint nor on its largest tensor.
+memory use depends neither on the checkpoint nor on its largest tensor.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class FlatValues:
 
 @dataclass(frozen=True, slots=True)
 class ElementBlock:
-    """Elements [begin, end) of a flattened tensor; `number` counts its blocks from 0."""
+    """Elements [begin, end) of a flattened tensor. `number` is the index of the block in the
+    tensor, from 0."""
 
     key: Key
     values: FlatValues
@@ -104,9 +106,9 @@ def share_blocks(
     work: Callable[[ElementBlock, Iterator[Array], Scratch], Result],
     sources: Sources | None = None,
 ) -> Iterator[tuple[ElementBlock, Result]]:
-    """Call `work` in the threads of `budget` for each block of the tensors `keys`, with the parts
-    of its bytes; yield each block with the result, in any order. With `sources`, a file that has
-    changed is refused.
+    """Call `work` for each block of the tensors `keys`, in the threads of `budget`. `work` gets the
+    block, an iterator over the parts of its data, and buffers. Yield each block with its result, in
+    any order. With `sources`, a file that has changed is refused.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
