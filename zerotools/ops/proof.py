@@ -1,11 +1,12 @@
 """The checks of `--verify` in commands that write an output.
 
-`prove_source` checks the source: copies of one tensor must be equal. If checksums in the files or a
-manifest record the saved bytes, the bytes must be these.
+`prove_source` checks the source: all copies of a tensor must be equal, and the bytes must have the
+checksums that the files or a manifest record, if there are any.
 
 `OutputProof` reads the output back before it gets its name. It compares every tile with the cast of
-the source, and records the digests of tensors and files in the manifest next to the output and in
-its marker. So the output can be verified again later without its source, also after it is moved.
+the source. It records the digests of tensors and files in the manifest next to the output, and in
+the output's marker. So the output can be verified again later without its source, even after it was
+moved.
 """
 
 from __future__ import annotations
@@ -78,11 +79,11 @@ def prove_source(
     stamps: Mapping[Path, Stamp],
     budget: MemoryBudget,
 ) -> None:
-    """Check the tensors `keys` of `source`; the files `stamps` were read for it.
+    """Check the tensors `keys` of `source`. `stamps` has all files that were read.
 
     Raises:
-        BadFile: a file's digest differs from a manifest's, a record's CRC-32 from its archive's, or
-        two copies of a tensor differ.
+        BadFile: the digest of a file differs from that in a manifest, the CRC-32 of a record
+        differs from that in its archive, or two copies of a tensor differ.
     """
     wanted = set(keys)
     tensors = {key: tensor for key, tensor in source.tensors.items() if key in wanted}
@@ -96,9 +97,8 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """Check the digests of a checkpoint from a job. DeepSpeed's files are in a directory of the
-    checkpoint.
-    """
+    """Check the files that were read against the manifest of a job's checkpoint. It is in the
+    source, or in the directory above it if the source is the directory of DeepSpeed's files."""
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
             continue
@@ -110,8 +110,8 @@ def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> No
 
 
 def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: MemoryBudget) -> None:
-    """Check the files that were read, if a manifest next to the source or the record inside it has
-    them."""
+    """Check the files that were read against the digests in a manifest next to the source, or in
+    the record inside it."""
     subject = subject_of(source)
     base = subject if subject.is_dir() else subject.parent
     below = base.absolute()
@@ -138,7 +138,7 @@ def _known_digests(
 ) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
     """Yield the recorded digests of files.
 
-    A checkpoint that was thinned after the record has none, because the files have changed.
+    If the checkpoint was thinned since, yield nothing, because its files have changed.
     """
     if is_thinned(root):
         return
@@ -227,7 +227,7 @@ def compare_bytes(
     the number of compared bytes.
 
     Raises:
-        BadFile: a byte differs; names the tensor, the file and the byte offset.
+        BadFile: a byte differs. The message names the tensor, the file and the byte offset.
     """
 
     def compare(tile: Tile, scratch: Scratch) -> int:
@@ -284,7 +284,8 @@ def _compare_carried(target: Target, directory: Path) -> None:
 def read_written_back(
     target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
 ) -> Checkpoint:
-    """Return the metadata of the output, compared with the plan: names, dtypes, shapes, positions.
+    """Read the metadata of the output, and compare its names, dtypes, shapes and positions with the
+    plan.
 
     Raises:
         BadFile: the format's reader finds another layout.
@@ -312,7 +313,8 @@ def read_written_back(
 
 
 def _weight(key: Key) -> Key:
-    """Return the key with role `param` for a buffer: formats for weights do not tell them apart."""
+    """Return `key`, but with the role `param` for a buffer, because formats for weights do not
+    distinguish buffers from parameters."""
     return Key(key.name, "param" if key.role == "buffer" else key.role)
 
 
@@ -330,7 +332,7 @@ def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[o
 
 @dataclass
 class OutputProof:
-    """A function object that proves the output in a staging directory, and stores its manifest."""
+    """A callable that proves the output in a staging directory, and stores its manifest."""
 
     source: Checkpoint
     target: Target
@@ -375,7 +377,7 @@ def manifest_of_output(
     """Return the manifest of the files of `target`, which are in `directory`.
 
     Raises:
-        BadFile: they are not as they were laid out, or have records with a wrong CRC-32.
+        BadFile: the files differ from the planned layout, or have records with a wrong CRC-32.
     """
     found = read_written_back(target, directory, table)
     training = training_of(found, table)
@@ -418,8 +420,8 @@ def _file_digests(
 def check_sidecar(destination: Path, *, overwrite: bool) -> None:
     """Raise an error if the file name of the new output's manifest is already in use.
 
-    With `overwrite`, an existing manifest is replaced. The manifest of a removed output does not
-    count.
+    With `overwrite`, an existing manifest may be replaced. The manifest of an output that was
+    removed may always be replaced.
 
     Raises:
         BadRequest: a file has this name, and may not be replaced.
@@ -442,8 +444,8 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
 
 
 def _is_left_over(path: Path, destination: Path) -> bool:
-    """Return whether it is the manifest of a former `destination` that does not exist any more.
-    Under another name, the user may want to compare the output with it."""
+    """Return whether `path` is the manifest of an earlier output at `destination` that was removed.
+    If the manifest records another name, the user may still need it."""
     if is_there(destination) or not path.is_file() or path.is_symlink():
         return False
     try:
@@ -453,11 +455,11 @@ def _is_left_over(path: Path, destination: Path) -> bool:
 
 
 def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | None:
-    """Write the manifest next to a finished output. If the output was not verified, remove the
-    manifest of the one that it replaced.
+    """Write the manifest next to a finished output. If `manifest` is None, because the output was
+    not verified, remove the manifest of the output that it replaced.
 
     Raises:
-        BadRequest: it cannot be written.
+        BadRequest: the manifest cannot be written.
     """
     path = sidecar_of_path(destination)
     try:

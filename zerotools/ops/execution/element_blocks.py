@@ -46,7 +46,8 @@ class FlatValues:
             self._index = BoxIndex([chunk.box for chunk in self._chunks])
 
     def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
-        """Read elements [begin, end) into the bytes `raw`; `buffer` is for reading."""
+        """Read elements [begin, end) into the bytes `raw`. `buffer` is memory for intermediate
+        data."""
         dtype = self.tensor.dtype
         if self._ranges is not None:
             gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
@@ -89,7 +90,8 @@ class ElementBlock:
         return (self.end - self.begin) * self.dtype.itemsize
 
     def parts(self, held: ThreadFiles, scratch: Scratch) -> Iterator[Array]:
-        """Yield the bytes of the block in order. Each array is valid until the next."""
+        """Yield the bytes of the block in order, part by part. Each array is valid until the next
+        is requested."""
         itemsize = self.dtype.itemsize
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(itemsize, 2)
         for begin in range(self.begin, self.end, step):

@@ -1,6 +1,6 @@
 """Write a planned checkpoint (a target) to the disk.
 
-Tiles of the tensors are made by several threads, within a byte budget. The files are written into a
+Several threads copy the tensors tile by tile, within a memory budget. The files are written into a
 staging directory, a journal records each complete file, and at the end the directory gets its final
 name.
 """
@@ -66,8 +66,8 @@ class WriteReport:
 class ReadBack:
     """The result of reading an output back and comparing it with the source.
 
-    It has the number of bytes of tensors that were equal, and the digest of each file, keyed by
-    name, made by `algorithm`.
+    `nbytes` is the number of bytes of tensors that are equal in both. `digests` has the digest of
+    each output file, keyed by file name and computed with `algorithm`.
     """
 
     nbytes: int
@@ -93,9 +93,9 @@ class Transfer:
 class Publication:
     """The conditions under which an output gets its name.
 
-    `command` is noted in the output. With `overwrite`, it replaces an output of zerotools. `check`
-    and `read_back` are called first, and may raise to refuse the output; `read_back` gets the
-    directory with all complete files.
+    The output records `command`. With `overwrite`, it may replace an earlier output of zerotools.
+    `check` and `read_back` are called before the output gets its name, and may raise an error to
+    refuse it. `read_back` gets the directory with all complete files.
     """
 
     command: str = "convert"
@@ -114,11 +114,11 @@ def execute(
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
 ) -> WriteReport:
-    """Write `target` from `copies`; the source files are below `source_root`.
+    """Write `target` by carrying out `copies`. The source files are below `source_root`.
 
-    `identity` describes the inputs of the output: with `resume`, files that an interrupted run of
-    the same identity completed are kept. The destination is complete when this returns, and
-    unchanged when it raises.
+    `identity` describes the inputs of the output. With `resume`, files are kept that an interrupted
+    run with the same identity completed. The destination is complete if this function returns, and
+    unchanged if it raises an error.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or the run to resume has another
@@ -162,9 +162,10 @@ def refuse_astray(target: Target) -> None:
 
 
 def _check_left(directory: Path) -> None:
-    """Raise an error if an existing staging directory was not left by zerotools.
+    """Raise an error if zerotools did not make the existing staging directory.
 
-    A directory of zerotools has a journal, or is an output that was about to be replaced.
+    A staging directory of zerotools has a journal, or is an output that was about to be replaced
+    and has a marker.
     """
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
@@ -221,9 +222,7 @@ def _write(
 
 
 def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, Any]:
-    """Return the journal's entries of the files that an earlier run completed and that still
-    exist.
-    """
+    """Return the journal entries of files that an earlier run completed and that still exist."""
     return {
         file: noted
         for file, noted in journal.done.items()

@@ -1,4 +1,5 @@
-"""Write one part of an output; the part that is completed last gives the output its name.
+"""Write one part of an output. The run that completes the last missing part gives the output its
+name.
 
     part 1, on any machine:     its bytes -> flushed, noted in its journal
     part 2, ...                 its bytes -> flushed, noted in its journal
@@ -6,9 +7,10 @@
                                 -> checksums of files that several parts wrote, values made from
                                 finished files, the marker, the name; then the journals are removed
 
-A part that fails or is killed keeps its completed files, and so do the others: the next run
-continues from there. A kill while the output gets its name leaves the marker, or journals in the
-output. The next run of any part completes it.
+If the run of a part fails or is killed, its completed files and those of the other parts are kept,
+and the next run of the part continues from there. If a run is killed while the output gets its
+name, the marker or journals remain in the output. The next run of any part then completes the
+output.
 """
 
 from __future__ import annotations
@@ -73,12 +75,13 @@ def execute_part(
     transfer: Transfer | None = None,
     publication: Publication | None = None,
 ) -> PartReport:
-    """Write the part of `target` that was `planned`. Other parameters are those of `execute`, but
-    nothing is read back. Nothing is written if the output exists already and was made from the
-    same inputs.
+    """Write one part of `target`, as `planned`. The other parameters are those of `execute`, but
+    the output is not read back. Nothing is written if the output exists already and was made from
+    the same inputs.
 
     Raises:
-        BadRequest: the destination exists or cannot be written, or was begun with other inputs.
+        BadRequest: the destination exists or cannot be written, or another run began it with other
+            inputs.
         BadFile: a source file is missing, truncated, unreadable or changed.
     """
     transfer, publication = transfer or Transfer(), publication or Publication()
@@ -202,9 +205,8 @@ class _Writing:
     def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
     ) -> bool:
-        """Complete the output and give it its name, if all parts are complete; return whether they
-        are.
-        """
+        """Prepare the output for its final name if all parts are complete. Return whether they
+        are."""
         if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
             return True
         cuts = self.planned.shares
@@ -240,9 +242,8 @@ class FileNote:
 
 
 def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
-    """Return the journal's entry `noted` as a `FileNote`, or None if it is not such an entry. With
-    `is_cut`, several parts write the file.
-    """
+    """Return the journal entry `noted` as a `FileNote`, or None if it has another form. `is_cut`
+    says that several parts write the file."""
     if not is_cut:
         return FileNote(noted) if are_losses(noted) else None
     if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
@@ -260,9 +261,8 @@ def _is_range(each: Any) -> bool:
 def write_checksums(
     target: Target, directory: Path, done: Sequence[Mapping[str, FileNote]], cut: Collection[str]
 ) -> None:
-    """Write the checksums of the files in `cut`, which several parts have written. `done` has the
-    journal entries of all parts.
-    """
+    """Write the checksums of the files in `cut`, which several parts wrote together. `done` has the
+    journal entries of all parts."""
     with OpenFiles(directory, os.O_RDWR) as files:
         for file in (name for name in cut if target.files[name].checksums):
             plan = target.files[file]

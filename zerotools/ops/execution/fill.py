@@ -1,7 +1,7 @@
 """Read the elements of a tile from the source, and cast them to the dtype of the target.
 
-Most tiles are copied and cast. Elements of a quantised weight are computed from its payload and
-scales, a block at a time (`fill_scaled`).
+The elements of most tiles are copied and cast. Those of a quantised weight are computed from its
+payload and scales, block by block (`fill_scaled`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def fill_tile(
     counting: bool = False,
     cast: Cast = numpy_cast,
 ) -> tuple[memoryview, Losses]:
-    """Read the elements of `tile`, cast them, and return their bytes, and the losses of each
-    tensor.
+    """Read the elements of `tile` and cast them. Return their bytes, and the losses of each tensor.
 
-    Losses are values that are no longer finite after a cast; with `counting`, all non-finite
-    values. The returned view is into `scratch` and valid until its next use.
+    Losses are values that the cast made infinite. With `counting`, all other NaN and infinite
+    values are counted too. The returned view is memory of `scratch`, and is valid until `scratch`
+    is used again.
     """
     raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
@@ -76,18 +76,17 @@ def fill_tile(
 
 
 def of_weights(tile: Tile, losses: Losses) -> Losses:
-    """Return `losses` without the non-finite values of tensors that are not weights: an attention
-    mask may be infinite.
-    """
+    """Return `losses`, but without NaN and infinite values of tensors that are not weights, because
+    a tensor such as an attention mask may contain infinities."""
     if tile.role == "param":
         return losses
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
 def moved_ranges(tile: Tile) -> Iterator[NeededRange]:
-    """Yield the ranges of source files with the bytes of `tile`, in order, if they are moved
-    unchanged. Yield nothing if elements are cast, or selected from blocks.
-    """
+    """Yield the ranges of source files that contain the bytes of `tile`, in order. Yield nothing if
+    the bytes are not copied unchanged, because the elements are cast or are selected from
+    blocks."""
     if tile.source_dtype == tile.target_dtype:
         flat = [part for part in tile.parts if isinstance(part, RangePart)]
         pieces = (piece for part in flat for piece in part.pieces)
@@ -148,9 +147,8 @@ _MOST_INPUTS = 2**23
 
 
 def scaled_reads(scaled: ScaledSource, box: Box, room: int, beside: int) -> Iterator[NeededRange]:
-    """Yield the ranges that `fill_scaled` reads for `box`, with a read buffer of `room` bytes and
-    `beside` bytes for inputs and computed values.
-    """
+    """Yield the file ranges that `fill_scaled` reads for `box`, if its read buffer has `room` bytes
+    and it has `beside` bytes for inputs and computed values."""
     tensor = scaled.tensor
     for block in tensor.blocks_to_read(box, _buffer_shares(beside)[0]):
         for name, needed in tensor.scheme.needs(block).items():
@@ -169,11 +167,12 @@ def fill_scaled(
     scratch: Scratch,
     cast: Cast,
 ) -> LostValues:
-    """Put the elements of `box` in row-major order into the bytes `raw`, cast to `target_dtype`.
-    Inputs are read in blocks that are as large as they may be, and computed with in smaller ones.
+    """Compute the elements of `box`, cast them to `target_dtype`, and put them in row-major order
+    into the bytes `raw`. Inputs are read in large blocks, and the values are computed in smaller
+    blocks.
 
     Raises:
-        BadFile: scales that cannot be used, or values that cannot be quantised.
+        BadFile: scales cannot be used, or values cannot be quantised.
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses, tensor = NONE_LOST, scaled.tensor
@@ -201,9 +200,8 @@ def fill_scaled(
 
 
 def _buffer_shares(beside: int) -> tuple[int, int]:
-    """Divide `beside` bytes of memory: return the bytes for inputs, and the bytes for computed
-    values.
-    """
+    """Divide `beside` bytes of memory. Return the number of bytes for inputs, and the number for
+    computed values."""
     half = beside // 2
     return min(half, _MOST_INPUTS), half
 
@@ -219,15 +217,14 @@ def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffe
 
 
 def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Return the slices that select `box` in an array of the block `outer`."""
+    """Return the slices that select `box` in an array that holds the block `outer`."""
     inner = box.relative_to(outer)
     return tuple(map(slice, inner.start, inner.stop))
 
 
 def _put(place: Array, values: Array, cast: Cast) -> LostValues:
     """Cast `values` into `place`, as `cast_into` does. Transposed values are cast in the order of
-    the source, because that is twice as fast.
-    """
+    the source, which is twice as fast."""
     if values.ndim < 2 or values.flags.c_contiguous:
         return cast_into(place, values, cast)
     rows = values.swapaxes(-1, -2)

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint as arrays in memory."""
+"""Load tensors of a checkpoint into memory as numpy arrays."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ _MAX_NAMED = 5
 def load_tensors(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """Return the tensors of `dtypes`, each in the named dtype, cast to nearest even.
+    """Load the tensors that are keys of `dtypes`, each cast to the dtype given there. Casts round
+    to nearest even.
 
-    In addition to the arrays, buffers of `budget` are used.
+    The memory of the arrays is not part of `budget`, which limits the buffers.
 
     Raises:
-        BadRequest: the checkpoint lacks one of them, or has finite values too large for the dtype.
-        BadFile: one is incomplete, or its file is damaged or changed since `source` was read.
-        Unsupported: a cast that is not between floating-point dtypes.
+        BadRequest: the checkpoint lacks a tensor, or a tensor has finite values that are too large
+            for the dtype.
+        BadFile: a tensor is incomplete, or its file is damaged or changed since `source` was read.
+        Unsupported: a cast is not between floating-point dtypes.
     """
     tensors: dict[Key, Tensor] = {}
     for number, (key, dtype) in enumerate(dtypes.items()):

@@ -1,4 +1,4 @@
-"""Divides one output among N runs: the bytes that each of them writes.
+"""Divide one output among N runs, each of which writes one share of its bytes.
 
 The files of the output are put in a row, in their order, and the row is cut into N shares of equal
 size. All runs make the same cuts from the same layout, so they need not communicate.
@@ -8,10 +8,10 @@ size. All runs make the same cuts from the same layout, so they need not communi
     share 2   a[4, 5)     b[0, 3)
     share 3               b[3, 5)     c[0, 2)
 
-A cut near the end of a file is moved to the end, because it is better to write a few bytes too many
-than to let two runs write one file. Inside a file a cut is a multiple of `ALIGNMENT`, and never
-inside an element. So no two machines write to one page of a file, which network file systems do not
-support. A file with elements across such a multiple is not cut.
+A cut near the beginning or end of a file is moved there, because slightly unequal shares are better
+than two runs that write the same file. A cut inside a file is at a multiple of `ALIGNMENT`, and
+never inside an element. So no two machines write to the same page of a file, which network file
+systems do not support. A file is not cut if an element may lie across such a multiple.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_PARTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """The number of a part of an output: part `index`, from 1, of `of` parts."""
+    """One of `of` parts of an output, with the number `index`, from 1."""
 
     index: int
     of: int
@@ -50,10 +50,10 @@ class OutputPart:
 
 
 def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
-    """Return the part that "3/8" or (3, 8) means: the third of eight.
+    """Parse the number of a part: "3/8" or (3, 8) is the third of eight parts.
 
     Raises:
-        BadRequest: it is not a part.
+        BadRequest: `given` is not the number of a part.
     """
     if isinstance(given, OutputPart):
         return given
@@ -75,7 +75,8 @@ class ByteRange(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """`numel` elements of `itemsize` bytes, one behind another from byte `offset` of `file` on."""
+    """`numel` consecutive elements of `itemsize` bytes each, which begin at byte `offset` of
+    `file`."""
 
     file: str
     offset: int
@@ -83,7 +84,7 @@ class Extent(NamedTuple):
     itemsize: int
 
     def inside(self, bounds: ByteRange) -> tuple[int, int]:
-        """Return the elements [first, stop) that belong to these bytes."""
+        """Return the elements [first, stop) that belong to the bytes `bounds`."""
         first, stop = (self._element_at(byte) for byte in bounds)
         return first, stop
 
@@ -96,7 +97,8 @@ Share = Mapping[str, ByteRange]
 
 
 def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
-    """Return the shares of `of` runs, which together are the whole output; some may be empty."""
+    """Return the shares of `of` runs, which together are the whole output. Some shares may be
+    empty."""
     sizes = {name: plan.size for name, plan in target.files.items()}
     whole = _not_to_cut(target) if of > 1 else set()
     total = sum(sizes.values())
@@ -119,8 +121,9 @@ def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[S
 
 
 def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
-    """Return the cut of a file: at most 0 if it lies before the file, at least `size` if after it.
-    With an alignment of 0 the file is not cut."""
+    """Return the offset at which to cut a file of `size` bytes, if `wanted` is the offset for equal
+    shares. A result of at most 0 or at least `size` does not cut the file. With an alignment of 0
+    no file is cut."""
     if not 0 < wanted < size:
         return wanted
     if not alignment or min(wanted, size - wanted) <= share // _NEAR:
@@ -129,9 +132,8 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """Return the files that cannot be cut, because an element may lie across a multiple of
-    `ALIGNMENT`.
-    """
+    """Return the files that cannot be cut because an element may lie across a multiple of
+    `ALIGNMENT`."""
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
@@ -156,11 +158,11 @@ class PartPlan:
     """The plan of one part of an output.
 
     Attributes:
-        share: the bytes that the part writes.
-        shares: the bytes that each of all parts writes.
+        share: the byte ranges that this part writes.
+        shares: the byte ranges of all parts, in the order of their numbers.
 
     The plan also has the number of tensor bytes in `share` for each file, and the tensors with
-    bytes there.
+    bytes in `share`.
     """
 
     part: OutputPart
@@ -174,7 +176,7 @@ class PartPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all ranges that the part writes."""
+        """The number of bytes that the part writes."""
         return sum(bounds.end - bounds.begin for bounds in self.share.values())
 
 
@@ -185,7 +187,7 @@ def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> P
 
 
 def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
-    """Return the files that have bytes of several parts."""
+    """Return the files to which several parts write."""
     return frozenset(
         file
         for share in cuts
@@ -195,7 +197,8 @@ def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
 
 
 def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
-    """Return the bytes of tensors in a share of each file, and the tensors that have any there."""
+    """Return the number of tensor bytes in `share` for each file, and the tensors with bytes in
+    `share`."""
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():
@@ -211,7 +214,7 @@ def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, T
 
 
 def clip_copies(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
-    """Yield the part of each copy that lies in the bytes of `share`."""
+    """Yield those parts of the copies that fill bytes of `share`."""
     for copy in copies:
         bounds = share.get(copy.target.file)
         if bounds is None:
@@ -252,9 +255,8 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
 
 
 def clip_plan(plan: FilePlan, bounds: ByteRange) -> FilePlan:
-    """Return the part of a file's plan that lies in `bounds`. Checksums are left out, because they
-    may cover bytes that other runs write.
-    """
+    """Return the part of a file's plan for the bytes `bounds`. Checksums are left out, because they
+    may cover bytes that other runs write."""
     if bounds == (0, plan.size):
         return plan
     literals = [

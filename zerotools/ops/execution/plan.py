@@ -6,8 +6,9 @@ tensor exactly and lie inside their files. It proves the same for the target's c
 finds the source of each target chunk. Because both covers are exact, every target element has
 exactly one source, whatever the two layouts are.
 
-If the chunks of both are ranges of the flattened tensor, as in all ZeRO stages and FSDP2, one pass
-over both lists proves the covers and finds the sources. Otherwise boxes are intersected.
+If all chunks of source and target are ranges of the flattened tensor, as in all ZeRO stages and
+FSDP2, one pass over both lists proves the covers and finds the sources. Otherwise boxes are
+intersected.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from zerotools.core.quantisation_schemes import ScaledCast
 
 @dataclass(frozen=True, slots=True)
 class ScaledSource:
-    """A quantised weight: how its elements are computed, and the chunks that cover each of its
-    inputs.
-    """
+    """A quantised weight: the computation of its elements, and the chunks that cover each of its
+    inputs."""
 
     tensor: ScaledCast
     inputs: Mapping[str, tuple[Chunk, ...]]
@@ -38,8 +38,8 @@ class ScaledSource:
 class Copy:
     """A copy that fills one chunk of the target.
 
-    The values come from `pieces`, parts of source chunks that do not overlap and together cover the
-    target chunk; or `scaled` computes them.
+    The values come from `pieces`, which are parts of source chunks that do not overlap and together
+    cover the target chunk. Or `scaled` computes the values.
     """
 
     key: Key
@@ -51,7 +51,7 @@ class Copy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes to write."""
+        """The number of bytes to write."""
         return self.target.box.numel * self.target_dtype.itemsize
 
 
@@ -68,15 +68,15 @@ class RangeCopy(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes to write."""
+        """The number of bytes to write."""
         return (self.target.end - self.target.begin) * self.target_dtype.itemsize
 
 
 def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
-    """Yield the copies that make `target` out of `source`, tensor by tensor.
+    """Yield the copies that fill `target` with the values of `source`, tensor by tensor.
 
     Raises:
-        BadRequest: the target has a tensor that the source lacks, or has in another shape.
+        BadRequest: the source lacks a tensor of the target, or has it in another shape.
         BadFile: the source has a hole, an overlap, or a chunk outside its file.
     """
     for key, target_tensor in target.tensors.items():
@@ -94,7 +94,7 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
-    """Prove that `plan` would succeed, without making copies; return the number of copies.
+    """Prove that `plan` would succeed, without making copies. Return the number of copies.
 
     Raises:
         As `plan`.
@@ -143,11 +143,12 @@ def _scaled_copies(
 
 
 def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str, tuple[Chunk, ...]]:
-    """Return the chunks of each input, proved to cover it, and to have all that the tensor is made
-    of.
+    """Return the chunks of each input of a quantised weight. Prove that the chunks cover the input,
+    and that the input has the shape that the weight needs.
 
     Raises:
-        Incomplete, BadFile: as `distinct_chunks`; or an input has another shape than is needed.
+        Incomplete, BadFile: as `distinct_chunks`; or an input has another shape than the weight
+            needs.
     """
     found = {}
     needed = {} if tensor.numel == 0 else tensor.scheme.needs(Box.whole(tensor.shape))
@@ -168,8 +169,8 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     Returns `stored_elements`.
 
     Raises:
-        Incomplete: a hole, or a chunk that ends behind its file.
-        BadFile: an overlap, or a chunk outside the tensor.
+        Incomplete: there is a hole, or a chunk ends after the end of its file.
+        BadFile: chunks overlap, or a chunk is outside the tensor.
     """
     if isinstance(tensor, ScaledCast):
         _prove_scaled(key, tensor, source)
@@ -181,16 +182,18 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
 
 
 def stored_elements(tensor: Tensor) -> int:
-    """Return the number of elements in the files of a tensor; each replica counts."""
+    """Return the number of elements that files store for a tensor. Every replica of an element
+    counts."""
     return sum(numel for _, numel in chunk_locations(tensor))
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
-    """Return one chunk per distinct box, proved to cover the tensor and to lie inside their files.
+    """Return one chunk per distinct box. Prove that these chunks cover the tensor and lie inside
+    their files.
 
     Raises:
-        Incomplete: a hole, or a chunk that ends behind its file.
-        BadFile: an overlap, or a chunk outside the tensor.
+        Incomplete: there is a hole, or a chunk ends after the end of its file.
+        BadFile: chunks overlap, or a chunk is outside the tensor.
     """
     by_box: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
@@ -233,12 +236,11 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
 
 
 def prove_target(key: Key, target_tensor: Tensor, target: Checkpoint) -> list[Range] | None:
-    """Check the layout of a writer before any byte of it is written. Return its chunks if all are
-    ranges.
+    """Check the layout that a writer made for a tensor, before any byte is written. Return the
+    chunks as ranges if all of them are ranges, else None.
 
     Raises:
-        AssertionError: a writer laid a tensor out with holes, overlaps or gaps: a defect of
-            zerotools.
+        AssertionError: the layout has holes, overlaps or gaps. This is a defect of zerotools.
     """
     ranges = covering_ranges(target_tensor, target.files)
     if ranges is None:

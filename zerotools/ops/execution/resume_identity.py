@@ -36,9 +36,8 @@ _WORDS = {
 def identity_of(
     source: Checkpoint, target: Target, request: str, stamps: Mapping[Path, Stamp]
 ) -> dict[str, str]:
-    """Return the digests of the inputs of an output, by their subject. `stamps` are all files that
-    were read to plan it.
-    """
+    """Return the digests of the inputs of an output, keyed by the kind of input. `stamps` are all
+    files that were read to plan the output."""
     return {
         "source files": _digest(_source_facts(stamps)),
         "options": _digest([request]),
@@ -55,9 +54,8 @@ def _digest(facts: Iterable[object]) -> str:
 
 
 def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
-    """Yield path, size and times of every source file. The device number is left out, because a
-    restart may change it.
-    """
+    """Yield the path, size and times of every source file. The device number is left out, because a
+    restart of the machine may change it."""
     for path, stamp in sorted(stamps.items()):
         yield os.fsencode(str(path)), stamp.size, stamp.mtime_ns, stamp.inode
 
@@ -80,9 +78,7 @@ def _in_words(parts: Sequence[FilePart]) -> Sequence[_InWords]:
 
 
 class _InWords:
-    """A range of a file. Its `repr` is part of digests that are stored in journals, and must not
-    change.
-    """
+    """A range of a file. Journals store digests of its `repr`, so its `repr` must not change."""
 
     def __init__(self, part: FilePart) -> None:
         self._part = part

@@ -1,10 +1,10 @@
-"""Workers: the threads of all operations that move or compare tensor data, and their memory.
+"""The worker threads that move or compare tensor data, and their memory.
 
 Each worker handles one tile at a time, in its own buffers. The budget is divided by the number of
 workers, so peak memory depends on neither the model nor its largest tensor. Tiles stay small even
 under a large budget, because larger tiles are not faster (measured in
-benchmarks/results/consolidate.md). The exception are tensors that lie in their files in another
-order.
+benchmarks/results/consolidate.md). Only tensors that are stored in another element order get larger
+buffers.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class MemoryBudget:
             )
 
     def reading(self, *roots: Path) -> MemoryBudget:
-        """Return a budget of the same memory for a source below one of `roots`. Reading from a
-        store waits for it, and not for a processor: it needs more workers, with more bytes each. A
-        number of workers that the caller chose stays."""
+        """Return a budget with the same memory for reading from `roots`. If a root is in an object
+        store, the budget has more workers, with more bytes each, because they mostly wait for the
+        store. A number of workers that the caller chose is kept."""
         if self.is_far or not any(isinstance(root, RemotePath) for root in roots):
             return self
         workers = self.workers
@@ -73,12 +73,13 @@ class MemoryBudget:
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes of one buffer of one worker."""
+        """The size in bytes of one buffer of one worker."""
         return self._buffer(MAX_FAR_TILE_BYTES if self.is_far else MAX_TILE_BYTES)
 
     @property
     def wide_bytes(self) -> int:
-        """The size of a buffer while a tensor is put into another order; compare `tile_bytes`."""
+        """The size in bytes of one buffer for tensors that are stored in another element order. For
+        other tensors it is `tile_bytes`."""
         return self._buffer(MAX_WIDE_BYTES)
 
     @property
@@ -92,7 +93,7 @@ class MemoryBudget:
 
     @property
     def max_total_bytes(self) -> int:
-        """Bytes of all buffers together, which is at most `max_memory`."""
+        """The size in bytes of all buffers together; at most `max_memory`."""
         return self.wide_bytes * self.buffers * self.workers
 
 
@@ -107,8 +108,8 @@ def _usual_workers() -> int:
 
 
 class TileWorkers:
-    """The threads of a budget, each with separate buffers, and one more for work without buffers.
-    Use as a context manager."""
+    """The worker threads of a budget, each with its own buffers, and one more thread for work
+    without buffers. Use as a context manager."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
@@ -135,7 +136,7 @@ class TileWorkers:
     ) -> Iterator[Result]:
         """Call `work` for every tile of `copies`, and yield its results in any order.
 
-        `needed` has the bytes to write in each file; see `tiles_of`.
+        `needed` is passed to `tiles_of`.
         """
         size, wide = self.budget.tile_bytes, self.budget.wide_bytes
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
@@ -143,11 +144,11 @@ class TileWorkers:
     def share(
         self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1
     ) -> Iterator[Result]:
-        """Call `work` for every piece, with buffers for `tiles` tiles; yield the results in any
-        order.
+        """Call `work` for every piece, and yield the results in any order. `work` also gets buffers
+        with room for `tiles` tiles.
 
-        A thread takes the next piece when it has finished the last one. It hands over its results
-        in batches, some milliseconds later.
+        A thread takes the next piece when it has finished one. It hands over its results in
+        batches, some milliseconds later.
         """
         size, wide = self.budget.tile_bytes, self.budget.wide_bytes
         taking, stopped = Lock(), Event()
@@ -184,7 +185,6 @@ class TileWorkers:
             thread.result()
 
     def aside(self, work: Callable[[], None]) -> Future[None]:
-        """Run a function that needs no buffers in a separate thread while tiles are worked on. Such
-        functions run in the order of the calls.
-        """
+        """Run a function that needs no buffers in a separate thread while the workers process
+        tiles. Such functions run in the order of the calls."""
         return self._aside.submit(work)

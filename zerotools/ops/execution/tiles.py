@@ -1,7 +1,8 @@
 """Tiles, the unit of work: copies cut to the size of a buffer, or joined until they fill one.
 
-A copy of boxes is cut into boxes that are contiguous in their target file. Flat copies may be cut
-anywhere, and many ranks make many small ones: consecutive ones in a file share tiles.
+A copy of a box is cut into boxes that are contiguous in their target file. A copy of a range may be
+cut anywhere. A checkpoint of many ranks has many small ranges, so those that are consecutive in a
+file share tiles.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ class BoxPart(NamedTuple):
 
 class RangePart(NamedTuple):
     """`numel` elements of a flattened tensor. `pieces` are consecutive source ranges that cover
-    them.
-    """
+    these elements."""
 
     key: Key
     numel: int
@@ -48,9 +48,8 @@ class RangePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`nbytes` of `file` from `offset` on: one `BoxPart`, or several `RangePart`s of one role, one
-    after another.
-    """
+    """`nbytes` bytes of `file`, beginning at `offset`. They are one `BoxPart`, or several
+    consecutive `RangePart`s of the same role."""
 
     file: str
     offset: int
@@ -64,7 +63,7 @@ class Tile:
         return self.parts[0].key.role
 
     def key_of(self, at: int) -> Key:
-        """Return the tensor that byte `at` of the tile belongs to."""
+        """Return the key of the tensor that byte `at` of the tile belongs to."""
         for part in self.parts:
             if isinstance(part, RangePart):
                 at -= part.numel * self.target_dtype.itemsize
@@ -83,9 +82,9 @@ def tiles_of(
 ) -> Iterator[Tile]:
     """Cut and join copies into tiles of at most `tile_bytes`.
 
-    Tiles of tensors that lie in another order in their files have up to `wide_bytes`, because
-    larger tiles are read in longer runs. `needed` has the bytes that all copies together put into a
-    file, so that its last tile need not wait for other files.
+    If a tensor is stored in another element order, its tiles have up to `wide_bytes`, because
+    larger tiles are read in longer runs. `needed` is the number of bytes that all copies together
+    put into each file. With it, the last tile of a file is yielded without waiting for other files.
     """
     joining: dict[str, _Joining] = {}
     left = dict(needed or {})
@@ -107,9 +106,8 @@ def tiles_of(
 
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
-    """Yield tiles of the copy that fit into a buffer, both in the source's and in the target's
-    dtype.
-    """
+    """Yield tiles of the copy. A tile fits into a buffer in the dtype of the source and in that of
+    the target."""
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
@@ -128,7 +126,7 @@ def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
 class _Joining:
     """The tile of one output file that is still being filled with small copies.
 
-    Tiles end at multiples of their size in the file: then each write is of whole pages, and no two
+    Tiles end at multiples of their size in the file. So each write covers whole pages, and no two
     threads write to the same page.
     """
 
@@ -178,9 +176,8 @@ class _Joining:
 def split_ranges(
     pieces: tuple[Range, ...], at: int, itemsize: int
 ) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """Cut consecutive ranges at element `at`. Return the ranges before it, and the rest. `itemsize`
-    is the size of an element in their files, in bytes.
-    """
+    """Cut consecutive ranges at element `at`. Return the ranges before this element, and the rest.
+    `itemsize` is the size in bytes of an element in the source files."""
     if pieces[-1].end <= at:
         return pieces, ()
     whole = next(i for i, piece in enumerate(pieces) if piece.end > at)
@@ -195,16 +192,15 @@ def split_ranges(
 
 
 def is_wide(copy: Copy) -> bool:
-    """Return whether larger tiles are faster, because the tensor is stored in another order than it
-    is written.
-    """
+    """Return whether larger tiles are faster, because the source stores the elements in another
+    order than the target."""
     return copy.scaled is not None and copy.scaled.tensor.scheme.is_transposed
 
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
-    """Return the number of elements of a tile of a scaled cast: at most `most`, or `wide` if `most`
-    is less than one row of blocks. The tile has whole rows of blocks if they fit, so that each
-    block is read once.
+    """Return the number of elements in a tile of a scaled cast. It is a number of whole rows of
+    blocks if that is possible, so that each block is read only once. It is at most `most`, but a
+    tile of one row may have up to `wide` elements.
 
     Raises:
         BadRequest: as `check_buffer`.
@@ -223,7 +219,7 @@ def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
     """Check that one block of a quantised weight and its inputs fit into a worker's buffer.
 
     Raises:
-        BadRequest: they do not fit; raise --max-memory.
+        BadRequest: they do not fit, so --max-memory must be larger.
     """
     shape = tensor.shape
     grains = (1,) * (len(shape) - len(tensor.scheme.grain)) + tensor.scheme.grain

@@ -48,13 +48,14 @@ class _Written:
 
 
 class Writer:
-    """Writes the files in `missing`, which has the number of tensor bytes that each file needs.
+    """Writes the files in `missing`, a dict from file names to the number of tensor bytes in the
+    file.
 
-    Several runs write one range each of the files in `cut`. For these files, checksums are recorded
-    in the journal and not written.
+    The files in `cut` are written by several runs, of which each writes one range. Their checksums
+    are recorded in the journal and not written to the file.
 
-    `bytes_shared` are the bytes that were not written, because their blocks are those of the
-    source.
+    `bytes_shared` is the number of bytes that were not written because the file system shares their
+    blocks with the source (reflink).
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Writer:
         self.bytes_shared = 0
 
     def run(self, copies: Iterable[Copy | RangeCopy]) -> Iterator[tuple[int, Losses]]:
-        """Write the tiles of the missing files; yield the size and the losses of each."""
+        """Write the missing files tile by tile. Yield the size and the losses of each tile."""
         for file in [file for file, needed in self._missing.items() if not needed]:
             self._finish(file)
         remaining = (copy for copy in copies if copy.target.file in self._missing)
@@ -118,7 +119,8 @@ class Writer:
         return shared
 
     def _share(self, moved: NeededRange, tile: Tile, at: int, begin: int, end: int) -> bool:
-        """Share the bytes [begin, end) of `moved`, which is at byte `at` of the tile."""
+        """Let the output share the bytes [begin, end) of the source range `moved`, which is at byte
+        `at` of the tile. Return whether the file system did so."""
         with self._reads.source(moved.file) as source, self._writes.source(tile.file) as output:
             assert isinstance(source, LocalSource)
             assert isinstance(output, LocalSource)
@@ -142,7 +144,8 @@ class Writer:
             self._flush_early(file, written.length)
 
     def _flush_early(self, file: str, length: int) -> None:
-        """Let the disk write while tiles are made, so that the last flush has little to do."""
+        """Start to write `length` bytes to the disk now, so that the final flush takes less
+        time."""
         self._unflushed += length
         if self._unflushed < FLUSH_BYTES or (self._finishing and not self._finishing[-1].done()):
             return
@@ -166,7 +169,7 @@ class Writer:
         self._journal.add(file, noted)
 
     def _write_checksums(self, file: str) -> None:
-        """Combine the CRCs of each record's parts, and write the result to its position."""
+        """Combine the CRC-32s of the parts of each record, and write the result to its position."""
         plan = self._target.files[file]
         parts = self._crcs.pop(file, [])
         parts += known_parts(plan, partial(crc_of, self._writes, file))
@@ -211,16 +214,15 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bo
 
 
 def _make(path: Path, *, shared: bool) -> bool:
-    """Create a file that other runs may create at the same time; return whether it was created
-    here.
-    """
+    """Create a file that other runs may create at the same time. Return whether this run created
+    it."""
     if shared:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
     return shared
 
 
 def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
-    """Copy a range of bytes from a source file unchanged.
+    """Copy a range of bytes unchanged from a source file to the file descriptor `output`.
 
     Raises:
         BadFile: the source is truncated, or was changed since it was read.
@@ -237,7 +239,7 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
 
 
 def complete_file(path: Path, file_plan: FilePlan) -> None:
-    """Write the checksums of a file without tensors, which `create_file` made."""
+    """Write the checksums of a file without tensors that `create_file` made."""
     if not file_plan.checksums:
         return
     with path.open("r+b") as output:
@@ -257,7 +259,7 @@ def complete_file(path: Path, file_plan: FilePlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChecksummedRange:
-    """`length` bytes of a file from `offset` on, and their CRC-32."""
+    """`length` bytes of a file, beginning at `offset`, and their CRC-32."""
 
     offset: int
     length: int
@@ -265,7 +267,8 @@ class ChecksummedRange:
 
 
 def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
-    """Yield the CRC-32s of the bytes that are not tensors and lie inside ranges with a checksum.
+    """Yield those ranges of the file, with their CRC-32, that contain no tensor data and for which
+    a checksum is planned.
 
     `crc_of(offset, length)` computes the CRC-32 of bytes that were copied from a source file.
     """
@@ -291,7 +294,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
 def joined_checksums(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> list[ChecksummedRange]:
-    """Join neighbouring parts of one checksum into one part. The CRC-32s are combined."""
+    """Join neighbouring parts of one checksum into one part, and combine their CRC-32s."""
     ends = {end for each in planned for end in (each.start, each.start + each.length)}
     found: list[ChecksummedRange] = []
     for part in sorted(parts, key=lambda part: part.offset):
@@ -305,7 +308,7 @@ def joined_checksums(
 
 
 def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
-    """Return the CRC-32 of `length` bytes of a file from `offset` on."""
+    """Return the CRC-32 of `length` bytes of a file, beginning at `offset`."""
     crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
     for done in range(0, length, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, length - done)]
@@ -317,10 +320,10 @@ def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
 def checksum_bytes(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, 4 bytes) of each checksum to write.
+    """Yield the offset and the 4 bytes of each checksum to write.
 
     Raises:
-        AssertionError: the parts do not exactly cover a range: a defect of zerotools.
+        AssertionError: the parts do not cover a range exactly. This is a defect of zerotools.
     """
     ordered = sorted(parts, key=lambda part: part.offset)
     offsets = [part.offset for part in ordered]

@@ -29,8 +29,8 @@ _LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 class StagedCheck:
     """The result of the checks on the collected files.
 
-    It has the checkpoints that were found, or sentences on why none was found. `notes` are
-    sentences on files that were not compared.
+    It has the checkpoints that were found, or the reasons why none was found. `notes` are sentences
+    about files that were not compared.
     """
 
     directory: Path
@@ -40,19 +40,20 @@ class StagedCheck:
 
     @property
     def is_whole(self) -> bool:
-        """True if the checks that were made found nothing wrong."""
+        """True if the checks found no problem."""
         faulty = (each.verdict is Soundness.FAULTY for each in self.verifications)
         return not self.errors and not any(faulty)
 
     @property
     def findings(self) -> list[str]:
-        """The problems, in sentences."""
+        """The problems, each as a sentence."""
         said = [finding.message for each in self.verifications for finding in each.findings]
         return [*self.errors, *said]
 
     @property
     def causes(self) -> list[str]:
-        """`findings` without tensors that are incomplete only because files are missing."""
+        """`findings`, but if files are missing, without those about incomplete tensors, which are a
+        consequence."""
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -75,13 +76,14 @@ class StagedCheck:
         return paths[0].relative_to(self.directory).as_posix()
 
     def _said_in(self, message: str) -> str | None:
-        """Return the file with the path that a sentence begins with, if it is missing."""
+        """Return the path of the file that `message` reports as missing, if it does not exist; else
+        None."""
         match = re.match(rf"{re.escape(str(self.directory))}/(.+?) is missing\b", message)
         return match[1] if match and not (self.directory / match[1]).exists() else None
 
 
 def find_gathered(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
-    """Return the checkpoints in the staging directory, one for each tag, and sentences on why none
+    """Return the checkpoints in the staging directory, one for each tag, and the reasons if none
     was found.
 
     Problems are returned and not raised, so that they do not end the fetch.
@@ -100,14 +102,13 @@ def find_gathered(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
 
 
 def _subject(message: str) -> str:
-    """Return the missing file that a sentence is about."""
+    """Return the path of the missing file at the beginning of `message`."""
     return message.partition(" is missing")[0]
 
 
 def _further_faults(directory: Path) -> list[str]:
-    """Return the faults of a checkpoint that cannot be read, as far as its reader can continue
-    without the missing files.
-    """
+    """Return further faults of a checkpoint that cannot be read. The reader is run again, and
+    continues in spite of missing and damaged files."""
     with tolerating_damage() as damage:
         try:
             problems = read_any(directory).problems
@@ -152,16 +153,14 @@ def verify_gathered(
 
 
 def _is_loaded(checkpoint: Checkpoint) -> bool:
-    """Return whether transformers loads the checkpoint, a model that torch saved, by its file
-    names.
-    """
+    """Return whether the file names of this checkpoint, which torch saved, are names that
+    transformers loads."""
     return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-    """Return the model around the adapter of a LoRA run, and True; for other checkpoints the
-    checkpoint itself, and False.
-    """
+    """Return the model without the adapter and True if the checkpoint is of a LoRA run. Otherwise
+    return the checkpoint itself and False."""
     names = adapter_names(checkpoint.tensors)
     if not names or is_adapter_checkpoint(checkpoint.tensors):
         return checkpoint, False

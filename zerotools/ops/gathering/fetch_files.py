@@ -1,9 +1,10 @@
 """Fetch the files of one source into the staging directory. Each file is flushed, compared with its
 digest, and noted in the journal.
 
-The node computes the digests over a second connection while it sends the files, because their bytes
-are then in its memory. If a large file is cut off, it continues from the last complete block, and a
-digest must prove in the end that the file is right. Other files are fetched again.
+While a node sends the files, it computes their digests over a second connection, because their
+bytes are then in its memory. If the transfer of a large file was interrupted, the next run
+continues after the last complete block, and at the end a digest must prove that the file is
+correct. Smaller files are fetched again.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ Digests = Callable[[str], str | None]
 
 
 class Fetching:
-    """Fetches files of `listing` into `directory`. With `fast` only files that several sources have
-    are compared with a digest.
-    """
+    """Fetches files of `listing` into `directory`. With `fast`, digests are compared only for files
+    that several sources have."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Fetching:
                 self._note(each, found)
 
     def _blocks(self, each: Fetch) -> int:
-        """Return how many blocks of a file an earlier run has received."""
+        """Return the number of blocks of a file that an earlier run received."""
         before = fetched_entry(self._journal.done.get(each.name))
         path = self._directory / each.name
         if before is None or before.file != each.file or before.source != self._source.name:
@@ -83,7 +83,7 @@ class Fetching:
         return min(path.stat().st_size, each.file.size) // BLOCK if path.is_file() else 0
 
     def _receive(self, wanted: Wanted, sent: FarContents) -> str:
-        """Receive and write a file; return the digest of the whole file."""
+        """Receive a file and write it. Return the digest of the whole file."""
         path = self._directory / wanted.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not wanted.blocks and wanted.file.size >= LARGE:
@@ -125,9 +125,8 @@ class Fetching:
 
     @contextmanager
     def _digests(self, fetches: Sequence[Fetch]) -> Iterator[Digests]:
-        """Yield a function that waits for the digest of a file at its source; None if the node
-        makes none.
-        """
+        """Return a context with a function that waits for the digest of a file at its source, and
+        returns it. The function returns None if the node does not compute digests."""
         known = {each.name: each.digest for each in fetches}
         names = [each.name for each in fetches if each.digest is None]
         if not self._compares or not names:
@@ -155,7 +154,8 @@ class Fetching:
 
 
 def _set_time(path: Path, file: FarFile) -> None:
-    """Give the fetched file the modification time of its source, if that is known."""
+    """Give the fetched file the modification time that it has at its source, if that time is
+    known."""
     if (match := _TIME.fullmatch(file.time)) is not None:
         time = int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
         os.utime(path, ns=(time, time))

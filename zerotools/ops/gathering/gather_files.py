@@ -36,7 +36,7 @@ class Gathered:
     has_name: bool
 
     def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
-        """Return for each source its files with names that differ from `name` only in numbers."""
+        """Return the files of each source with names that differ from `name` only in numbers."""
         files = self.plan.survey.files
         rows = names_alike(name, files)
         sources = dict.fromkeys(
@@ -47,7 +47,7 @@ class Gathered:
 
 
 def check_room(plan: GatherPlan, partial: Path) -> None:
-    """Raise an error before starting if the files do not fit.
+    """Raise an error, before anything is fetched, if the files do not fit on the disk.
 
     Raises:
         BadRequest: the file system has too little free space.
@@ -122,7 +122,8 @@ def _other_run(directory: Path) -> BadRequest:
 
 
 def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:
-    """Raise an error if a file that this or an earlier run fetched has changed at its source."""
+    """Raise an error if a file has changed at its source since this or an earlier run fetched
+    it."""
     own = {
         name: file
         for name, file in listing.files.items()
@@ -132,7 +133,7 @@ def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> N
 
 
 def _remove_others(directory: Path, plan: GatherPlan) -> None:
-    """Remove files of an earlier run that no source has any more."""
+    """Remove files that an earlier run fetched and that no source has any more."""
     for folder, folders, names in os.walk(directory, topdown=False):
         for name in names:
             path = Path(folder, name)

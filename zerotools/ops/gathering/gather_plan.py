@@ -2,15 +2,15 @@
 prints it.
 
 `why_no_checkpoint` checks the file names before any file is fetched: the formats examine a
-directory of empty files with these names. `missing_in_series` finds files that are missing by the
-numbers in the names of others:
+directory of empty files with these names. `missing_in_series` compares the numbers in file names to
+find files that seem to be missing:
 
     zero_pp_rank_0_mp_rank_00_optim_states.pt
     zero_pp_rank_1_mp_rank_00_optim_states.pt       2 would be missing
     zero_pp_rank_3_mp_rank_00_optim_states.pt
 
-A gap is a hint and not a proof: a layer without parameters has no file, and names do not show that
-the last rank is missing. The files themselves are checked after the fetch.
+A gap is a hint and not a proof: a layer without parameters has no file. And a missing last rank
+leaves no gap. The files themselves are checked after the fetch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A file to fetch; `digest` is the SHA-256 that all its sources have, if it is known."""
+    """A file to fetch. `digest` is its SHA-256, if several sources have the file and so it is
+    known."""
 
     name: str
     file: FarFile
@@ -48,8 +49,8 @@ class GatherPlan:
 
     Attributes:
         survey: the files that the nodes have.
-        fetches: the files to fetch from each source, keyed by the source's name. The output has all
-            other files already.
+        fetches: the files to fetch from each source, keyed by the source's name. All other files
+            were fetched by an earlier run.
         digests: the SHA-256 of each file that several sources have, keyed by file name.
     """
 
@@ -63,29 +64,30 @@ class GatherPlan:
 
     @property
     def bytes_of_all(self) -> int:
-        """Size of the whole output, in bytes."""
+        """The size of the whole output in bytes."""
         return sum(each.size for each in self.survey.files.values())
 
     @property
     def bytes_to_fetch(self) -> int:
-        """The bytes of all files to fetch, also of those that were fetched in part."""
+        """The total size in bytes of the files to fetch, including files of which some blocks were
+        already fetched."""
         return sum(each.file.size for some in self.fetches.values() for each in some)
 
     @cached_property
     def copies(self) -> list[str]:
-        """Files that several sources have."""
+        """The files that several sources have."""
         return [name for name, each in self.survey.files.items() if len(each.holders) > 1]
 
     @cached_property
     def may_lack(self) -> list[str]:
-        """Files that no source has, but that the numbers in other names suggest."""
+        """The files that no source has, although numbers in the names of other files suggest that
+        they exist."""
         return list(missing_in_series(self.survey.files))
 
     @cached_property
     def doubt(self) -> str | None:
-        """A sentence on why the names of the files are not those of a checkpoint; None if
-        they are.
-        """
+        """The reason why the file names are not those of a checkpoint, as a sentence; None if they
+        may be."""
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
         return why_no_checkpoint(self.survey.files, texts, self.destination)
 
@@ -101,12 +103,12 @@ def prepare_gather(
     at_once: int,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> GatherPlan:
-    """Compare the files of several sources, and assign each file to fetch to a source. `on_bytes`
-    gets the number of bytes compared.
+    """Compare files that several sources have, and choose the source from which each file is
+    fetched. `on_bytes` gets the number of bytes that were compared since its last call.
 
     Raises:
         BadRequest: the sources have no files.
-        BadFile: two sources have different files of one name.
+        BadFile: two sources have different files with the same name.
         HostUnreachable: see `FarShell`.
     """
     if not found.files:
@@ -139,9 +141,8 @@ def prepare_gather(
 
 
 def _refuse_sizes(found: NodeSurvey) -> None:
-    """Refuse files of one name that have different sizes, before any file is read for its
-    digest.
-    """
+    """Raise an error if sources have files with the same name and different sizes. This is checked
+    before any digest is computed."""
     for name, held in found.files.items():
         first, *others = held.holders
         for other in others:
@@ -150,10 +151,10 @@ def _refuse_sizes(found: NodeSurvey) -> None:
 
 
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
-    """Return the files to fetch, each from one source.
+    """Return the files to fetch from each source, keyed by the source's name.
 
-    This node is preferred if it has the file. Otherwise, starting with the largest file, the source
-    with the fewest bytes so far is taken.
+    A file that this node has is taken from this node. Each other file, the largest first, is
+    assigned to the source that has the fewest bytes to send so far.
     """
     own = {each.source.name for each in found.listings if each.source.host is None}
     load = {each.source.name: 0 for each in found.listings}
@@ -176,8 +177,8 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
 def why_no_checkpoint(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
-    """Return the reason why files with these names at `destination` are not a checkpoint, in one
-    sentence; None if they may be one.
+    """Return one sentence with the reason why files with these names are not a checkpoint; None if
+    they may be a checkpoint. Messages name `destination` as its path.
 
     `texts` are the contents of small files, which may name other files.
     """
@@ -200,8 +201,7 @@ _MOST = 1 << 20
 
 class Numbered(NamedTuple):
     """The name of a file, split into its numbers and the texts between them. Numbers in the names
-    of directories are text.
-    """
+    of directories count as text."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -215,7 +215,8 @@ def numbers_in_name(name: str) -> Numbered:
 
 
 def missing_in_series(names: Iterable[str]) -> Iterator[str]:
-    """Yield names that would complete a series of numbers, if most files of the series exist."""
+    """Yield the names that are missing in a series of numbered files, if most files of the series
+    exist."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         texts, numbers = numbers_in_name(name)
@@ -232,9 +233,8 @@ def missing_in_series(names: Iterable[str]) -> Iterator[str]:
 
 
 def _range(there: set[str]) -> list[str]:
-    """Return the expected numbers: from 0 (from 1, if the smallest existing number is 1) to the
-    largest.
-    """
+    """Return the expected numbers, up to the largest existing number. They begin at 1 if the
+    smallest existing number is 1, else at 0."""
     values = {int(each) for each in there}
     if len(there) < len(values) or len(there) == 1:
         return sorted(there)
@@ -252,9 +252,9 @@ def names_alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
-    """Return the numbers in which the names `others` differ from `name`, if they differ from it at
-    one position only; else None. `names_alike` returned `others`.
-    """
+    """Return the numbers that the names `others` have in place of a number in `name`, if all of
+    them differ from `name` at the same single position; else None. `others` come from
+    `names_alike`."""
     rows = [numbers_in_name(each).numbers for each in others]
     own = numbers_in_name(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]

@@ -1,8 +1,9 @@
 """List, digest and send the files of a source, through the shell of its node.
 
-The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`, of GNU or of
-busybox; `find` of busybox has no -printf. Names are quoted for the shell, and begin with `./`.
-Output with names in it is separated by NUL. A name from a node is checked before it is used.
+The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`. Those of GNU
+and of busybox work, although `find` of busybox has no -printf. Names are quoted for the shell, and
+begin with `./`. Output with names in it is separated by NUL. A name from a node is checked before
+it is used.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ NO_DIGEST = "failed"
 
 
 def listing_script(directory: str, mark: str) -> str:
-    """Return the script that lists a directory. It prints the state of the directory, and 1 if the
-    node can make digests. For each entry that is not a directory it prints the kind (f, l, others),
-    size, time and name, and at the end the exit status.
-    """
+    """Return the script that lists a directory. It prints the state of the directory, then 1 if the
+    node can compute digests, else 0. Then it prints the kind (f: file, l: link, or another letter),
+    size, time and name of each entry that is not a directory, and at the end the exit status of
+    `find`."""
     return f"""{_entering(directory)}
 n=0; command -v sha256sum >/dev/null 2>&1 && n=1
 printf '%s\\0%s\\0' {HERE} $n
@@ -47,9 +48,8 @@ printf 'end %s %s' $? {mark}"""
 
 
 def digest_script(directory: str, names: Iterable[str]) -> str:
-    """Return a script that prints for each file a line with its SHA-256, or with the word for a
-    failure.
-    """
+    """Return a script that prints one line for each file: its SHA-256, or `NO_DIGEST` if the file
+    cannot be read."""
     calls = "\n".join(f"h {_word(name)}" for name in names)
     return f"""{_entering(directory)}
 h() {{
@@ -107,9 +107,8 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class FarFile:
-    """The size in bytes and the modification time of a file on a node. Such a `time` is compared
-    only with the time in another listing.
-    """
+    """The size in bytes and the modification time of a file on a node. `time` has the form that the
+    node's tools print, so it is compared only with times in other listings."""
 
     size: int
     time: str
@@ -133,7 +132,7 @@ def list_source(source: NodeSource, shells: OpenShells) -> Listing:
 
     Raises:
         BadRequest: the directory does not exist, or cannot be listed completely.
-        BadFile: a name could be one outside of the directory.
+        BadFile: a name could refer to a file outside of the directory.
         HostUnreachable: see `FarShell`.
     """
     script = partial(listing_script, source.directory)
@@ -189,9 +188,7 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether the file belongs to an unfinished output of zerotools, and is only for
-    zerotools' own use.
-    """
+    """Return whether the name is that of a working file in an unfinished output of zerotools."""
     return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")
 
 
@@ -247,7 +244,7 @@ class FarContents:
         """Pass the bytes of the next file to `take`, without the blocks that were received already.
 
         Raises:
-            BadFile: the file changed since it was listed, or cannot be read there.
+            BadFile: the file changed since it was listed, or cannot be read on its node.
             HostUnreachable: see `FarShell`.
         """
         wanted = next(self._left)
@@ -271,8 +268,8 @@ def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenSh
     """Raise an error if the `files` of a source have changed.
 
     Raises:
-        BadFile: names the first of them, and the difference.
-        ZerotoolsError: it cannot be listed any more.
+        BadFile: a file has changed. The message names the first such file and the difference.
+        ZerotoolsError: the source cannot be listed any more.
     """
     try:
         now = list_source(source, shells).files
@@ -303,7 +300,7 @@ def make_digests(listing: Listing, names: Sequence[str], shells: OpenShells, eac
     """Pass the digests of the files `names`, in this order, to `each`.
 
     Raises:
-        BadFile: a file cannot be read there, or differs from the listing.
+        BadFile: a file cannot be read on its node, or differs from the listing.
         HostUnreachable: see `FarShell`.
     """
     if listing.makes_digests:

@@ -1,6 +1,5 @@
-"""A source: a directory of a node, written as `HOST:PATH`, `ssh://USER@HOST:PORT/PATH`, or a path
-of this node.
-"""
+"""A source, which is a directory of a node. It is written as `HOST:PATH`, as
+`ssh://USER@HOST:PORT/PATH`, or as a path on this node."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _HOME = "~/"
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """A directory of a node; `host` is None for this one. A relative `directory` of another node
+    """A directory of a node. `host` is None for this node. A relative `directory` of another node
     begins at the home directory of the user who logs in there."""
 
     name: str
@@ -34,7 +33,7 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
     """Return the source that `given` names.
 
     Raises:
-        BadRequest: names the error, and the right form.
+        BadRequest: `given` is not a source. The message names the error and the correct form.
     """
     text = given if isinstance(given, str) else os.fspath(path_of(given))
     if text.startswith(f"{SCHEME}://"):
@@ -53,9 +52,8 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """Split at the colon that ends a host. As in scp, the colon must come before the first
-    slash.
-    """
+    """Split `text` at the colon after a host. As in scp, this colon must come before the first
+    slash."""
     bracket = text.find("]") if "[" in text.partition("/")[0] else 0
     colon = text.find(":", max(0, bracket))
     if colon < 0 or "/" in text[:colon]:
@@ -98,9 +96,9 @@ Made = TypeVar("Made")
 def for_each(
     given: Sequence[Given], work: Callable[[Given], Made], shells: OpenShells, at_once: int
 ) -> list[Made]:
-    """Return the results of `work` for each source, with `at_once` of them in parallel. All are
-    tried; then the first error is raised, with the number of other errors.
-    """
+    """Call `work` for each of `given` in `at_once` threads, and return the results. If calls fail,
+    the others are still made, and then the first error is raised with the number of other
+    errors."""
     if not given:
         return []
     with ThreadPoolExecutor(at_once) as pool:

@@ -1,8 +1,8 @@
-"""List the files of all sources by name, before any file is compared or fetched, together with the
-files that an earlier run of the same output fetched.
+"""List the files of all sources, and those that an earlier run for the same output fetched, before
+any file is compared or fetched.
 
-A file that several nodes have must be the same on all of them. Two different files would be from
-two saves, and it would be unknown later which of them was taken.
+A file that several nodes have must be equal on all of them. Two different files would come from
+different saves, and it would not be known later which of them was taken.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class NodeSurvey:
     """The files of all sources.
 
     Attributes:
-        noted: the journal of an earlier run of the same output.
-        complete: the files that this earlier run fetched and that are unchanged.
+        noted: the journal of an earlier run for the same output.
+        complete: the files that the earlier run fetched and that have not changed since.
         texts: the contents of small files such as `latest`, keyed by name and source.
     """
 
@@ -49,9 +49,10 @@ class NodeSurvey:
 
     @cached_property
     def to_compare(self) -> dict[str, list[str]]:
-        """Names of files, by source, that another source also has, with the same name and size.
+        """The names of the files in each source that another source has with the same name and
+        size.
 
-        Their contents must be compared.
+        The contents of these files must be compared.
         """
         found: dict[str, list[str]] = {each.source.name: [] for each in self.listings}
         for name, held in self.files.items():
@@ -63,11 +64,12 @@ class NodeSurvey:
 
     @property
     def bytes_to_compare(self) -> int:
-        """The bytes of all files in `to_compare`."""
+        """The total size in bytes of the files in `to_compare`."""
         return sum(self.files[n].size for names in self.to_compare.values() for n in names)
 
     def is_known(self, name: str, source: str) -> bool:
-        """Return whether the digest of a file of a source is known from an earlier run."""
+        """Return whether an earlier run fetched the file `name` from `source`, so that its digest
+        is known."""
         return name in self.complete and self.complete[name].source == source
 
 
@@ -79,12 +81,13 @@ def survey_sources(
     shells: OpenShells,
     at_once: int,
 ) -> NodeSurvey:
-    """List all sources, and read the journal of an earlier run of the same output.
+    """List all sources, and read the journal of an earlier run for the same output.
 
     Raises:
-        BadRequest: the output exists or lies in a source, or a source is named twice or does not
+        BadRequest: the output exists or is inside a source; or a source was given twice or does not
             exist.
-        BadFile: a source has invalid names, or a file where another source has a directory.
+        BadFile: a source has invalid names, or has a file with the name of a directory in another
+            source.
         HostUnreachable: see `FarShell`.
     """
     _check_sources(sources, destination)
@@ -138,7 +141,7 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
     """Return the journal of an earlier run.
 
     Raises:
-        BadRequest: the journal is of another output.
+        BadRequest: the journal belongs to another output.
     """
     partial = partial_of(destination)
     if not os.path.lexists(partial / NAME):
@@ -157,8 +160,8 @@ def _texts(
     """Return the contents of small files that may contain the name of a checkpoint, such as
     `latest`.
 
-    These are all files directly in a source, and files called `latest...` in directories below it,
-    which may be runs of several models.
+    These are all files directly in a source, and files with names that begin with `latest` in
+    directories below it, because a source may contain several runs.
     """
     wanted = {
         each.source.name: [
@@ -201,9 +204,8 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files without files such as `latest` that refer to another directory than the
-    tag's. That directory would not exist in the output.
-    """
+    """Return the files, except for files such as `latest` that refer to another directory than that
+    of the tag. That directory would not exist in the output."""
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():
@@ -224,27 +226,27 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the names of the sources that have it, in the order of the sources."""
+    """A file, and the sources that have it, in the order in which they were given."""
 
     name: str
     holders: Mapping[str, FarFile]
 
     @property
     def size(self) -> int:
-        """The size in bytes, which is the same in all sources after they were compared."""
+        """The size in bytes. It is equal in all sources once they were compared."""
         return next(iter(self.holders.values())).size
 
 
 def merge_listings(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """Return the files of all listings keyed by name, and the files in `kept`, from sources of an
-    earlier run.
+    """Return the files of all listings and the files in `kept`, keyed by name. `kept` are files
+    that an earlier run fetched from other sources.
 
-    With a tag, only the files of the tag, and the files next to its directory, are returned.
+    With a tag, return only the files in the tag's directory and the files next to this directory.
 
     Raises:
-        BadFile: a file is a directory in another source.
+        BadFile: a source has a file with the name of a directory in another source.
         BadRequest: no source has the tag.
     """
     found: dict[str, dict[str, FarFile]] = {}
@@ -275,9 +277,8 @@ def _refuse_directories(
 
 
 def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two sources that have different files under this name, or None. `digests` are the
-    known digests.
-    """
+    """Return two sources with different files of this name, or None if all are equal. `digests` are
+    the known digests."""
     first, *others = held.holders
     for other in others:
         if held.holders[other].size != held.holders[first].size:
@@ -291,9 +292,8 @@ def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str]
 def difference_refusal(
     held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
 ) -> BadFile:
-    """Return the error for a file that differs between two sources; `texts` are the contents of
-    small text files.
-    """
+    """Return the error for a file that differs between two sources. `texts` are the contents of the
+    file in each source, if it is a small text file."""
     first, other = two
     if first in texts and other in texts:
         return BadFile(
@@ -324,10 +324,10 @@ COMMAND = "gather"
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """The journal entry of a file that was fetched completely or in part. It describes the file at
-    its source.
+    """The journal entry of a file that was fetched completely or in part. `size` and `time` are
+    those of the file at its source.
 
-    `sha256` is the digest of the received bytes; None: the file is not complete.
+    `sha256` is the digest of the received bytes; None if the file is not complete.
     """
 
     source: str
@@ -337,7 +337,7 @@ class Brought:
 
     @property
     def file(self) -> FarFile:
-        """The file as a listing has it."""
+        """The size and time of the file, in the form of a listing."""
         return FarFile(self.size, self.time)
 
     def to_json(self) -> dict[str, Any]:
@@ -345,9 +345,8 @@ class Brought:
         return asdict(self)
 
     def is_complete_in(self, directory: Path, name: str) -> bool:
-        """Return whether the file has arrived completely and still exists in `directory`, with no
-        link on its path.
-        """
+        """Return whether the file was fetched completely and still exists in `directory`, and its
+        path contains no link."""
         path = directory / name
         way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
         if self.sha256 is None or any(each.is_symlink() for each in way):
@@ -368,8 +367,8 @@ def fetched_entry(noted: Any) -> Brought | None:
 
 
 def fixed_identity(tag: str | None) -> dict[str, str]:
-    """Return the part of an output's identity that must not change between runs. Sources may be
-    added and removed."""
+    """Return the part of an output's identity that must not change between runs. The sources are
+    not part of it, so they may be added and removed."""
     return {"command": COMMAND, "tag": tag or ""}
 
 

@@ -2,7 +2,7 @@
 
 inspect             `zerotools inspect`: tensors, files and problems
 checkpoint_summary  the training state, and the number of parameters and bytes
-completeness        whether a checkpoint is complete, and files that are cut off or missing
+completeness        whether a checkpoint is complete; truncated and missing files
 loss_curves         the loss of the run, from the file next to its checkpoints
 next_commands       commands that the user can run next
 

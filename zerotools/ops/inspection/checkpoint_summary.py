@@ -21,13 +21,14 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """The training state of a checkpoint, and the sizes of its tensors. Counts are in elements of
-    the stored tensors, and tied weights are counted once.
+    """The training state of a checkpoint, and the sizes of its tensors. All counts are numbers of
+    elements of the stored tensors. Tied weights are counted once.
 
     Attributes:
         training: the training state.
-        shared: the number of elements of tied names, which are not counted.
-        group_elements: the elements of each param group.
+        shared: the number of elements that the other counts leave out because their names are tied
+            to counted ones.
+        group_elements: the number of elements in each param group.
         states: the kinds of optimizer tensors, such as exp_avg.
     """
 
@@ -43,12 +44,12 @@ class CheckpointSummary:
 
     @property
     def has_optimizer(self) -> bool:
-        """True if the checkpoint has any information on an optimizer."""
+        """True if the checkpoint has any information about an optimizer."""
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 
 def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSummary:
-    """Combine the state from the format with the facts of its tensors."""
+    """Return the summary of a checkpoint with the given training state."""
     weights = _weights(checkpoint)
     parameters = {name: t for name, t in weights.items() if name not in training.buffers}
     grouped = {name for group in training.groups for name in group.params}
@@ -100,7 +101,8 @@ def _of_group(
 
 
 def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | None:
-    """Return the floating-point dtype with the most bytes among the tensors of a role."""
+    """Return the floating-point dtype that has the most bytes among the tensors of a role. `names`
+    restricts them."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == role and tensor.dtype.is_float and (names is None or key.name in names):
@@ -149,10 +151,9 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON can hold it. Other values are described in angle brackets. So are
-    deeply nested values, and values after very many others, because shared parts of a pickle can
-    multiply.
-    """
+    """Return `value` in a form that JSON can hold. Values without such a form are described in
+    angle brackets. So are deeply nested values, and all values after a maximum number, because
+    shared parts of a pickle can multiply."""
     return _plain(value, 0, count())
 
 

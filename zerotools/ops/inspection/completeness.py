@@ -1,11 +1,11 @@
-"""Check, from its metadata, whether a checkpoint without a manifest is complete.
+"""Check from its metadata whether a checkpoint without a manifest is complete.
 
-`damage_sentences` finds files that are cut off or missing. `lost_rank_sidecars` finds ranks that
-lack a file next to the tensors although other ranks have it, such as the state of random number
-generators. Without such a file a run can resume, but with other random numbers on these ranks. The
-number of ranks is in the file names of transformers' Trainer (`rng_state_R.pth`), accelerate
-(`random_states_R.pkl`) and verl (`extra_state_world_size_N_rank_R.pt`), or is that of the
-checkpoint.
+`damage_sentences` finds truncated and missing files. `lost_rank_sidecars` finds ranks that lack a
+file that other ranks have, such as the state of random number generators. Without such a file a run
+can resume, but these ranks get other random numbers. Such files are `rng_state_R.pth` of
+transformers' Trainer, `random_states_R.pkl` of accelerate and `extra_state_world_size_N_rank_R.pt`
+of verl. If the names do not give the number of ranks, the number that the checkpoint records is
+used.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 class Completeness:
     """The result of checking whether a path is a complete checkpoint.
 
-    `is_checkpoint` is True if it has a format that zerotools reads. `step` is the step that the
-    checkpoint records. `problem` is the reason why it is incomplete, in one sentence. `is_unread`
-    is True if zerotools cannot tell, because it does not support the contents.
+    `is_checkpoint` is True if the path has a format that zerotools reads. `step` is the step that
+    the checkpoint records. `problem` is the reason why it is incomplete, in one sentence.
+    `is_unread` is True if zerotools cannot check it, because it does not support the contents.
     """
 
     is_checkpoint: bool
@@ -48,7 +48,8 @@ class Completeness:
 
 
 def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness:
-    """Read the metadata of the checkpoint at `path`, and prove that it covers every tensor."""
+    """Read the metadata of the checkpoint at `path`, and check that its files contain every tensor
+    completely."""
     try:
         detect(path, table=table)
     except ZerotoolsError as error:
@@ -69,9 +70,8 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
-    """Return whether a problem is a file that an earlier save has left under the same name, and
-    that does not affect this checkpoint.
-    """
+    """Return whether a problem concerns only a file that remains of an earlier save to the same
+    directory, and so does not affect this checkpoint."""
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False
@@ -104,10 +104,10 @@ def _is_cut_off(file: Path) -> bool:
 
 
 def damage_sentences(path: Path) -> Iterator[str]:
-    """Yield a sentence for each file of the checkpoint at `path` that is cut off or missing.
+    """Yield a sentence for each truncated or missing file of the checkpoint at `path`.
 
-    It does not depend on how zerotools would read the checkpoint: it may be in the layout of any
-    program. Raises OSError and BadFile.
+    The checkpoint may be of any program, even if zerotools cannot read its layout. Raises OSError
+    and BadFile.
     """
     if not path.is_dir():
         yield from _damage_of_file(path)
@@ -153,7 +153,7 @@ _MOST_NAMED = 8
 def lost_rank_sidecars(
     base: object, names: Iterable[str], world_size: int | None
 ) -> Iterator[Problem]:
-    """Yield a problem for each rank without a file that another of the `world_size` ranks has.
+    """Yield a problem for each of the `world_size` ranks that lacks a file that another rank has.
 
     `names` are the files of the checkpoint, relative to `base`.
     """

@@ -29,9 +29,8 @@ SCHEMA = "zerotools.inspect/1"
 
 @dataclass(frozen=True)
 class RoleSummary:
-    """The sizes of all tensors of one role (such as param or exp_avg); `bytes` counts every element
-    once.
-    """
+    """The sizes of all tensors of one role, such as param or exp_avg. `bytes` counts every element
+    once, even if files store it several times."""
 
     role: str
     tensors: int
@@ -44,8 +43,8 @@ class RoleSummary:
 class Inspection:
     """The facts about a checkpoint that `zerotools inspect` shows.
 
-    `incomplete` are the tensors with a missing part; each is also a problem. `training_notes` have
-    the reason if the training state is unknown.
+    `incomplete` are the tensors with a missing part. Each of them is also among the problems.
+    `training_notes` have the reason if the training state is not known.
     """
 
     checkpoint: Checkpoint
@@ -67,19 +66,20 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """True if a tensor is incomplete, or a file is lost without which nothing can be read."""
+        """True if a tensor is incomplete, or a file is missing without which nothing can be
+        read."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.blocks)
         return bool(self.incomplete) or any(file in gone for file in blocking)
 
     @property
     def is_lacking(self) -> bool:
-        """True if data is lost, or of some tensor only the name can be read."""
+        """True if data is lost, or if only the name of some tensor can be read."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property
     def affected(self) -> tuple[str, ...]:
-        """The missing or damaged files: all files that the problems name."""
+        """All files that the problems name. They are missing or damaged."""
         named = dict.fromkeys(problem.file for problem in self.problems if problem.file)
         return tuple(name for name in named if name is not None)
 
@@ -91,14 +91,13 @@ class Inspection:
 
     @property
     def file_bytes(self) -> int:
-        """Size of all files that hold tensors."""
+        """The total size in bytes of the files that hold tensors."""
         return sum(self.checkpoint.files.values())
 
     @property
     def unclaimed_bytes(self) -> int:
-        """The number of bytes in these files that belong to no tensor: headers, pickles and
-        padding.
-        """
+        """The number of bytes in the files of tensors that belong to no tensor: headers, pickles
+        and padding."""
         return max(0, self.file_bytes - self.claimed_bytes)
 
     @property
@@ -146,9 +145,8 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Return the number of elements of quantised weights, minus the number of elements of their
-    payloads and scales.
-    """
+    """Return the number of elements of the quantised weights minus the number of elements that are
+    stored for them."""
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored
@@ -158,7 +156,7 @@ def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
 class Proof:
     """The problems that were found when the checkpoint's tensors were checked.
 
-    Those from the reader are first.
+    Problems that the reader found come first.
     """
 
     problems: tuple[Problem, ...]
@@ -185,8 +183,9 @@ def prove_complete(checkpoint: Checkpoint) -> Proof:
 def _training_of(
     checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
 ) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
-    """Return the training state, or the reason why it is missing. The reason is a problem if a file
-    is damaged and no other problem names it, and a note if zerotools does not read it."""
+    """Return the training state, problems and notes. If the state cannot be read, it is empty. Then
+    the reason is a problem if a file is damaged that no problem in `known` names, or a note if
+    zerotools does not support the contents."""
     try:
         return training_of(checkpoint, table), (), ()
     except Unsupported as error:
@@ -224,8 +223,8 @@ def to_json(
 ) -> dict[str, Any]:
     """Return the documented, versioned form (docs/reference/inspect-json.md).
 
-    `run` is the checkpoint's run, and `commands` are the next steps. `statistics` has the
-    statistics of each tensor; None: they were not requested.
+    `run` lists the checkpoints of the same run, and `commands` are the next steps. `statistics` has
+    the statistics of each tensor; None if they were not requested.
     """
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {

@@ -30,10 +30,10 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class LossCurves:
-    """The curves of a run: points of a step and a value, in order of the steps.
+    """The curves of a run. Each is a list of points (step, value) in the order of the steps.
 
-    `source` is the file, and `fault` is the reason why it cannot be read. A curve with more than
-    MOST_POINTS values has the means of neighbours; `averaged` is the number of values in a mean.
+    `source` is the file, and `fault` is the reason if it cannot be read. If there are more than
+    MOST_POINTS values, each point is the mean of `averaged` neighbouring values.
     """
 
     source: Path
@@ -45,9 +45,8 @@ class LossCurves:
 
 
 def loss_curves(checkpoint: Checkpoint) -> LossCurves | None:
-    """Return the curves of the run that the checkpoint belongs to, or None if no file next to the
-    checkpoint or in the directory above has them.
-    """
+    """Return the curves of the run that the checkpoint belongs to, or None if there are none. They
+    are in a file in the checkpoint's directory or in the directory above it."""
     path = checkpoint.origin.path
     own = path if path.is_dir() else path.parent
     for directory in dict.fromkeys((checkpoint.root, own, checkpoint.root.parent, own.parent)):

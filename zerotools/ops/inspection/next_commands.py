@@ -28,13 +28,13 @@ def next_commands(
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
-    """Return commands for the checkpoint at `path`, the most likely first; empty if it is a model
-    already, or nothing can be made of it.
+    """Return commands for the checkpoint at `path`, the most likely first. The result is empty if
+    the checkpoint is already a model, or if no command applies.
 
     Args:
-        wraps_models: its program puts the name of an attribute before all names, which a model does
-            not have.
-        says_scale: a file of the run has the `lora_alpha` of its adapters.
+        wraps_models: the program adds the name of an attribute to the beginning of all tensor
+            names.
+        says_scale: a file of the run records the `lora_alpha` of its adapters.
         given: the options that selected the checkpoint.
     """
     checkpoint = inspection.checkpoint
@@ -84,10 +84,10 @@ def next_commands(
 
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
-    """Return the checkpoint's directory, and directories next to it with almost the same name that
-    have files which it lacks; empty if none exist. After an interrupted rename, files of other
-    nodes may be in `tmp-checkpoint-100`.
-    """
+    """Return the checkpoint's directory, and the directories next to it that have a similar name
+    and contain files missing in the checkpoint. The result is empty if there are no such
+    directories. For example, after an interrupted rename the files of other nodes may be in
+    `tmp-checkpoint-100`."""
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()
@@ -108,7 +108,8 @@ def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
 
 
 def _common_prefix(inspection: Inspection) -> str:
-    """Return the attribute that holds all weights, with its dot, or an empty string."""
+    """Return the attribute that all names of weights begin with, including its dot. Return an empty
+    string if there is no such attribute."""
     names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
     first = {name.partition(".")[0] for name in names}
     has_parts = all(name.count(".") > 1 for name in names)

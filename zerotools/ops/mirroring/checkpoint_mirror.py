@@ -1,9 +1,9 @@
 """Copy a job's checkpoints to an object store, and fetch them back.
 
 The newest checkpoint is sent first, then the older ones that the rule keeps in the store. A
-checkpoint is marked while it is sent, so that the ranks do not delete it. If ranks save faster than
-the network sends, the newest checkpoint is sent next, and those between are never sent. So neither
-the disk nor the ranks wait for the network.
+checkpoint is marked while it is sent, so that the ranks do not delete it. If the ranks save
+checkpoints faster than the network can send them, some are skipped, because the newest one is
+always sent next. So neither the disk nor the ranks wait for the network.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 class Mirror:
     """Copies the checkpoints in `output_dir` to the prefix `place` of an object store.
 
-    `rule` selects the checkpoints that are kept in the store. `job` identifies the run if its
-    directory is lost.
+    `rule` selects the checkpoints that are kept in the store. `job` is the id of the job. It
+    identifies the run even if the run's directory is lost.
     """
 
     output_dir: Path
@@ -54,8 +54,8 @@ class Mirror:
     ) -> bool:
         """Send the missing checkpoints. Return whether all are in the store now.
 
-        If a checkpoint cannot be sent, because it is damaged or other objects have its name, it is
-        reported by `failed`, and the others are still sent.
+        If a checkpoint cannot be sent, because it is damaged or other objects have its name,
+        `failed` is called with it, and the other checkpoints are still sent.
 
         Raises:
             BadRequest: another run owns the prefix; or the store denies access.
@@ -89,8 +89,7 @@ class Mirror:
 
     def _next(self, done: set[str]) -> Path | None:
         """Return the newest checkpoint that should be sent and is not in `done`; None if there is
-        no other.
-        """
+        no such checkpoint."""
         return next((path for path in self._wanted() if path.name not in done), None)
 
     def _wanted(self) -> list[Path]:
@@ -115,7 +114,8 @@ class Mirror:
         remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
-        """Return whether the job has begun, and has a complete checkpoint on the disk."""
+        """Return whether the job has begun before, and has a complete checkpoint on the disk to
+        continue from."""
         if uploading_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.newest_valid(self.output_dir, digests=False).path is not None
@@ -126,7 +126,7 @@ class Mirror:
         Return the path of the fetched checkpoint on the disk, or None if nothing was fetched.
 
         Raises:
-            BadRequest: `resume_from` names an older one than another of the run.
+            BadRequest: the run has a newer checkpoint than `resume_from`.
             As `prefix_owner.claim_prefix`, and `fetch_copy`.
         """
         own = checkpoint_dirs.newest_valid(self.output_dir, trusting=True)  # as the ranks choose
@@ -144,11 +144,13 @@ class Mirror:
     def _check_start(self, start: StorePath, given: str, own: int) -> None:
         """Check that a new job can start from `start`, before the job claims the prefix.
 
-        `given` is `start` as the user wrote it. `own` is the newest step on the disk, -1 for none.
+        `given` is `start` as the user wrote it. `own` is the newest step on the disk, or -1 if the
+        disk has no checkpoint.
 
         Raises:
-            BadRequest: `start` has no checkpoint, or the job would resume from a newer one of the
-                run. Also the errors of `prefix_owner.check_claim` and `start_of`.
+            BadRequest: `start` has no checkpoint, or the job would resume from a newer checkpoint
+                of the run.
+            As `prefix_owner.check_claim` and `start_of`.
         """
         prefix_owner.check_claim(self.place, self.output_dir, self.job, given)
         before = prefix_owner.read_claim(self.place)
@@ -172,10 +174,10 @@ class Mirror:
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
     """Fetch the checkpoint `resume_from` to the disk, unless `output_dir` has a checkpoint already.
 
-    Return the path on the disk; None if `output_dir` had a checkpoint.
+    Return its path on the disk; None if `output_dir` has a checkpoint already.
 
     Raises:
-        BadRequest: it is not a job's checkpoint.
+        BadRequest: `resume_from` is not a job's checkpoint.
         As `fetch_copy`.
     """
     destination = output_dir / FETCHED
@@ -194,11 +196,11 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
 
 
 def start_of(resume_from: StorePath) -> Path:
-    """Return the checkpoint that `resume_from` names; it is a checkpoint or a directory of
+    """Return the checkpoint to resume from. `resume_from` is this checkpoint, or a directory of
     checkpoints.
 
     Raises:
-        BadRequest: it has no checkpoint of a job.
+        BadRequest: `resume_from` has no checkpoint of a job.
         BadFile: no checkpoint is complete.
     """
     resume_from.forget()

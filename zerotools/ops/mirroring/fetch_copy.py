@@ -1,8 +1,8 @@
 """Fetch one checkpoint of a job from an object store to the disk. It gets its name on the disk only
 when it is complete.
 
-Every file is compared with the manifest as it arrives. A fetch that is killed leaves its staging
-directory, and the next fetch keeps the complete files in it.
+Every file is compared with the manifest while it is received. If a fetch is killed, its staging
+directory remains, and the next fetch keeps the complete files in it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Stopped(Exception):
 def fetch_copy(
     source: StorePath, destination: Path, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> int:
-    """Fetch the checkpoint at `source` to `destination`, and replace an incomplete one there;
-    return the number of bytes fetched. At most 96 MiB are requested at a time.
+    """Fetch the checkpoint at `source` to `destination`, and replace an incomplete checkpoint
+    there. Return the number of fetched bytes. At most 96 MiB are requested at a time.
 
     Raises:
         BadFile: an object differs from the manifest, or changes during the fetch.
@@ -67,9 +67,8 @@ def fetch_copy(
 
 
 def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """Return the files that an earlier fetch of the same checkpoint has not completed. Files that
-    exist are compared with the manifest again.
-    """
+    """Return the files that must still be fetched, because no earlier fetch of the same checkpoint
+    completed them. Files that exist are compared with the manifest again."""
     try:
         same = read_regular(staging / MANIFEST, LARGEST_MANIFEST, is_source=False) == manifest
     except (OSError, BadFile):

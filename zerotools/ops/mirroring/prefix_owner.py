@@ -2,11 +2,12 @@
 
     {"schema": "zerotools.run/1", "run": "5f0c...", "job": "...", "where": "host:/data/out"}
 
-A run that begins writes this object if it does not exist. A run that finds the object of another
-run stops, because both would have checkpoints of the same names. A run that resumes from the
-checkpoints there takes the prefix over: it replaces exactly the object that it has read by one with
-a new `run`. The earlier writer finds the new object and stops. The record of a run is next to its
-checkpoints on the disk (`runs/uploads`); if that disk is lost, `job` identifies the job.
+A run writes this object when it begins, if it does not exist. A run that finds the object of
+another run stops, because both would write checkpoints with the same names. A run that resumes from
+the checkpoints below the prefix becomes the owner: it writes an object with a new `run`, if the old
+object has not changed since it was read. The former owner finds the new object and stops. On the
+disk, the `run` is recorded next to the checkpoints (`runs/uploads`). If that disk is lost, `job`
+identifies the owner.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ _LARGEST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class FarClaim:
-    """The record of who writes to a prefix of an object store: the run, its job, and its
-    directory.
-    """
+    """The record of the owner of a prefix in an object store: the run, its job and its
+    directory."""
 
     run: str
     job: str
@@ -63,15 +63,15 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Return whether a run in `output_dir` may claim `place` and then write there; False if this
-    job has claimed it before.
+    """Return True if the run in `output_dir` may claim the prefix `place`, and False if this job
+    has already claimed it.
 
-    Another job may continue a run in its directory, with its checkpoints. A copy of that directory
-    at another path is another run, because the first run may still write.
+    Another job may continue the run in the same directory, with its checkpoints. A copy of this
+    directory at another path counts as another run, because the first run may still write.
 
     Raises:
-        BadRequest: another run's checkpoints are there, and this run does not resume from them; or
-            it does, and `output_dir` has other checkpoints.
+        BadRequest: the prefix has checkpoints of another run, and this run does not resume from
+            them; or this run resumes from them, but `output_dir` has other checkpoints.
     """
     forget_path(place)
     found = read_claim(place)
@@ -101,7 +101,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 def claim_prefix(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
     """Make the run in `output_dir` the owner of the prefix `place`.
 
-    Return True if the prefix was free, or belonged to another run, before.
+    Return True if the prefix had no owner or another owner before, else False.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.
@@ -128,7 +128,7 @@ def refuse_lost(place: StorePath, output_dir: Path) -> None:
     """Raise an error if the run in `output_dir` no longer owns the prefix `place`.
 
     Raises:
-        BadRequest: another run has taken the prefix over, or it was emptied.
+        BadRequest: another run owns the prefix now, or the record was removed.
     """
     forget_path(place / CLAIM)
     found = read_claim(place)

@@ -1,9 +1,10 @@
-"""Sends one checkpoint of a job unchanged from the disk to an object store.
+"""Send one checkpoint of a job unchanged from the disk to an object store.
 
-It is written like every output (`io.output.store_staging`): a record first, then the files, with
-those that identify a checkpoint last, then its manifest and the marker. Every byte that is sent is
-compared with the manifest. So if the disk has lost data since the save, the result does not count
-as a copy. An interrupted transfer is kept, and the next try continues from there.
+The copy is written like every output in a store (`io.output.store_staging`): first a record, then
+the files (those that identify a checkpoint last), then the manifest and the marker. Every byte is
+compared with the manifest while it is sent. So if the disk has lost data since the save, the result
+does not count as a copy. The files of an interrupted transfer are kept, and the next attempt
+continues from there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}
 
 @dataclass(frozen=True, slots=True)
 class SentCopy:
-    """The numbers of bytes and files that were sent now, and that an earlier attempt had sent."""
+    """The numbers of bytes and files that this attempt sent, and the number of files that an
+    earlier attempt had sent."""
 
     sent_bytes: int
     sent_files: int
@@ -45,7 +47,7 @@ class SentCopy:
 
 
 class _Stopped(Exception):
-    """Another file failed."""
+    """The transfer of this file was stopped because the transfer of another file failed."""
 
 
 def send_copy(
@@ -56,15 +58,16 @@ def send_copy(
     on_bytes: Callable[[int], None] = lambda _: None,
     permit: Callable[[], None] = lambda: None,
 ) -> SentCopy | None:
-    """Make `destination` a copy of the checkpoint in `directory`; return None if it was one before.
-    Objects there of another checkpoint of the run are removed first.
+    """Copy the checkpoint in `directory` to `destination`. Return None if `destination` is already
+    a copy. Objects of another checkpoint of the run at `destination` are removed first.
 
-    `permit` raises if the copy must not appear, and is called when only the marker is missing.
+    `permit` is called when only the marker is missing. It raises an error if the copy must not
+    appear.
 
     Raises:
         BadFile: the checkpoint differs from its manifest, or was deleted or thinned during the
             transfer.
-        ForeignObjects: the destination has objects that zerotools has not written.
+        ForeignObjects: the destination has objects that zerotools did not write.
         BadRequest: the store denies access.
         HostUnreachable: the store does not answer.
     """
@@ -101,7 +104,7 @@ def send_copy(
 
 
 def _has_begun(destination: StorePath, identity: dict[str, str]) -> bool:
-    """Return whether an earlier transfer has begun the same copy."""
+    """Return whether an earlier transfer began to write the same copy."""
     if not (destination / WRITING).is_file() or (destination / MARKER).is_file():
         return False
     try:

@@ -1,4 +1,4 @@
-"""List the checkpoints of a run in an object store, and remove those that are not kept."""
+"""List the checkpoints of a run in an object store, and remove those that should not be kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
-    """Return the newest checkpoint below `place` with a step greater than `above`. It is not
-    thinned, and all its objects have their sizes."""
+    """Return the newest checkpoint below `place` with a step greater than `above`. Only checkpoints
+    count that are complete, are not thinned, and have objects of the sizes in the manifest."""
     return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
 
 
@@ -29,14 +29,15 @@ def refuse_part(directory: Path) -> None:
     """Raise an error if a checkpoint in the store is incomplete.
 
     Raises:
-        BadFile: it is being written, or was not written to its end.
+        BadFile: the checkpoint is being written, or its transfer was interrupted.
     """
     if (directory / WRITING).is_file():
         refuse_being_written(directory)
 
 
 def is_copy(directory: Path, made_of: str) -> bool:
-    """Return whether a checkpoint in the store is complete, and its manifest has this digest."""
+    """Return whether a checkpoint in the store is complete and its manifest has the digest
+    `made_of`."""
     try:
         refuse_part(directory)
     except BadFile:
@@ -45,15 +46,15 @@ def is_copy(directory: Path, made_of: str) -> bool:
 
 
 def point_at(place: StorePath, hint: str, name: str) -> None:
-    """Write the hint (`latest` or `best`), which names a checkpoint."""
+    """Write the object `hint` (`latest` or `best`) with the name of a checkpoint."""
     current = checkpoint_dirs.hinted_checkpoint(place, hint)
     if current is None or current.name != name:
         put_object(place / hint, f"{name}\n".encode())
 
 
 def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
-    """Remove the copies below `place` that the rule does not keep, and the files that interrupted
-    transfers left. Return the removed copies.
+    """Remove the copies below `place` that the rule does not keep, and the objects of interrupted
+    transfers. Return the removed copies.
 
     Copies that `kept` or hints name are not removed.
     """

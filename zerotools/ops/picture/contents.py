@@ -38,22 +38,23 @@ TensorBytes = tuple[int, int, int]
 def picture_contents(
     inspection: Inspection, statistics: CheckpointStatistics | None = None
 ) -> dict[str, Any]:
-    """Return the values of the page of an inspected checkpoint (`checkpoint.js` reads it).
+    """Return the values of the page of an inspected checkpoint, which `checkpoint.js` reads.
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs
             of a name and a value.
-        roles, dtypes, groups: the names that `tensors` refers to by index. A group has its
-            hyperparameters.
-        tensors: for each `[name, role, dtype, shape, elements, bytes, group, files, is_whole]`.
-            `group` is -1 for a tensor in none, and `files` are spans `[first, last]` of indexes.
-        files: for each `[name, bytes, strip, is_named_by_a_problem]`. `strip` alternates the
-            number of cells and the index of the tensor that has most bytes in them, or UNCLAIMED;
-            it is None for a file that does not exist.
-        apart: the index of a file that was not written with the others -> when it was written.
-        aliases: pairs of a tied name and the name that holds the bytes. The output layer has no
-            name if config.json alone ties it.
-        statistics: those of the values (`statistics_contents`); None if they were not requested.
+        roles, dtypes, groups: the values that `tensors` refers to by index. Those of `groups` are
+            the hyperparameters.
+        tensors: a list of `[name, role, dtype, shape, elements, bytes, group, files, is_whole]`.
+            `group` is -1 if the tensor is in no group, and `files` are ranges `[first, last]` of
+            indexes.
+        files: a list of `[name, bytes, strip, is_named_by_a_problem]`. `strip` is the result of
+            `strip`; None if the file does not exist.
+        apart: the times of files that were not written together with the others, keyed by the
+            file's index.
+        aliases: pairs of a tied name and the name that holds the bytes. They do not include an
+            output layer that is tied only by config.json.
+        statistics: the result of `statistics_contents`; None if no statistics were requested.
         curves: the loss of the run, with the name of its file; None if there is no such file.
     """
     checkpoint, training = inspection.checkpoint, inspection.run.training
@@ -136,10 +137,10 @@ def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -
 
     Keys:
         layers, kinds: the names that `tensors` refers to by index.
-        tensors: for each `[min, max, mean, norm, zeros, nans, infinities, layer, kind, first
-            exponent, negative, positive]`; None for a tensor that was not read. The last three are
-            the histogram.
-        stored_as: the index of a tensor -> the reason why its values are not those of a weight.
+        tensors: a list of `[min, max, mean, norm, zeros, nans, infinities, layer, kind, first
+            exponent, negative, positive]`, with None for a tensor that was not read. The last three
+            values are the histogram.
+        stored_as: the reasons why values are not those of a weight, keyed by the tensor's index.
         outliers: pairs of the index of a tensor and a reason.
     """
     places = [place_of(key.name) for key in keys]
@@ -166,9 +167,8 @@ def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -
 def _tensor_bytes(
     tensors: Iterable[Tensor], number: dict[str, int]
 ) -> tuple[dict[int, list[TensorBytes]], list[list[list[int]]]]:
-    """Return two values: file index -> the byte ranges of tensors in the file; and for each tensor,
-    the ranges `[first, last]` of the indexes of its files.
-    """
+    """Return the byte ranges of tensors in each file, keyed by the file's index, and for each
+    tensor a list of ranges `[first, last]` of file indexes."""
     tensor_bytes: dict[int, list[TensorBytes]] = defaultdict(list)
     file_ranges = []
     for index, tensor in enumerate(tensors):
@@ -193,10 +193,10 @@ def _index_ranges(numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def strip(tensor_bytes: Iterable[TensorBytes], size: int, cells: int) -> list[int]:
-    """Return a picture of a file of `size` bytes as a row of `cells` cells of equal size.
+    """Return a picture of a file of `size` bytes, as a row of `cells` cells of equal size.
 
-    The result alternates the number of equal neighbouring cells and their value. The value is the
-    index of the tensor with the most bytes in the cell, or UNCLAIMED.
+    The result is a list of numbers in turn: a number of equal neighbouring cells, then their value.
+    The value is the index of the tensor with the most bytes in the cell, or UNCLAIMED.
     """
     if not size:
         return [cells, UNCLAIMED]
@@ -211,9 +211,8 @@ def strip(tensor_bytes: Iterable[TensorBytes], size: int, cells: int) -> list[in
 
 
 def run_lengths(cells: Iterable[int]) -> list[int]:
-    """Return the values of cells as pairs of a number of neighbours and their value, in one
-    list.
-    """
+    """Return the values of cells in a shorter form: a list with a number of equal neighbours, then
+    their value, and so on."""
     found: list[int] = []
     for value in cells:
         if found and found[-1] == value:
@@ -266,6 +265,6 @@ def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> l
 
 
 def _options(options: Any) -> dict[str, Any]:
-    """Return the hyperparameters of a group as JSON can hold them."""
+    """Return the hyperparameters of a group in a form that JSON can hold."""
     found = {str(name): json_value(value) for name, value in options.items()}
     return {name: value for name, value in found.items() if name != "params"}

@@ -1,4 +1,4 @@
-"""Makes a page on checkpoints: one HTML file that needs no network and no other file."""
+"""Make a page about checkpoints: one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "<!-- a picture of a checkpoint, made by zerotools -->"
 
 
 def page_of(contents: Mapping[str, Any], body: str = "checkpoint") -> str:
-    """Return the page that shows `contents`, by the files `body`.html and `body`.js.
+    """Return the page that shows `contents`, made from the files `body`.html and `body`.js.
 
     The values are a JSON element that no browser runs. The policy of the page allows this one
     script and no request, so that a name in a checkpoint cannot add markup, code or a link.
@@ -53,8 +53,8 @@ def check_page_target(path: Path) -> None:
     """Raise an error unless `write_page` can write to `path`.
 
     Raises:
-        BadRequest: `path` is not the name of a file, it is another file, or its directory does not
-            exist.
+        BadRequest: `path` is not the name of a file, or its directory does not exist, or there is a
+            file at `path` that is not a page of zerotools.
     """
     if path.is_dir() or path.name in ("", "-"):
         raise BadRequest(f"--html {path} is not the name of a file; choose one, such as page.html")
@@ -70,7 +70,7 @@ def write_page(path: Path, page: str) -> None:
     """Write `page` to `path`. It appears complete, and replaces only a page of zerotools.
 
     Raises:
-        BadRequest: as for `check_page_target`.
+        BadRequest: as `check_page_target`.
     """
     check_page_target(path)
     partial = path.with_name(f".{path.name}.partial")

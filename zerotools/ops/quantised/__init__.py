@@ -5,8 +5,8 @@ quantisation_config   `quantization_config` of config.json
 find_quantised        find quantised weights by names, dtypes and config
 fp8_fp4_int8          payloads of 8 or 4 bits with scales: fp8, int8, MXFP8, MXFP4, NVFP4
 bitsandbytes_weights  nf4, fp4 and int8 of bitsandbytes
-dequantise            plain weights from quantised ones
-quantise              fp8 or MXFP8 weights from plain ones
+dequantise            compute plain weights from quantised weights
+quantise              make fp8 or MXFP8 weights from plain weights
 
 Imports `core`, `io` and `formats`, and no other package of `ops`; no numpy.
 """

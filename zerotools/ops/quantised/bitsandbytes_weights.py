@@ -46,9 +46,10 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight of bitsandbytes with the payload `key`, as `eight_bits` does.
+    """Return the quantised weight of bitsandbytes with the payload `key`, a sentence on its fault,
+    or None if it is not such a weight.
 
-    The JSON of its state is read from its file below `root`.
+    The JSON of the weight's state is read from a file below `root`.
     """
     if tensor.dtype == dtypes.INT8 and key.name.endswith(".weight"):
         return _int8(key, tensor, tensors, root)
@@ -143,9 +144,8 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Return the needed values of a weight's state after checking them; or a sentence on what is
-    wrong.
-    """
+    """Read and check the state of a weight. Return the values that are needed, or the end of a
+    sentence that says what is wrong."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "
@@ -181,7 +181,8 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
 
 
 def _read(root: Path, tensor: Tensor) -> bytes:
-    """Return the bytes of a small tensor; empty if it has several chunks, or cannot be read."""
+    """Return the bytes of a small tensor. The result is empty if the tensor has several chunks or
+    cannot be read."""
     chunk = next(iter(tensor.chunks), None)
     if chunk is None or chunk.box.shape != tensor.shape:
         return b""

@@ -1,6 +1,5 @@
-"""Replace the quantised weights of a checkpoint by plain weights, which are computed with their
-scales.
-"""
+"""Replace the quantised weights of a checkpoint by plain weights, computed from payloads and
+scales."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from zerotools.ops.quantised.quantisation_config import (
 
 
 def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
-    """Return the checkpoint with each quantised weight replaced by a weight that is computed from
-    its parts.
+    """Return the checkpoint with each quantised weight replaced by a plain weight, which is
+    computed from payload and scales.
 
     Raises:
         BadFile: scales are missing or have another shape.
-        Unsupported: the config names a method that zerotools does not read.
+        Unsupported: the config names a method that zerotools does not support.
     """
     if (error := found.error()) is not None:
         raise error
@@ -49,12 +48,14 @@ def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkp
 def with_values_of(
     checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType
 ) -> Checkpoint:
-    """Return the checkpoint with the dequantised weight for `key`, if `key` is the payload of one.
+    """Return the checkpoint with the tensor `key` dequantised, if it is the payload of a quantised
+    weight.
 
-    `dtype` is the dtype to which the weight will be cast.
+    `dtype` is the dtype that the tensor will be cast to.
 
     Raises:
-        Unsupported: the tensor is a payload or a scale, and means nothing in another dtype.
+        Unsupported: the tensor is a payload or a scale that cannot be dequantised, and a cast to
+            `dtype` would make it meaningless.
         BadFile: its scales are missing or have another shape.
     """
     each = found.weights.get(key)
@@ -65,11 +66,12 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Raise an error if the tensor `key` is a payload or scales, and would be cast to `dtype` by
-    itself. Payload and scales have a meaning only together.
+    """Raise an error if the tensor `key` is a payload or a scale, and has another dtype than
+    `dtype`. A cast of only one of the two would make the weight meaningless.
 
     Raises:
-        BadFile, Unsupported: values cannot be computed from them, or are not requested.
+        BadFile, Unsupported: the cast is refused. The message has the fault of the quantised
+            weights, if they have one.
     """
     own = checkpoint.tensors[key]
     names = {part.name for parts in found.together for part in parts}
@@ -100,7 +102,7 @@ def dequantised_notes(found: Quantisation) -> list[str]:
 
 
 def kept_note(found: Quantisation) -> str:
-    """Return the note for quantised weights if no dtype is requested."""
+    """Return the note for the user that weights stay quantised, because no dtype was requested."""
     if (error := found.error()) is not None:
         return f"every tensor keeps its type, because weights seem to be quantised: {error}"
     return (
@@ -112,10 +114,11 @@ def kept_note(found: Quantisation) -> str:
 def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
-    """Return `target` with a config.json that describes the quantisation `found` in the source.
+    """Return `target` with the quantization_config of `found` in its config.json, and with a note
+    if this changes config.json.
 
-    The quantisation in the config.json of `target` is replaced, which a note records. With
-    `is_plain`, the weights of the output are not quantised any more.
+    With `is_plain`, the weights of the output are not quantised, and config.json gets no
+    quantization_config.
     """
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_denied:
@@ -130,8 +133,8 @@ def with_true_config(
 
 
 def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
-    """Raise an error for a model with weights that stay quantised, if config.json does not describe
-    this. Readers would use the payloads as values.
+    """Raise an error if weights stay quantised and config.json does not describe the quantisation,
+    because programs would use the payloads as values.
 
     Raises:
         Unsupported: config.json does not describe the quantisation.
@@ -194,11 +197,11 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
 
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
-    """Raise an error if a payload would be written without its scales, or the reverse. `kept` has
-    the tensors that are written, under any names.
+    """Raise an error if a payload would be written without its scales, or scales without their
+    payload. `kept` has the tensors that are written, under any names.
 
     Raises:
-        BadRequest: names both.
+        BadRequest: this would happen. The message names both tensors.
     """
     written = set(map(id, kept.tensors.values()))
     for parts in found.together:

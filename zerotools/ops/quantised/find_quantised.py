@@ -1,9 +1,9 @@
 """Find the quantised weights of a checkpoint by the names, dtypes and shapes of its tensors, and by
 the `quantization_config` of its config.json.
 
-Names show which tensors belong together, and the config gives the blocks of scales. If the two
-disagree, or a tensor of few bits has no scales, zerotools does not guess: it records a fault, and
-refuses to compute values.
+Names show which tensors belong together, and the config gives the block of elements that shares a
+scale. If names and config disagree, or a tensor of few bits has no scales, zerotools does not
+guess: it records a fault, and refuses to compute values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _ROLES = ("param", "buffer", "param16")
 
 
 def find_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """Return the quantised weights. Read config.json and, for bitsandbytes, small tensors of JSON.
+    """Return the quantised weights. Of the files, only config.json is read, and for bitsandbytes
+    small tensors that contain JSON.
 
     Raises:
         BadFile: config.json cannot be read.
@@ -109,9 +110,8 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:
-    """Return whether a tensor may be the payload of a quantised weight. Any dtype may, because an
-    nf4 weight may be stored as bfloat16.
-    """
+    """Return whether a tensor may be the payload of a quantised weight. It may have any dtype,
+    because for example an nf4 weight may be stored as bfloat16."""
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
     return narrow or key.name.endswith(".weight")
 
@@ -122,9 +122,8 @@ def _left_over(
     tensors: Collection[Key],
     blamed: Collection[str | None],
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield a sentence and a name for each payload without scales, and for scales without a
-    payload.
-    """
+    """Yield a sentence and a tensor name for each payload without scales, and for each scale
+    without a payload."""
     for key, tensor in left.items():
         is_payload = key.name.endswith(_INTEGERS.get(tensor.dtype, ()))
         if tensor.dtype in _EIGHT or is_payload:
@@ -157,7 +156,7 @@ def _taken_names(
 
 
 def _unknown(config: QuantisationConfig) -> str | None:
-    """Return a sentence on a setting of the config that zerotools does not read."""
+    """Return a sentence if the config has a setting that zerotools does not support, else None."""
     known = ", ".join(KINDS)
     if config.method is None and not config.settings.get("config_groups"):
         return f"{config.path}: quantization_config names no quant_method; zerotools reads {known}"

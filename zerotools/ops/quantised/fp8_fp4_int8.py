@@ -15,9 +15,10 @@ with one scale for each block, group, row or tensor.
     M.weight           uint8 (rows, columns / 2)           ModelOpt: NVFP4 with a second scale that
     M.weight_scale, M.weight_scale_2                       is multiplied, and not divided by
 
-The config gives the block of a scale. Without it, the two shapes prove the block if only one block
-has so many scales, for example one for each row. Exponents are for 32 elements of a row, as in
-OCP's MX formats. In all other cases zerotools does not guess.
+The config gives the block of elements that shares a scale. If it does not, the block follows from
+the shapes of payload and scales if only one block fits them, for example if there is one scale for
+each row. Exponents are scales of 32 elements of a row, as in OCP's MX formats. In all other cases
+zerotools does not guess.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """Return the quantised weight with the payload `key`, or a sentence on its fault; None if it is
-    not a quantised weight. `blocks` are the blocks that the config names.
-    """
+    """Return the quantised weight with the payload `key`, a record if its block is not known, a
+    sentence on its fault, or None if it is not a quantised weight. `blocks` are the blocks that the
+    config names."""
     if tensor.dtype not in PAYLOADS:
         return None
     found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
@@ -77,11 +78,11 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Return the block of elements that shares one scale: one of `blocks` if it fits, otherwise the
-    only possible block.
+    """Return the block of elements that shares one scale. It is one of `blocks` if one of them
+    fits, else the only possible block.
 
-    If several blocks are possible, return two of them; None if no block is possible. `shape` is the
-    shape of the payload, and `scales` the shape of its scales.
+    If several blocks are possible, return two of them. If no block is possible, return None.
+    `shape` is the shape of the payload, and `scales` is the shape of its scales.
     """
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
@@ -107,9 +108,8 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Return the smallest and the largest block with which a payload of `shape` has scales of the
-    shape `scales`; an empty list if there is no such block.
-    """
+    """Return the smallest and the largest block for which a payload of `shape` needs scales of the
+    shape `scales`. The list is empty if there is no such block."""
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:
@@ -124,7 +124,8 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return a record of a payload with unknown blocks, because the shapes allow several."""
+    """Return the record for a payload with an unknown block, because the shapes allow several
+    blocks."""
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -142,7 +143,7 @@ def several_fit(
 
 
 def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:
-    """Return a sentence with the shapes of a payload and of scales that do not fit it."""
+    """Return a sentence with the shapes of a payload and of scales that do not fit each other."""
     tried = [each for each in blocks or USUAL_BLOCKS if len(each) == len(tensor.shape)]
     needed = " or ".join(
         f"{list(scale_shape(tensor.shape, block))} in blocks of {'x'.join(map(str, block))}"
@@ -178,7 +179,8 @@ _BLOCKS, _SCALES, _PACKED, _WEIGHT = "_blocks", "_scales", ".weight_packed", ".w
 def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight with the `uint8` payload `key`, as `eight_bits` does."""
+    """Return the quantised weight with the `uint8` payload `key`, a sentence on its fault, or None
+    if it is not such a weight."""
     if tensor.dtype != dtypes.UINT8:
         return None
     name = key.name

@@ -20,7 +20,7 @@ class QuantisedWeight:
 
     Attributes:
         kind: a description ("fp8 blocks 128x128").
-        parts: the keys of the tensors that it is computed from, the payload first.
+        parts: the keys of the tensors that the weight is computed from, the payload first.
         beside: other tensors that belong to the weight but are not needed to compute it.
     """
 
@@ -33,7 +33,7 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales with several possible blocks, which `fits` describes.
+    """A payload and scales that fit several blocks. `fits` describes these blocks.
 
     `missing` is the information that would decide between them.
     """
@@ -51,9 +51,8 @@ def quantised_weight(
     inputs: Mapping[str, tuple[Key, Tensor]],
     beside: tuple[Key, ...] = (),
 ) -> QuantisedWeight:
-    """Return a quantised weight of `shape` under `key`; `inputs` has the key and tensor of each
-    input.
-    """
+    """Return a quantised weight with the given key and shape. `inputs` has the key and the tensor
+    of each input."""
     tensors = {name: tensor for name, (_, tensor) in inputs.items()}
     cast = ScaledCast(FLOAT32, shape, (), scheme, tensors)
     return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), beside)
@@ -64,13 +63,13 @@ class Quantisation:
     """The quantised weights of a checkpoint.
 
     Attributes:
-        weights: the key that each weight would have if it were not quantised -> the weight.
+        weights: the weights, keyed by the key that each would have if it were not quantised.
         activations: the keys of scales of activations.
-        faults: sentences on defects.
+        faults: sentences on defects, each with the name of a tensor or None.
         unknown: a description of settings that zerotools does not know.
-        is_denied: the config declares quantised weights, but the checkpoint has none.
+        is_denied: True if the config declares quantised weights, but the checkpoint has none.
         place: the path of the checkpoint.
-        unproved: quantised weights of an unknown kind.
+        unproved: payloads and scales that fit several blocks.
     """
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
@@ -84,36 +83,34 @@ class Quantisation:
 
     @property
     def is_there(self) -> bool:
-        """True if anything of the checkpoint is quantised, or seems to be."""
+        """True if a tensor of the checkpoint is quantised or seems to be."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
 
     @property
     def together(self) -> Iterator[tuple[Key, ...]]:
         """The keys of the tensors of each quantised weight, the payload first.
 
-        They have a meaning only together.
+        The tensors of a weight have a meaning only together.
         """
         yield from (each.parts for each in self.weights.values())
         yield from (each.parts for each in self.unproved)
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
-        """The faults of weights that are certainly quantised. A tensor of 8 bits may not be a
-        weight, or be complete without scales.
-        """
+        """The `faults`, if the checkpoint certainly has quantised weights; else empty, because a
+        tensor of 8 bits may have another meaning and need no scales."""
         sure = bool(self.weights) or (self.config is not None and not self.is_denied)
         return self.faults if sure else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The faults of tensors that may not be quantised weights."""
+        """The faults of tensors that are perhaps not quantised weights, and `unknown`."""
         said = () if self.damage else tuple(message for message, _ in self.faults)
         return said if self.unknown is None else (*said, self.unknown)
 
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """Return, for each kind of quantised weight, the number of weights and the number of their
-        further tensors, mostly scales.
-        """
+        """Return the number of weights of each kind, and the number of their other tensors, which
+        are mostly scales."""
         tensors = Counter(each.kind for each in self.weights.values())
         scales: Counter[str] = Counter()
         for each in self.weights.values():

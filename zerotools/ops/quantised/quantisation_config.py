@@ -1,5 +1,5 @@
-"""`quantization_config` of a config.json: the method that it names, and the file without it or with
-another one.
+"""Read the `quantization_config` of a config.json, and make the text of a config.json with another
+one.
 
 Sources: transformers `utils/quantization_config.py` and `quantizers/auto.py`, compressed-tensors
 `quantization/quant_config.py`, ModelOpt's exported config.
@@ -43,7 +43,7 @@ FORMATS = frozenset({
 class QuantisationConfig:
     """The `quantization_config` of a model.
 
-    `method` is its `quant_method`, None if it names none; `settings` is the whole table.
+    `method` is its `quant_method`; None if it has none. `settings` is the whole table.
     """
 
     path: Path
@@ -52,14 +52,14 @@ class QuantisationConfig:
 
     @property
     def said(self) -> str:
-        """A phrase for messages on the method, like "config.json says quant_method fp8"."""
+        """A phrase with the method for messages, such as "config.json has quant_method 'fp8'"."""
         return f"{self.path} has quant_method {self.method!r:.60}"
 
     def blocks(self) -> Blocks:
         """Return the shapes of blocks that the config names.
 
         Raises:
-            BadFile: it names an invalid one.
+            BadFile: the config names an invalid block.
         """
         return tuple(dict.fromkeys(self._blocks()))
 
@@ -89,10 +89,10 @@ def _block(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def quantisation_config(path: Path | None) -> QuantisationConfig | None:
-    """Return the quantisation settings of the config.json at `path`, or None if it has none.
+    """Return the quantisation settings of the config.json at `path`, or None if there are none.
 
     Raises:
-        BadFile: it cannot be read, or its settings are not a table.
+        BadFile: the file cannot be read, or its settings are not a table.
     """
     config = None if path is None else _read(path)
     if path is None or config is None:
@@ -116,13 +116,14 @@ def _method(settings: Mapping[str, Any]) -> str | None:
 
 
 def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
-    """Return the text of a config.json with `settings` as its only quantization_config (None:
-    without any). Return None if the file is not a table.
+    """Return the text of a config.json with `settings` as its only quantization_config. If
+    `settings` is None, it has no quantization_config. Return None if the file is not a table in
+    JSON.
 
-    The file is at `path`, or `text` replaces it.
+    If `text` is not None, it is used in place of the file at `path`.
 
     Raises:
-        BadFile: it cannot be read.
+        BadFile: the file cannot be read.
     """
     config: Any = _read(path) if text is None else json.loads(text)
     if config is None:
@@ -139,16 +140,16 @@ def model_type(path: Path) -> str | None:
     """Return the `model_type` of a config.json.
 
     Raises:
-        BadFile: it cannot be read.
+        BadFile: the file cannot be read.
     """
     found = (_read(path) or {}).get("model_type")
     return found if isinstance(found, str) else None
 
 
 def config_fault(path: Path | None) -> str | None:
-    """Return the reason why the config.json at `path` cannot be read, as a part of a sentence.
+    """Return the reason if the config.json at `path` cannot be read, as a part of a sentence.
 
-    None if it can be read, or does not exist.
+    Return None if it can be read, or does not exist.
     """
     if path is None:
         return None

@@ -1,10 +1,10 @@
-"""Quantise weights to fp8 or MXFP8 with scales, for serving: selects the weights, and gives their
-names and the config.
+"""Quantise weights to fp8 or MXFP8 with scales, for serving: select the weights, and make the names
+of the new tensors and the config.
 
-It follows the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
+As in the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`), the
 matrices of linear layers are quantised if their shape can be divided into whole blocks. Embeddings,
-the head, routers, norms and biases stay unchanged. The config lists the modules of those among them
-that are matrices.
+the head, routers, norms and biases stay unchanged. The config lists the modules of unchanged
+matrices.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Quantised:
     """The result of quantising a model.
 
     `weights` have payloads and scales in place of matrices. `settings` is the
-    `quantization_config`, and the note is for the user.
+    `quantization_config`, and `note` is a sentence for the user.
     """
 
     weights: Checkpoint
@@ -80,7 +80,8 @@ def quantise_weights(weights: Checkpoint, found: Quantisation, name: str) -> Qua
     """Quantise the weights with the quantiser `name`.
 
     Raises:
-        BadRequest: they are quantised already, no weight can be, or config.json does not exist.
+        BadRequest: the weights are already quantised, no weight can be quantised, or config.json
+            does not exist.
     """
     quantiser, path = QUANTISERS[name], weights.origin.path
     if found.is_there:

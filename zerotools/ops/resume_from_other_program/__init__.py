@@ -1,7 +1,7 @@
 """Let a job continue from a checkpoint that another program wrote.
 
-foreign_run          read the checkpoint, also if weights and optimizer are in separate files
-name_numbered_state  optimizer state that has numbers instead of parameter names
+foreign_run          read the checkpoint, even if weights and optimizer are in separate files
+name_numbered_state  give names to optimizer state that has numbers instead of parameter names
 order_option         the order of names that `--order` gives: a file, or transformers' model
 order_matching       the parameter name of each number, from an order of names
 master_matching      the parameter name of each fp32 master, from the weight that equals its cast

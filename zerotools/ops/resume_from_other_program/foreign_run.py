@@ -3,7 +3,7 @@
 DeepSpeed, universal, torch DCP, .pt files     one checkpoint, as `formats` reads it
 model.safetensors, optimizer.pt                the Hugging Face Trainer, on one process or DDP
 model.safetensors, optimizer.bin               accelerate's save_state; FSDP's full state dict
-mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state is by number
+mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state is numbered
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from zerotools.runs import checkpoint_dirs
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A checkpoint that another program wrote, as a job needs it to continue.
+    """A checkpoint that another program wrote, in the form that a job needs to continue from it.
 
     Attributes:
         path: the path that the user gave.
         title: the kind of checkpoint in words.
-        checkpoint, training: the weights and the optimizer state, and the other values. Both use
-            the same name for a parameter.
-        beside: the optimizer's file was next to the files of a model, and tensors may have the
-            names of the Hub.
+        checkpoint: the weights and the tensors of the optimizer state.
+        training: the other training state. It uses the same parameter names as `checkpoint`.
+        beside: the name of the optimizer's file if it was next to the files of a model, else None.
+            Then tensors may have the names of the Hub.
         notes: sentences that say where the names come from.
     """
 
@@ -49,7 +49,7 @@ class ForeignRun:
 
     @property
     def directory(self) -> Path:
-        """The directory of the checkpoint itself: `path`, or one below it."""
+        """The directory of the checkpoint itself: `path`, or a directory below it."""
         return self.checkpoint.root
 
     @property
@@ -62,8 +62,8 @@ class ForeignRun:
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether `resume_from = path` is a checkpoint of another program, finished or not. Only
-    names are read."""
+    """Return whether `path`, the value of `resume_from`, is a checkpoint of another program,
+    finished or not. Only file names are read."""
     path = checkpoint_dirs.resolve_hint(path)
     if not path.exists() or (path.is_dir() and _is_own(path)):
         return False
@@ -90,13 +90,13 @@ def was_made_elsewhere(path: Path) -> bool:
 
 
 def read_run(path: Path, **reading: Any) -> ForeignRun:
-    """Return the checkpoint at `path`, or the newest of the run there; `reading` is as for
-    `formats.read`. Reads metadata and single numbers.
+    """Read the checkpoint at `path`, or the newest checkpoint of the run there. `reading` are the
+    options of `formats.read`. Only metadata and single numbers are read.
 
     Raises:
-        BadRequest: there is nothing at `path`, or no optimizer state in it.
-        BadFile: it is not a checkpoint, or a damaged or unfinished one.
-        Unsupported: it is of a kind that is not read.
+        BadRequest: `path` does not exist, or has no optimizer state.
+        BadFile: `path` is not a checkpoint, or is damaged or unfinished.
+        Unsupported: zerotools does not read this kind of checkpoint.
     """
     weights = formats.read_any(path, **reading)
     formats.require_model(weights)
@@ -128,10 +128,10 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
-    """Raise an error if a file that is read is damaged.
+    """Raise an error if a file that holds tensors of the checkpoint is damaged.
 
-    Problems of other files, such as those of an earlier save, are ignored. Tensors in lost files
-    are found to be incomplete later.
+    Problems of other files, such as files of an earlier save, are ignored. A later check finds
+    tensors in lost files.
     """
     read: set[str] = set()
     if weights.problems:
@@ -147,9 +147,8 @@ def _is_stateless(training: TrainingState) -> bool:
 
 
 def _numbers(run: ForeignRun) -> dict[Key, int | float]:
-    """Read the plain numbers of the optimizer state, such as `step`, once. So an error in a number
-    is found before tensors are loaded.
-    """
+    """Read the plain numbers of the optimizer state, such as `step`. They are read once and first,
+    so that an error in a number is found before tensors are loaded."""
     return {key: scalar.value for key, scalar in run.training.scalars.items()}
 
 

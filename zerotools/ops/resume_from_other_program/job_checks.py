@@ -1,6 +1,5 @@
-"""Check that a job can continue from a checkpoint of another program: its model, its optimizer and
-its completeness; and note values that differ or are unknown.
-"""
+"""Check that a job can continue from a checkpoint of another program: that it is complete, and that
+its model and its optimizer are those of the job. Note values that differ or are not known."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True)
 class FoundState:
-    """The optimizer state of the checkpoint, as the job can load it.
+    """The facts about the checkpoint's optimizer state that the job needs to load it.
 
-    `kind` is the name of the optimizer in the job file. `fresh` are parameters that the optimizer
-    has but never updated: they have no state yet.
+    `kind` is the name that the optimizer has in job files. `fresh` are parameters without state,
+    because the optimizer never updated them.
     """
 
     kind: str
@@ -43,10 +42,10 @@ class FoundState:
 
 
 def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
-    """Raise an error for a checkpoint with other weights than the job's model.
+    """Raise an error if the checkpoint has other weights than the job's model.
 
     Raises:
-        BadRequest: names the first tensors that differ, with both shapes.
+        BadRequest: it has. The message names the first tensors that differ, with both shapes.
     """
     tensors = run.checkpoint.tensors
     weights = {name: tensors[key] for name, key in weights_of(run).items()}
@@ -94,9 +93,8 @@ def check_complete(run: ForeignRun) -> None:
 
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:
-    """Return the tensor with the exact value of each weight, keyed by name: the master if there is
-    one.
-    """
+    """Return the key of the tensor with the exact value of each weight, keyed by the weight's name.
+    It is the master if there is one."""
     found: dict[str, Key] = {}
     for role in WEIGHT_ROLES:
         for key in run.checkpoint.tensors:
@@ -106,11 +104,10 @@ def weights_of(run: ForeignRun) -> dict[str, Key]:
 
 
 def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundState:
-    """Return the optimizer state that the job's `optimizer` can load.
+    """Check that the job's `optimizer` can load the optimizer state, and return the facts about it.
 
     Raises:
-        BadRequest: it is the state of another optimizer, of one that no job has, or lacks
-            parameters that the job trains.
+        BadRequest: the state is that of another optimizer, or lacks parameters that the job trains.
     """
     kind = kind_of(run)
     if kind == "adamw" and optimizer == "adam" and not _decays(run):
@@ -146,8 +143,8 @@ def check_for_deepspeed(
     """Raise an error if DeepSpeed cannot load the checkpoint into a job of `stage` on `world_size`
     ranks.
 
-    DeepSpeed takes only its own files. It finds the state of a parameter by the position in the
-    optimizer's `groups`.
+    DeepSpeed loads only its own files. It finds the state of a parameter by the parameter's
+    position in the `groups`.
 
     Raises:
         BadRequest: the checkpoint cannot be loaded by DeepSpeed.
@@ -179,9 +176,8 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the name that the checkpoint's optimizer has in a job file, otherwise its class
-    name.
-    """
+    """Return the name that the checkpoint's optimizer has in job files, or its class name if jobs
+    do not have it."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"
@@ -232,10 +228,11 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The hyperparameters of the job's optimizer; None for those that it does not have.
+    """The hyperparameters of the job's optimizer. A value is None if the optimizer does not have
+    this hyperparameter.
 
-    The parameters in `decayed` have `weight_decay`, and all others have 0. `lr` is the learning
-    rate of the next step; None if the number of steps is not known yet.
+    The parameters in `decayed` have the weight decay `weight_decay`, and all others have 0. `lr` is
+    the learning rate of the next step; None if the number of steps is not known yet.
     """
 
     lr: float | None
@@ -247,7 +244,7 @@ class JobOptimizer:
 
 
 def unknown_values(run: ForeignRun) -> Iterator[str]:
-    """Yield sentences on values of the run that its checkpoint does not record."""
+    """Yield sentences about values of the run that its checkpoint does not record."""
     yield (
         f"{run.path} is a checkpoint of another program ({run.title}) at step {run.step}; it does "
         "not record the order of the data: the job begins at the first sequence of its order, "
@@ -262,9 +259,8 @@ def unknown_values(run: ForeignRun) -> Iterator[str]:
 def optimizer_differences(
     run: ForeignRun, state: FoundState, job: JobOptimizer, precision: str
 ) -> Iterator[str]:
-    """Yield sentences on values of the checkpoint's optimizer that differ from those of the job.
-    The values of the job are used.
-    """
+    """Yield sentences about hyperparameters that differ between the checkpoint and the job. The job
+    uses its own values."""
     groups = run.training.groups
     rates = list(dict.fromkeys(g.options["lr"] for g in groups if _is_number(g.options.get("lr"))))
     followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not followed"

@@ -1,7 +1,7 @@
-"""Rename the tensors of another program's checkpoint to the names in the job's model.
+"""Give the tensors of another program's checkpoint the names of the job's model.
 
-A wrapper of a model puts a prefix before all names (`module.`, `_orig_mod.`), and a tied weight may
-be stored under another of its names.
+The names may differ because a wrapper of the model added a prefix to all names (`module.`,
+`_orig_mod.`), or because a tied weight is stored under another of its names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WantedModel:
     Attributes:
         parameters: the trained parameters, in the model's order.
         buffers: the buffers that belong to the model's state.
-        aliases: each further name of a tied parameter -> its first name.
+        aliases: a dict from the other names of tied parameters to the first name of each.
         decayed: the parameters to which transformers would apply weight decay; None if that is not
             known.
     """
@@ -51,13 +51,14 @@ def with_job_names(
 ) -> ForeignRun:
     """Return `run` with the names of the job's model for all tensors that this model has.
 
-    If `by_number` is False, tensors that have a number for a name keep it: weights can be compared
-    before. `order` gives the parameter of each number if nothing proves it: "model", or a file with
-    the job's names.
+    If `by_number` is False, tensors with numbers instead of names keep their numbers. Then the
+    names of weights can be compared before any file data is read. `order` gives the parameter of
+    each number if masters and shapes do not prove it. It is "model", or a file with the job's
+    names.
 
     Raises:
-        BadRequest: the state is by number, and nothing gives the parameter of a number; or the
-            order contradicts the masters or the shapes.
+        BadRequest: the state is numbered, and it is not known which parameter a number belongs to;
+            or the order contradicts the masters or the shapes.
         BadFile: a file ends before a master or a weight that proves a name.
     """
     run = _proved(run, order) if by_number else run
@@ -101,9 +102,8 @@ def with_job_names(
 
 
 def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
-    """Return `run` with names for state by number, if the checkpoint proves them and no file gives
-    an order. Add a note if the job's order is not used.
-    """
+    """Return `run` with names for numbered state, if the checkpoint proves them and the user gave
+    no file with an order. Add a note if the job's order is not used."""
     training, is_file = run.training, order not in (None, MODEL)
     why = "the checkpoint has the names of the optimizer's parameters"
     if training.unnamed:
@@ -121,7 +121,7 @@ def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
 
 
 def unused_order(order: str, why: str) -> str:
-    """Return the note on a job's order that was not needed."""
+    """Return the note that the job's order was not needed, with the reason `why`."""
     return f"{RESUME_ORDER} = {order} is ignored: {why}"
 
 
@@ -176,9 +176,8 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
-    """Return the prefix that `names` have before all names of the job's weights, such as `module.`;
-    "" without a common prefix.
-    """
+    """Return the prefix that `names` have in addition to the names of the job's weights, such as
+    `module.`. Return "" if there is no common prefix."""
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:

@@ -1,9 +1,9 @@
-"""Prove the parameter names of fp32 masters that have only numbers.
+"""Prove which parameter each fp32 master belongs to, if masters have only numbers.
 
-A weight is the cast of its master. So a master gets the name of the only weight that equals its
-cast, whatever its number is. FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused optimizer) joins
-all parameters of a group in one flat tensor, `fp32_groups_flat`. The same comparison finds the
-start of each parameter in it, and `split_flat_tensors` splits the tensor.
+A weight is the cast of its master. So a master gets the name of the only weight that is equal to
+the master's cast, whatever its number is. FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused
+optimizer) joins all parameters of a group in one flat tensor, `fp32_groups_flat`. The same
+comparison finds the start of each parameter in it, and `split_flat_tensors` splits the tensor.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def check_masters(
     groups: Sequence[Sequence[str]],
     option: str = "--order",
 ) -> None:
-    """Compare the masters of numbered state with the weights of the names in `groups`, which the
-    user gave by `option`.
+    """Check that the numbered masters, after a cast, are equal to the weights that `groups` names
+    for them. The user gave these names with `option`.
 
     Raises:
-        BadRequest: a master cannot be cast to the weight.
-        BadFile: a file ends before a master or a weight.
+        BadRequest: a master differs from its weight.
+        BadFile: a file is too short to contain a master or a weight.
     """
     fitting = fitting_masters(checkpoint, training)
     weights = weights_of_model(checkpoint, training)
@@ -57,11 +57,11 @@ def check_masters(
 
 
 def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return, for each member of the groups that has a master, the weights that equal a cast of
-    this master.
+    """Return the weights that are equal to the cast of each master, keyed by the master's name in
+    the param groups.
 
     Raises:
-        BadFile: a file ends before a master or a weight.
+        BadFile: a file is too short to contain a master or a weight.
     """
     weights = weights_of_model(checkpoint, training)
     dtype = trained_precision(weights)
@@ -83,11 +83,11 @@ def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str
 
 
 def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
-    """Return the names of the parameters in each flat tensor, in order; None if at some position
-    not exactly one weight is the cast of the masters there.
+    """Return the names of the parameters in each flat tensor, in their order. Return None if at
+    some position no weight or several weights are equal to the cast.
 
     Raises:
-        BadFile: a file ends before a master or a weight.
+        BadFile: a file is too short to contain a master or a weight.
     """
     weights = weights_of_model(checkpoint, training)
     dtype = trained_precision(weights)
@@ -122,7 +122,8 @@ def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list
 
 
 def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpoint:
-    """Return only the weights of `checkpoint`, without tensors that have a number for a name."""
+    """Return `checkpoint` with only its weights, and without tensors that have numbers instead of
+    names."""
     tensors: Mapping[Key, Tensor] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -132,7 +133,8 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 
 
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
-    """Return at most COMPARED elements from element `at` on, as `dtype`."""
+    """Return the bytes of at most COMPARED elements, beginning at element `at` and cast to
+    `dtype`."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
     from zerotools.io.numeric.dtype_casts import cast_bytes
 
@@ -152,11 +154,11 @@ Sections = Sequence[Sequence[str]]
 def split_flat_tensors(
     checkpoint: Checkpoint, training: TrainingState, sections: Sections
 ) -> tuple[Checkpoint, TrainingState]:
-    """Split flat tensors: return `checkpoint` and `training` with a made-up name for each parameter
-    instead of one for each flat tensor. `sections` has the names of the parameters of each group.
+    """Split flat tensors into one tensor for each parameter. The new tensors get names made from
+    numbers. `sections` has the names of the parameters in each group, in order.
 
     Raises:
-        BadRequest: the groups have other sizes.
+        BadRequest: the groups or flat tensors have other sizes than `sections`.
     """
     shapes = {
         key.name: tensor.shape
@@ -199,9 +201,8 @@ def split_flat_tensors(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the part of a flat tensor for each parameter, keyed by key. A number such as `step` is
-    returned for each parameter.
-    """
+    """Return the tensor of each parameter, which is a part of the flat tensor `key`. A single
+    number such as `step` belongs to every parameter."""
     flat = checkpoint.tensors[key]
     if not flat.shape:
         return {Key(member, key.role): flat for member in members}

@@ -1,9 +1,9 @@
 """Give parameter names to optimizer state that has only numbers.
 
-torch numbers the parameters of an optimizer in the order of its param groups. The state of a run
-without ZeRO first gets names that are made from the numbers. The real names are then proved by fp32
-masters or by shapes (`with_proved_names`), or come from an order that the user gives (`with_names`;
-`order_option` reads it).
+torch numbers the parameters of an optimizer in the order of its param groups. The optimizer state
+first gets names that are made from these numbers. Then fp32 masters or shapes prove the real names
+(`with_proved_names`), or the real names come from an order that the user gives (`with_names`;
+`order_option` reads the order).
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class NamedCheckpoint:
 
 
 def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
-    """Return a record of the names that the parameters of `training` got, and where the names come
-    from.
-    """
+    """Return a record of the parameter names in `training`, and of where these names come from."""
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
@@ -83,8 +81,8 @@ def with_names(
     The names are taken from `order`.
 
     Raises:
-        BadRequest: `order` is not an order of its weights, does not fit the shapes of the state,
-            fits in several ways, or gives a weight a master of other values.
+        BadRequest: `order` has other names than the weights, does not fit the shapes of the state,
+            fits them in several ways, or gives the name of a weight to a master with other values.
     """
     path = checkpoint.origin.path
     weights = {
@@ -115,10 +113,10 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """Return the name in the checkpoint for each name of the order.
+    """Return a dict from the names in the order to the names in the checkpoint.
 
-    A wrapper may put a prefix before all names, and a tied weight has the name under which its
-    bytes are stored.
+    In the checkpoint, all names may have the prefix of a wrapper, and a tied weight has only the
+    name that its bytes are stored under.
     """
     known = {*weights, *aliases}
     names = order.names
@@ -138,7 +136,7 @@ def _called(
 
 
 def _sections(order: AskedOrder, called: Mapping[str, str]) -> list[list[str]]:
-    """Return the names of each param group; a tied weight is named once."""
+    """Return the names in each param group. A tied weight appears once."""
     left = dict.fromkeys(called.values())
     found = []
     for section in order.sections:
@@ -165,9 +163,9 @@ def _check_shapes(
 def renamed_parameters(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
-    """Return `checkpoint` and `training` with the names in `names` instead of names made from
-    numbers. A 16-bit weight with a named master becomes the copy of this master.
-    """
+    """Return `checkpoint` and `training` with real names instead of names made from numbers.
+    `names` maps the latter to the former. If a master gets the name of a 16-bit weight, the role of
+    the weight becomes `param16`."""
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}
 
@@ -203,7 +201,7 @@ def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
 def without_optimizer(
     checkpoint: Checkpoint, training: TrainingState
 ) -> tuple[Checkpoint, TrainingState]:
-    """Return the checkpoint with its weights only, and the training state without the optimizer."""
+    """Return the checkpoint with only its weights, and the training state without the optimizer."""
     kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
     left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
     return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)
@@ -222,12 +220,12 @@ NAMED_BY_MASTERS = (
 def with_numbered_state(
     weights: Checkpoint, known: TrainingState, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, TrainingState] | None:
-    """Return `weights` and the `known` state of their run, with the optimizer state that the format
-    stores under numbers; None if it has no such state.
+    """Return `weights` and `known`, the training state of their run, with numbered optimizer state
+    added. Return None if the checkpoint has no numbered state.
 
     Raises:
         BadFile: the state is damaged.
-        Unsupported: it is of several model-parallel ranks.
+        Unsupported: the state is divided among several model-parallel ranks.
     """
     named = optimizer_roles(weights)
     found = None if named else format_of(weights, table).numbered_state(weights)
@@ -255,15 +253,15 @@ def with_numbered_state(
 
 @dataclass(frozen=True)
 class ProvedNames:
-    """A checkpoint with proved names. `known_by` is a sentence on the proof."""
+    """A checkpoint with proved names. `known_by` is a sentence that describes the proof."""
 
     named: NamedCheckpoint
     known_by: str
 
 
 def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> ProvedNames | None:
-    """Return `checkpoint` with names for the parameters of its optimizer, which have only numbers.
-    Return None unless masters or shapes prove all names.
+    """Return `checkpoint` with real names for the parameters of its optimizer, which have only
+    numbers. Return None unless masters or shapes prove all names.
 
     Raises:
         BadFile: a file ends before a master or a weight.
@@ -292,9 +290,8 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """Return the weight of each member of the groups, if exactly one weight has the shape of its
-    state.
-    """
+    """Return a weight for each numbered parameter if exactly one weight has the shape of its
+    state."""
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

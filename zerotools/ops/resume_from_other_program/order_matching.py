@@ -1,10 +1,10 @@
-"""Find the parameter name of each number of a torch optimizer, from an order of names.
+"""Find the parameter name for each number of a torch optimizer, if an order of names is known.
 
-torch numbers the parameters in the order of its param groups. The order of names is either that of
-a model, and then each group has its parameters in this order; or it is that of the groups, from a
-file. If a model's parameters are in several groups, the shapes of the state usually allow only one
-division: matrices have weight decay, and vectors do not. If they allow several, one of the usual
-rules must fit. If two rules fit, zerotools does not guess.
+torch numbers the parameters in the order of its param groups. The order of names is that of the
+groups, from a file, or that of a model. In the latter case each group has its parameters in the
+order of the model. If there are several groups, the shapes of the state usually allow only one
+division: matrices have weight decay, and vectors do not. If the shapes allow several divisions,
+exactly one of the usual rules must fit. Otherwise zerotools does not guess.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class NameOrder:
         decayed: the parameters to which transformers would apply weight decay; None if that is not
             known.
         sections: the names of each param group, if the order is that of the optimizer.
-        can_be_concatenated: the names may be those of the groups one after another.
+        can_be_concatenated: True if the names may be those of all groups, one group after another.
         option: the option that gave the order.
-        advice: a phrase that tells how to give the names in a file.
+        advice: a phrase for messages that says how to give the names in a file.
     """
 
     parameters: Mapping[str, Shape]
@@ -44,9 +44,8 @@ class NameOrder:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The param groups of an optimizer, with names made from numbers, and the shapes of their state
-    by role.
-    """
+    """The param groups of an optimizer, with names made from numbers. `state` has the shapes of
+    each parameter's state, keyed by role."""
 
     groups: Sequence[ParamGroup]
     state: Mapping[str, Mapping[str, Shape]]
@@ -72,9 +71,7 @@ class _Numbers:
 
 
 def state_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, dict[str, Shape]]:
-    """Return the shapes of the state of each parameter that has a number for a name, keyed by
-    role.
-    """
+    """Return the shapes of the state of each numbered parameter, keyed by name and then by role."""
     found: dict[str, dict[str, Shape]] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.name in training.unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE):
@@ -88,11 +85,11 @@ def names_of_numbers(
     order: NameOrder,
     where: str,
 ) -> dict[str, str]:
-    """Return the name of each member of `groups`, which are the optimizer's made-up names. `state`
-    has the shapes of each member's tensors, keyed by role.
+    """Return the real name of each parameter in `groups`, which have names made from numbers.
+    `state` has the shapes of each parameter's state, keyed by role.
 
     Raises:
-        BadRequest: the order does not fit, or does in several ways.
+        BadRequest: the order does not fit, or fits in several ways.
     """
     numbers = _Numbers(groups, state, order.parameters)
     if len(order.sections) > 1:
@@ -135,7 +132,7 @@ def _elements(state: Mapping[str, Mapping[str, Shape]]) -> int:
 
 
 def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, str]:
-    """Return the names that a file gives to each group."""
+    """Return the real names, if a file gives the names of each group."""
     sections = order.sections
     groups = [group for group in numbers.groups if group.params]
     if [len(group.params) for group in groups] != [len(section) for section in sections]:
@@ -160,7 +157,8 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the divisions in which the parameters of every group are in the order of the model.
+    """Return the divisions into groups in which the parameters of every group are in the order of
+    the model.
 
     If there are several, return only the divisions that follow the usual rules.
     """
@@ -173,7 +171,8 @@ def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of the search for divisions: the group that got a name, and the step before."""
+    """A step of the search for divisions: the group that a name was assigned to, and the step
+    before."""
 
     group: int
     before: _Step | None
@@ -231,9 +230,9 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Return whether one of two groups may be the group with weight decay, by its options.
+    """Return whether the options of one of two groups allow it to be the group with weight decay.
 
-    `is_first` is True if the first group is meant, otherwise the second.
+    `is_first` selects the first group, else the second.
     """
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]

@@ -1,9 +1,9 @@
-"""The order of parameters that the user gives for optimizer state with numbers:
+"""Read the order of parameters that the user gives for numbered optimizer state:
 
     --order model    the order in which the model that config.json names registers its parameters
     --order FILE     names, one per line; an empty line ends a param group
 
-For `model`, a separate process builds the model without values with transformers, and lists its
+For `model`, a separate process builds the model with transformers, without values, and lists its
 parameters.
 """
 
@@ -74,7 +74,7 @@ class AskedOrder:
 
     Attributes:
         sections: the names, in one list for each param group if the file has groups.
-        shapes, decayed: known only for a model.
+        shapes, decayed: as in `NameOrder`; None if the order is from a file.
         known_by: a phrase that says where the names come from.
     """
 
@@ -136,11 +136,12 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
 
 
 def read_order(path: Path) -> list[list[str]]:
-    """Return names of parameters, one to a line; empty lines divide them into sections.
+    """Read a file with one parameter name in each line. Return the names in sections, which empty
+    lines divide.
 
     Raises:
         BadRequest: the file cannot be read, is empty, or has a name twice.
-        BadFile: it is not a regular file, or too large.
+        BadFile: the path is not a regular file, or the file is too large.
     """
     try:
         lines = read_user_file(path).decode().splitlines()

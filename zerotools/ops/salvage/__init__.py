@@ -6,6 +6,6 @@ sound_files       the bytes of each file that checksums or manifests prove to be
 holes             the undamaged chunks of a tensor, and the boxes that no chunk has
 exported_weights  the weights under the names of the export
 fill_source       the other checkpoint
-filled_weights    weights with filled holes, also with parts of several dtypes
+filled_weights    weights with filled holes; their parts may have several dtypes
 salvage_plan      the weights to write, and those to leave out
 """

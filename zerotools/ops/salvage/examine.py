@@ -35,13 +35,13 @@ OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 
 @dataclass(frozen=True)
 class DamagedCheckpoint:
-    """A checkpoint that was read although data is lost. The lost elements are holes: they have no
-    chunk, or a chunk in a missing or truncated file.
+    """A checkpoint that was read although data is lost. Lost elements have no chunk, or a chunk in
+    a missing or truncated file.
 
     Attributes:
-        checkpoint: its problems list the losses.
-        lost_names: name of each tensor that lost data -> the file that held the data.
-        unnamed: lost files with unknown content. They may have held tensors or tied names that no
+        checkpoint: what could be read. Its problems include the losses.
+        lost_names: the files that held the lost data, keyed by the name of the tensor.
+        unnamed: lost files with unknown contents. They may have held tensors or tied names that no
             other file lists.
 
     File names are relative to the checkpoint's root if they are below it.
@@ -72,7 +72,7 @@ class ToExamine:
 
     @property
     def bytes_to_read(self) -> int:
-        """Size of all files that hold tensors, in bytes."""
+        """The total size in bytes of the files that hold tensors."""
         return sum(file.size for file in self.to_scan.files)
 
 
@@ -108,7 +108,7 @@ class Examined:
 def _read_damaged(
     read: Callable[[], Checkpoint], stand_in: Path | None, table: FormatTable
 ) -> DamagedCheckpoint:
-    """Read a checkpoint that may have lost bytes with the function `read`."""
+    """Call `read` to read a checkpoint that may have lost bytes."""
     other = None if stand_in is None else detect(stand_in, table=table).path
     with tolerating_damage(other) as damage:
         checkpoint = read()
@@ -126,7 +126,8 @@ def _read_damaged(
 
 
 def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
-    """Return whether a problem means that bytes are lost; False if bytes exist but are wrong."""
+    """Return whether a problem means that bytes are lost, and not that bytes exist but are
+    wrong."""
     is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
     return problem.is_loss or is_gone
 
@@ -134,7 +135,7 @@ def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
 def _with_faults(checkpoint: Checkpoint, damage: Damage) -> Checkpoint:
     """Return the checkpoint with a problem for every damaged file.
 
-    The problem of a file that is certainly lost is marked as a loss.
+    If a file is certainly lost, its problem is marked as a loss.
     """
     problems = [
         replace(problem, is_loss=_is_lost(checkpoint, problem)) for problem in checkpoint.problems
@@ -166,9 +167,9 @@ def read_remaining(
 
     Raises:
         BadRequest: `path` does not exist, or it has no such tag or section.
-        BadFile: it is not a checkpoint; the list of tensors is lost; or files are of another save
-            or rank, which is not a loss of bytes.
-        Unsupported: its format is not read.
+        BadFile: it is not a checkpoint; the list of tensors is lost; or files belong to another
+            save or rank, which is not a loss of bytes.
+        Unsupported: zerotools does not read its format.
     """
     notes = []
     with recording_sources() as sources:
@@ -194,7 +195,8 @@ def read_remaining(
 def _unproved_metadata(
     checkpoint: Checkpoint, files: CheckpointFiles, to_scan: FilesToScan
 ) -> tuple[str, ...]:
-    """Return files that were read to find the tensors, hold none, and have no checksums."""
+    """Return the files that were read to find the tensors, but hold no tensors and have no
+    checksums."""
     holding = {file.name for file in to_scan.files}
     base = files.base.absolute()
     read = {p.relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)}
@@ -202,10 +204,11 @@ def _unproved_metadata(
 
 
 def _refuse_mixtures(checkpoint: Checkpoint) -> None:
-    """Raise an error if an undamaged file is of another save: the export would mix two models.
+    """Raise an error if an undamaged file belongs to another save, because the export would mix two
+    models.
 
     Raises:
-        BadFile: names the first of these files.
+        BadFile: there is such a file. The message names the first.
     """
     doubtful = {p.file: p for p in checkpoint.problems if not p.is_loss}
     found = next((p for p in checkpoint.problems if p.blocks and not p.is_loss), None)
@@ -231,10 +234,11 @@ def examine_checkpoint(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Examined:
-    """Read every byte of the files that hold tensors; `on_bytes` gets the number of bytes read.
+    """Read every byte of the files that hold tensors. `on_bytes` gets the number of bytes that were
+    read since its last call.
 
     Raises:
-        Unsupported: weights are not the cast of their masters, so the files are of two saves.
+        Unsupported: weights are not equal to the cast of their masters.
     """
     files = sound_files(
         given.files, given.to_scan, given.manifest, budget, on_bytes, given.metadata
@@ -245,9 +249,8 @@ def examine_checkpoint(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """Examine only the files `names`, as `examine_checkpoint` does; the others count as
-    undamaged.
-    """
+    """Do the work of `examine_checkpoint` for only the files `names`. The other files count as
+    undamaged."""
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
     files = sound_files(given.files, to_scan, given.manifest, budget)
@@ -288,8 +291,8 @@ def _judged(
 ) -> Iterator[tuple[Key, Tensor]]:
     """Yield the tensors that have a digest in the manifest, each with its undamaged chunks.
 
-    A tensor with the right digest is undamaged, even if the checksum of the record around it is
-    wrong. Any other tensor has no chunk left.
+    A tensor with the recorded digest is undamaged, even if the checksum of the record around it is
+    wrong. Any other tensor is yielded without chunks.
     """
     if given.manifest is None:
         return
@@ -311,7 +314,7 @@ def _judged(
 
 
 def _is_proved(tensor: Tensor, files: SoundFiles) -> bool:
-    """Return whether a manifest has the digests of all files that a tensor lies in."""
+    """Return whether a manifest proves all files that hold parts of the tensor."""
     return all(files.files[chunk.file].is_proved for chunk in tensor.chunks)
 
 
@@ -322,7 +325,8 @@ def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
 def _damage(
     checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
 ) -> tuple[Problem, ...]:
-    """Return the defects, each file once, with the problems from the reader first."""
+    """Return the defects: first the problems that the reader found, then one for each other damaged
+    file."""
     problems = {problem.message: problem for problem in checkpoint.problems}
     told = {problem.file for problem in checkpoint.problems}
     below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()
@@ -334,11 +338,11 @@ def _damage(
 
 
 def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryBudget) -> None:
-    """Raise an error if masters do not belong to the weights next to them, as an export of an
-    undamaged checkpoint does.
+    """Raise an error if masters, after a cast, are not equal to their weights. An export of an
+    undamaged checkpoint makes the same check.
 
     Raises:
-        Unsupported: names the first.
+        Unsupported: there is such a master. The message names the first.
     """
     checkpoint = examined.given.remains.checkpoint
     pairs = format_of(checkpoint, examined.given.table).weight_pairs(checkpoint)

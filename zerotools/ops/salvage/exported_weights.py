@@ -1,6 +1,5 @@
-"""The weights of a damaged checkpoint under the names of an export, as `consolidate` makes them:
-adapters merged, in the layout of the Hub, renamed and selected. Weights may have holes.
-"""
+"""Prepare the weights of a damaged checkpoint for an export as `consolidate` does: merge adapters,
+restore the layout of the Hub, rename and select. The weights may have holes."""
 
 from __future__ import annotations
 
@@ -39,7 +38,8 @@ class Weights:
     Attributes:
         masters: every weight, from its fp32 master if it has one.
         copies: the 16-bit weights of masters.
-        lost: name of a weight that cannot be made from the remaining data -> the reason.
+        lost: the reasons why weights cannot be made from the remaining data, keyed by the weights'
+            names.
         merged: the adapters that are added.
         unselected: names that are omitted on purpose.
     """
@@ -56,7 +56,8 @@ class Weights:
 class Naming:
     """The names of an export.
 
-    `new_name` returns the new name of a tensor, and `is_selected` whether a tensor is written.
+    `new_name` returns the new name of a tensor, and `is_selected` returns whether a tensor is
+    written.
     """
 
     new_name: Callable[[str], str]
@@ -81,8 +82,9 @@ def weights_of(
     request: AdapterRequest | None = None,
     lost_names: Collection[str] = (),
 ) -> Weights:
-    """Return the weights of `checkpoint`, which may have holes. `scratch` is for sums with
-    adapters, and `request` has the options for them. The tensors `lost_names` are lost completely.
+    """Return the weights of `checkpoint`, which may have holes. Merged weights are computed in the
+    directory `scratch`, with the adapter options `request`. The tensors `lost_names` are lost
+    completely.
 
     Raises:
         BadFile: the job's record contradicts the tensors.
@@ -125,8 +127,8 @@ def _without_broken_adapters(
     lost: dict[str, str],
     lost_names: Collection[str],
 ) -> Checkpoint:
-    """Return the checkpoint without weights that an adapter is added to, if one of the three parts
-    has holes or is lost."""
+    """Return the checkpoint without broken modules, and add their weights to `lost`. A module is
+    broken if its weight or a matrix of its adapter is lost or has holes."""
     keys = [key for key in checkpoint.tensors if key.role in WEIGHT_ROLES]
     keys += [Key(name, "param") for name in lost_names]
     if not adapter_names(keys):
@@ -153,23 +155,22 @@ def _is_pair(parts: Collection[str]) -> bool:
 
 
 def _module(name: str) -> str:
-    """Return the layer that a weight or a part of its adapter belongs to."""
+    """Return the module that a weight or a matrix of its adapter belongs to."""
     each = adapter_tensor(Key(name, "param"))
     return plain_name(name).rpartition(".")[0] if each is None else each.module
 
 
 def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
-    """Return the checkpoint without base weights with a lost adapter: they could be mistaken for
-    trained ones."""
+    """Return the checkpoint without the base weights of lost adapters, because a reader could
+    mistake them for trained weights."""
     names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
     kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights, except weights that have holes and would have to be divided row by
-    row.
-    """
+    """Return the weights, except for those that have holes and that the layout of the Hub divides
+    row by row. Add the latter to `lost`."""
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())
@@ -184,7 +185,7 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
 
 
 def tied_to(weights: Checkpoint, name: str) -> Iterator[str]:
-    """Yield `name`, and the other names of the same weight."""
+    """Yield `name` and the other names of the same weight."""
     yield name
     holder = weights.aliases.get(name, name)
     if holder != name:

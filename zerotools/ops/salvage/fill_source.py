@@ -24,9 +24,9 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """Another checkpoint, which the holes of a damaged checkpoint are filled from.
+    """Another checkpoint, from which the holes of a damaged checkpoint are filled.
 
-    `weights` have the names of the output, and absolute file names; `files` has the sizes of these
+    `weights` have the names of the output and absolute file names. `files` has the sizes of these
     files. `checkpoint` is the checkpoint as it was read.
     """
 
@@ -50,10 +50,12 @@ class Other:
         return self.weights.masters.files
 
     def refuse_another_model(self, weights: Checkpoint) -> None:
-        """Refuse to fill `weights` from tensors of other shapes.
+        """Raise an error if this checkpoint has no tensors, or tensors of other shapes, for
+        `weights`.
 
         Raises:
-            BadRequest: no name is in both, or one is of two shapes, which are named.
+            BadRequest: the checkpoints have no name in common, or a tensor has different shapes,
+                which the message names.
         """
         path = weights.origin.path
         pairs = [
@@ -83,9 +85,11 @@ class Other:
             )
 
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
-        """Return the tensors here that may fill `tensor`, which is known by `names`.
+        """Return the tensors of this checkpoint that may fill `tensor`, each with the name of the
+        checkpoint. `tensor` has any of the names `names`.
 
-        Empty if none exists, or if its dtype is another one and not both are floating-point dtypes.
+        The list is empty if there is no such tensor, or if the dtypes differ and one of them is not
+        a floating-point dtype.
         """
         found = self._find(names)
         if found is None or not _is_cast(found, tensor):
@@ -93,9 +97,8 @@ class Other:
         return [(self.name, found)]
 
     def whole(self, name: str) -> FilledWeight | None:
-        """Return the weight `name` of this checkpoint; None if it does not exist or has holes
-        itself.
-        """
+        """Return the weight `name` of this checkpoint; None if it does not exist or also has
+        holes."""
         key, found = Key(name, "param"), self._find([name])
         if found is None:
             return None
@@ -148,7 +151,8 @@ def read_other(
 
 
 def _there(given: ToExamine) -> Checkpoint:
-    """Return the checkpoint with only the chunks that lie inside their files, damaged or not."""
+    """Return the checkpoint with only the chunks that lie inside their files. The chunks may be
+    damaged."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

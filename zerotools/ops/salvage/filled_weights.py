@@ -1,13 +1,14 @@
 """Fill the holes of weights from other tensors, box by box.
 
-A weight has up to three sources: its undamaged chunks; the same weight in another dtype in the same
-checkpoint (16-bit weights next to masters); and another checkpoint. Each source gives only the
-elements that the sources before it lack, so a partly lost weight keeps its remaining elements.
+A weight has up to three sources, in this order: its undamaged chunks; the same weight in another
+dtype in the same checkpoint (16-bit weights next to masters); another checkpoint. Each source gives
+only the elements that the earlier sources lack, so a partly lost weight keeps its remaining
+elements.
 
 A filled weight may have parts of different dtypes, such as an fp32 master with boxes from bf16
-weights. But `execute` expects one dtype for each tensor, so `in_pieces` divides the weight: each
-contiguous box of one dtype in the output becomes a separate tensor in the same bytes of the same
-file. In the written file it is one tensor, and it is read back as one.
+weights. But `execute` expects one dtype for each tensor, so `in_pieces` divides the weight into
+several tensors, one for each contiguous box of one dtype in the output. They are written to the
+bytes of the whole weight, so the output file has one tensor, and it is read back as one tensor.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from zerotools.ops.salvage.holes import Holes, holes_of
 class Part:
     """The part of a weight that comes from one source.
 
-    `tensor` has the whole shape of the weight, but chunks only for `boxes`. `source` names the
-    source; None: the weight itself.
+    `tensor` has the shape of the whole weight, but chunks only for `boxes`. `source` names the
+    source; None: the undamaged chunks of the weight itself.
     """
 
     tensor: Tensor
@@ -58,14 +59,13 @@ class FilledWeight:
 
     @property
     def fills(self) -> tuple[Part, ...]:
-        """The parts that come from another source than the weight itself."""
+        """The parts that do not come from the weight itself."""
         return tuple(part for part in self.parts if part.source is not None)
 
 
 def fill_weight(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
-    """Fill the missing elements of `own` from `others`, one after another. Each is a name and a
-    tensor of the same shape.
-    """
+    """Fill the missing elements of `own` from `others`, one after another. Each of `others` is the
+    name of a source, and a tensor of the same shape."""
     holes = holes_of(key, own)
     if holes is None:
         whole = Box.whole(own.shape)
@@ -89,14 +89,13 @@ def _own(tensor: Tensor, holes: Holes) -> Part:
 
 
 def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
-    """Return chunks that stand for the holes of a tensor, to compute the elements that are in no
-    hole.
-    """
+    """Return the holes of a tensor in the form of chunks, for functions that compute which elements
+    chunks do not cover."""
     return tuple(Chunk(box, "", 0) for box in holes.boxes)
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """Return the elements of `tensor`, which has the same shape, that fill `holes`."""
+    """Return `tensor` with chunks for only those elements that fill `holes`."""
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -132,7 +131,7 @@ def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Par
 
 
 def _joined(one: Tensor, other: Tensor) -> Tensor:
-    """Return the boxes of both; their bytes may be of different dtypes."""
+    """Return a tensor with the chunks of both tensors."""
     ranges, more = ranges_of(one), ranges_of(other)
     if ranges is not None and more is not None:
         both = sorted([*ranges, *more])
@@ -141,7 +140,7 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
 
 
 def joined_parts(parts: Sequence[Part]) -> Tensor:
-    """Return one tensor that consists of parts of one dtype."""
+    """Return one tensor that consists of all `parts`, which have the same dtype."""
     whole = parts[0].tensor
     for part in parts[1:]:
         whole = _joined(whole, part.tensor)
@@ -168,8 +167,8 @@ def _moved(tensor: Tensor, root: Path) -> Tensor:
 
 
 def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, int]]:
-    """Yield boxes of a part that lie side by side in a row-major tensor of `shape`, and the number
-    of the first element of each there."""
+    """Divide a part into boxes that are contiguous in a row-major tensor of `shape`. Yield each box
+    with the index of its first element in this tensor."""
     if part.ranges is not None:
         for begin, end in part.ranges:
             at = begin
@@ -182,7 +181,8 @@ def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, 
 
 
 def _rows(shape: tuple[int, ...], box: Box) -> Iterator[tuple[Box, int]]:
-    """Yield a box cut along the dimensions before the last one that it does not fill."""
+    """Divide `box` into boxes that are contiguous in a row-major tensor of `shape`. Yield each with
+    the index of its first element."""
     full = len(shape)
     while full and box.shape[full - 1] == shape[full - 1]:
         full -= 1
@@ -206,13 +206,13 @@ def _first(shape: tuple[int, ...], box: Box) -> int:
 def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
-    """Return source and target with the tensors in `mixed` divided into separate tensors, one for
-    each chunk of `target`.
+    """Return source and target with the tensors in `mixed` divided into separate tensors, each of
+    which has one dtype and is contiguous in the output.
 
-    When the output is read back, `Target.compared` converts its tensors in the same way.
+    `Target.compared` divides the tensors of the output in the same way when they are read back.
 
     Raises:
-        BadFile: a tensor already has the name of such a part.
+        BadFile: another tensor already has the name of such a piece.
     """
     if not mixed:
         return source, target
@@ -232,9 +232,8 @@ def in_pieces(
                 pieces.setdefault(key, []).append(piece)
 
     def compared(found: Checkpoint) -> Mapping[Key, Tensor]:
-        """Return the tensors that were read back. Tensors that are at their planned positions are
-        replaced by pieces.
-        """
+        """Return the tensors that were read back, with each divided weight replaced by its pieces
+        if it is at its planned position."""
         read = dict(found.tensors)
         for key, parts in pieces.items():
             there = read.get(Key(key.name, "param"))
@@ -248,7 +247,8 @@ def in_pieces(
 
 
 def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, Tensor]]:
-    """Yield (key, tensor of the source, tensor of the target) of each piece of a part."""
+    """Yield each piece of a part as its key, its tensor in the source, and its tensor in the
+    target."""
     (chunk,) = whole.chunks
     for box, first in contiguous_parts(whole.shape, part):
         block = PlacedBlock(box, (0,) * len(box.shape))
@@ -264,6 +264,6 @@ def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, 
 
 
 def _is_same(found: Tensor, planned: Tensor) -> bool:
-    """Return whether a tensor was found at its planned position, in its dtype."""
+    """Return whether a tensor that was read back has its planned dtype, shape and position."""
     facts = [(t.dtype, t.shape, [(c.file, c.offset) for c in t.chunks]) for t in (found, planned)]
     return facts[0] == facts[1]

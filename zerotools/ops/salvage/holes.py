@@ -1,8 +1,8 @@
 """The undamaged chunks of a tensor, and its holes: the boxes that no undamaged chunk has.
 
-Example: a tensor of 2 x 4 elements is on three ranks of ZeRO-3, with 3 elements on each, and rank 1
-is lost. Elements [0, 3) and [6, 8) of the flattened tensor are undamaged. The hole is [3, 6), which
-is the boxes [0:1, 3:4] and [1:2, 0:2].
+Example: a tensor of 2 x 4 elements is divided among three ranks of ZeRO-3 into 3, 3 and 2 elements,
+and rank 1 is lost. Elements [0, 3) and [6, 8) of the flattened tensor are undamaged. The hole is
+[3, 6), which consists of the boxes [0:1, 3:4] and [1:2, 0:2].
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Holes:
 
     Attributes:
         boxes: the missing boxes, in order. They do not overlap.
-        ranges: the same elements as ranges of the flattened tensor, if the remaining elements are
-            such ranges.
-        files: the files that held the missing parts, as far as that is recorded.
+        ranges: the missing elements as ranges of the flattened tensor, if the remaining chunks are
+            such ranges; else None.
+        files: the files that held the missing parts, if that is recorded.
         why: a sentence if the reason is not the loss of these files.
     """
 
@@ -68,9 +68,8 @@ class Holes:
 def boxes_text(
     boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int
 ) -> str:
-    """Return boxes of a tensor of `numel` elements as a short, exact text; of many boxes only the
-    first few.
-    """
+    """Return a short text for boxes of a tensor with `numel` elements. If there are many boxes, it
+    has only the first few and the number of the others."""
     lost = sum(box.numel for box in boxes)
     if lost == numel:
         return f"all of its {count_text(numel, 'element')}"
@@ -84,9 +83,8 @@ def boxes_text(
 
 
 def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the tensor with only its undamaged chunks, some of them perhaps cut, and the files of
-    the damaged chunks.
-    """
+    """Return the tensor with only its undamaged chunks, and the files of the damaged chunks. A
+    partly damaged chunk may be cut to its undamaged beginning."""
     lost: dict[str, None] = {}
     if isinstance(tensor.chunks, Ranges):
         kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))
@@ -146,8 +144,8 @@ def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
 
 
 def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | None:
-    """Return the elements that no chunk of `tensor` has, or None if it is whole. Contradicting
-    chunks count as missing."""
+    """Return the elements that no chunk of `tensor` has; None if it is complete. If chunks
+    contradict each other, the whole tensor counts as missing."""
     shape, numel = tensor.shape, tensor.numel
     ranges = ranges_of(tensor)
     if ranges is not None and not _overlap(ranges):

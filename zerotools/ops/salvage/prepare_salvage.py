@@ -32,13 +32,14 @@ def prepare_salvage(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Salvage:
-    """Examine every byte of the checkpoint, and lay out the export of its weights. Of the
-    checkpoint `fill_from`, the files that fill holes are examined too. Nothing is written.
+    """Examine every byte of the checkpoint, and plan the export of its weights. In the checkpoint
+    `fill_from`, only the files that fill holes are examined. Nothing is written.
 
     Raises:
-        BadRequest: `fill_from` does not exist or is of another model, or no weight is selected.
-        BadFile: `fill_from` is not a checkpoint, or too damaged to be read.
-        Unsupported: weights that are not the cast of their masters, or a format that is not read.
+        BadRequest: `fill_from` does not exist or has another model, or no weight is selected.
+        BadFile: `fill_from` is not a checkpoint, or is too damaged to be read.
+        Unsupported: weights are not equal to the cast of their masters, or zerotools does not read
+            the format of `fill_from`.
     """
     other = None
     if fill_from is not None:
@@ -55,7 +56,7 @@ def prepare_salvage(
 
 
 def _recorded(found: Salvage) -> Salvage:
-    """Return the plan with its JSON record among the files of the output."""
+    """Return the plan with its JSON record added to the files of the output."""
     conversion = found.conversion
     if conversion is None:
         return found

@@ -42,7 +42,8 @@ LARGEST_SIDECAR = 2**28
 
 @dataclass(frozen=True, kw_only=True)
 class SalvageOptions:
-    """The options of `zerotools salvage`; compare `Options` of `consolidate`."""
+    """The options of `zerotools salvage`. Most are also options of `consolidate`
+    (`consolidate.Options`)."""
 
     dtype: str = "auto"
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
@@ -80,8 +81,8 @@ class Salvage:
         left_out: the reason for each weight that is not complete, keyed by the weight's name.
         unnamed: lost files with unknown contents.
         other: the checkpoint that holes are filled from.
-        rounded: weights that are written in a wider dtype than their remaining elements, because
-            their FP32 master weights are lost.
+        rounded: weights of which some elements were read from 16-bit copies, because their fp32
+            masters are lost, and are written in a wider dtype.
         conversion: the conversion that writes the output; None if no weight is complete.
     """
 
@@ -107,9 +108,8 @@ class Salvage:
 
     @property
     def remark(self) -> str | None:
-        """The remark that is written into the output's files; None if they are exactly the
-        undamaged checkpoint.
-        """
+        """The remark that is written into the output's files; None if the output is equal to an
+        export of the undamaged checkpoint."""
         mixed = [part for _, part in self.filled if part.source != COPIES]
         weights = {key for key, part in self.filled if part.source != COPIES}
         said = []
@@ -131,7 +131,7 @@ class Salvage:
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
-        """The parts that come from another source than the weight itself."""
+        """The parts that do not come from the weight itself, each with the weight's key."""
         for key, weight in self.weights.items():
             yield from ((key, part) for part in weight.fills)
 
@@ -144,10 +144,10 @@ def plan_salvage(
     *,
     config_dir: Path | None = None,
 ) -> Salvage:
-    """Choose a source for every weight; `other` is a checkpoint to fill holes from.
+    """Choose a source for every weight. `other` is the checkpoint to fill holes from.
 
     Raises:
-        BadRequest: `other` is of another model, or no weight is selected.
+        BadRequest: `other` has another model, or no weight is selected.
     """
     naming, table = options.naming(), examined.given.table
     scratch = destination.with_name(f".{destination.name}.sums")
@@ -198,9 +198,8 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Add the weights that are known only by name, and the weights that cannot be made from the
-    remaining data.
-    """
+    """Add the weights of which only the name is known, and the weights that cannot be made from the
+    remaining data. They are added to `weights` if `other` has them, else to `left_out`."""
     lost = dict(own.lost)
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)
@@ -220,9 +219,8 @@ def _add_lost(
 def _add_unnamed(
     own: Weights, other: Other, weights: dict[Key, FilledWeight], left_out: dict[str, str]
 ) -> None:
-    """Add the weights that a lost file may have held: every weight of the other checkpoint except
-    the known ones.
-    """
+    """Add the weights that a lost file may have held: all weights of the other checkpoint that are
+    not known yet."""
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases) | set(left_out)
     known |= {key.name for key in weights}
     for key in other.weights.masters.tensors:
@@ -304,7 +302,8 @@ def _exported(
 
 
 def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterator[str]:
-    """Yield weights with elements that were rounded to fewer bits than they are written with."""
+    """Yield the names of weights of which some elements come from 16-bit copies and are written
+    with more bits."""
     for key, weight in weights.items():
         bits = written.tensors[key].dtype.bits
         if any(part.source == COPIES and part.dtype.bits < bits for part in weight.parts):
@@ -312,7 +311,8 @@ def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterat
 
 
 def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint without damaged JSON files of the model, and a sentence on each."""
+    """Return the checkpoint without the damaged JSON files of its model, and a sentence about each
+    of these files."""
     kept, notes = dict(checkpoint.model_sidecars), []
     for name, path in checkpoint.model_sidecars.items():
         if (why := _damage_of(path)) is not None:
@@ -336,7 +336,8 @@ def _damage_of(sidecar: Path) -> str | None:
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
-    """Return the weight if its parts have one dtype, else its description without chunks."""
+    """Return the weight as one tensor if all its parts have the same dtype, else the tensor of its
+    first part, as a placeholder."""
     types = {part.dtype for part in weight.parts}
     return joined_parts(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 
@@ -344,7 +345,8 @@ def _of_one_type(weight: FilledWeight) -> Tensor:
 def _mixed(
     weights: Mapping[Key, FilledWeight], source: Checkpoint
 ) -> Iterator[tuple[Key, FilledWeight]]:
-    """Yield the tensors of `source`, also tied ones, with parts of several dtypes."""
+    """Yield the tensors of `source` that have parts of several dtypes, under each of their tied
+    names."""
     mixed = {
         id(w.parts[0].tensor): w for w in weights.values() if len({p.dtype for p in w.parts}) > 1
     }

@@ -1,9 +1,9 @@
 """Find the undamaged bytes of a checkpoint's files.
 
-A record of a torch archive is undamaged if its bytes have its CRC-32. If not, all of it counts as
-lost, because the checksum does not show the position of the damage. Bytes of an archive outside of
-undamaged records are lost. A file without checksums is used up to its end and reported as
-unchecked, unless a digest in a manifest shows that its bytes are different.
+A record of a torch archive is undamaged if its bytes have the recorded CRC-32. Otherwise the whole
+record counts as lost, because the checksum does not show the position of the damage. Bytes of an
+archive outside of undamaged records count as lost too. A file without checksums is used completely
+and reported as unchecked, unless a digest in a manifest shows that its bytes have changed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class SoundFile:
     """The undamaged bytes of a file of `size` bytes.
 
     `records` are the ranges [begin, end) of its undamaged records, in order; None if the file has
-    no checksums. `is_proved` is True if a manifest has the digest of the whole file, and it is
-    right.
+    no checksums. `is_proved` is True if the file has the digest that a manifest records for it.
     """
 
     size: int
@@ -36,9 +35,10 @@ class SoundFile:
     is_proved: bool = False
 
     def sound_bytes(self, begin: int, end: int) -> int:
-        """Return how many bytes from `begin` on, and before `end`, are undamaged.
+        """Return the number of undamaged bytes of the range [begin, end), counted from its
+        beginning.
 
-        Of a record of an archive, either all bytes count as undamaged, or none.
+        In a record of an archive, either all bytes or no bytes count as undamaged.
         """
         if self.records is None:
             return max(0, min(end, self.size) - begin)
@@ -52,9 +52,9 @@ class SoundFile:
 class SoundFiles:
     """The undamaged bytes of all files of a checkpoint.
 
-    `files` are keyed by the names that the checkpoint's tensors use, without lost files;
-    `faults` are pairs of a file and a sentence. `metadata` are files with the positions of tensors
-    that nothing proves to be unchanged.
+    `files` are keyed by the names that the checkpoint's tensors use, and do not include lost files.
+    `faults` are pairs of a file and a sentence. `metadata` are files that record the positions of
+    tensors, and that no checksum proves to be unchanged.
     """
 
     files: Mapping[str, SoundFile]
@@ -62,12 +62,13 @@ class SoundFiles:
     metadata: tuple[str, ...] = ()
 
     def sound_bytes(self, file: str, begin: int, end: int) -> int:
-        """Return the same as `SoundFile.sound_bytes` for the file of that name."""
+        """Return the result of `SoundFile.sound_bytes` for the file of this name."""
         found = self.files.get(file)
         return 0 if found is None else found.sound_bytes(begin, end)
 
     def bytes_there(self, file: str, begin: int, end: int) -> int:
-        """Return how many bytes from `begin` on exist in the file, damaged or not."""
+        """Return the number of bytes of the range [begin, end) that exist in the file, damaged or
+        not."""
         found = self.files.get(file)
         return 0 if found is None else max(0, min(end, found.size) - begin)
 
@@ -80,7 +81,7 @@ class SoundFiles:
 
 
 def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """Return the records of the files that hold tensors, without reading tensor data.
+    """Return the files that hold tensors, with their records. No tensor data is read.
 
     If a file has lost its zip directory, the records are found by their headers.
     """
@@ -98,7 +99,8 @@ def sound_files(
     on_bytes: Callable[[int], None] = lambda _: None,
     metadata: Sequence[str] = (),
 ) -> SoundFiles:
-    """Read every byte of the files of `to_scan`; `metadata` are others that have no checksums."""
+    """Read every byte of the files of `to_scan`. `metadata` are other files that have no
+    checksums."""
     digests = manifest is not None
     scans, _ = scan_files(
         files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests
@@ -138,7 +140,7 @@ def _sound_records(found: FileScan) -> list[tuple[int, int]]:
 
 
 def _damaged(files: CheckpointFiles, found: FileScan) -> str:
-    """Return a sentence on the damaged records of a file; it names the first."""
+    """Return a sentence about the damaged records of a file. It names the first record."""
     record, crc = found.damaged[0]
     more = len(found.damaged) - 1
     others = f", and {more} more are damaged" if more else ""
@@ -156,12 +158,12 @@ def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
 
 
 class _JobManifest:
-    """The results of comparing files with a job's MANIFEST.json, which is read if some file
+    """The results of comparing files with a job's MANIFEST.json. The manifest is read if some file
     contains no checksums.
 
     Attributes:
-        sound: the files with the digest in the manifest.
-        faults: file with another digest -> a sentence.
+        sound: the files that have their digest in the manifest.
+        faults: sentences about files that have another digest, keyed by file.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:

@@ -1,8 +1,8 @@
-"""Checks requests to the server. A request needs the token, or a signature with the key pair; both
-are made at the start of the server.
+"""Check requests to the server. A request needs the token, or a signature with the key pair. Token
+and key pair are made when the server starts.
 
-A signature is of AWS's version 4 (SigV4): an HMAC over the method, the path, the query, chosen
-headers and the time, with a key that is derived from the secret, the day, the region and the
+A signature has the form of AWS's version 4 (SigV4): an HMAC over the method, the path, the query,
+chosen headers and the time, with a key that is derived from the secret, the day, the region and the
 service. https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
 """
 
@@ -28,9 +28,9 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secret token and key pair that give a client access to the server. `picture` opens the
-    picture of the checkpoint alone: a browser keeps it in its history.
-    """
+    """The secret token and key pair that give a client access to the server. `picture` is a
+    separate secret, which gives access only to the picture of the checkpoint, because a browser
+    keeps it in its history."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key_id: str = field(default_factory=lambda: f"ZT{secrets.token_hex(9).upper()}")
@@ -38,14 +38,14 @@ class Credentials:
     picture: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def has_token(self, authorization: str | None) -> bool:
-        """Return whether the header is `Bearer` with the token."""
+        """Return whether the header `authorization` is `Bearer` with the token."""
         kind, _, given = (authorization or "").strip().partition(" ")
         if kind.lower() != "bearer":
             return False
         return hmac.compare_digest(given.strip().encode(), self.token.encode())
 
     def opens_picture(self, given: str | None) -> bool:
-        """Return whether `given` is the secret that opens the picture."""
+        """Return whether `given` is the secret for the picture."""
         return hmac.compare_digest((given or "").encode(), self.picture.encode())
 
 
@@ -68,9 +68,8 @@ class SignedRequest:
 def signature_refusal(
     request: SignedRequest, credentials: Credentials, now: datetime
 ) -> str | None:
-    """Return the S3 error code with which a request is refused, or None if its signature is
-    correct.
-    """
+    """Return None if the signature of a request is correct, else the S3 error code to refuse the
+    request with."""
     given = request.headers.get("authorization")
     if given is None:
         return "AccessDenied"

@@ -1,18 +1,18 @@
-"""Makes any range of bytes of a conversion's output files on request, from the source.
+"""Make any range of bytes of a conversion's output files on request, from the source.
 
 A file of the output is a sequence of literals (such as a header), bytes carried from another file,
-and tensors. The tensors in a requested range are planned, which proves each of them the first time.
-Their copies are cut to the range, to whole elements at both ends, and filled tile by tile:
+and tensors. The tensors in a requested range are planned, and each is proved the first time. Their
+copies are cut to the range, extended to whole elements at both ends, and filled tile by tile:
 
     requested    [         begin ............................... end )
     file         | header | tensor a        | tensor b                  | tensor c |
     made         | header | a, from the element that has `begin`, b to the element that has `end` |
 
-All requests share the threads that make tiles, which work a few tiles ahead of the one that is
-sent. The budget is divided into P buffers, so that no reader waits for one. A third of them are for
-reading ahead, and go to the readers that request them first. At most P / 3 readers are served at a
-time, and each has two buffers of its own: for the tile that is sent, and for the next one. A slow
-reader keeps only these, and its tiles ahead.
+All requests share the threads that make tiles. The threads work a few tiles ahead of the tile that
+is sent. The budget is divided into P buffers. At most P / 3 readers are served at a time, and each
+has its own two buffers, for the tile that is sent and for the next tile. So no reader waits for a
+buffer. The other P / 3 buffers are for reading further ahead, and the readers that request them
+first get them.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ByteSource:
     """Reads ranges of the files of `conversion`, from any number of threads. Use as a context
     manager.
 
-    With `strict`, finite values that become infinite are an error when they are read. With
-    `unsigned`, checksums over bytes of the output are zeros.
+    With `strict`, `read` raises an error if a cast makes finite values infinite. With `unsigned`,
+    the checksums in the output are zeros.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class ByteSource:
         """Check the source and the output, and open what reads need.
 
         Raises:
-            BadFile: the source is incomplete, damaged, or another than it was.
-            BadRequest: the output cannot be made by ranges.
+            BadFile: the source is incomplete or damaged, or has changed since it was read.
+            BadRequest: the output cannot be made in ranges.
         """
         conversion = self._conversion
         if not self._unsigned:
@@ -141,9 +141,8 @@ class ByteSource:
         """Yield the bytes [begin, end) of a file of the output, in order, in pieces of limited
         size.
 
-        At most `readers` reads can run at the same time. `note` is called with the number of bytes
-        of tensors that were made, and the values that overflowed in a cast, as for an output that
-        is written.
+        At most `readers` reads can run at the same time. `note` is called with the number of tensor
+        bytes that were made, and with the values that overflowed in a cast.
 
         Raises:
             BadFile: the source is damaged or changed.
@@ -174,9 +173,10 @@ class ByteSource:
     def _pieces(
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of all parts of the file that lie in the range, in order.
+        """Yield the parts of the file that lie in the range, in order, each as its offset and its
+        bytes.
 
-        The first and the last may reach beyond the range.
+        The first and the last part may extend beyond the range.
         """
         known = sorted(self._known(file, begin, end), key=lambda each: each[0])
         waiting = deque(known)
@@ -301,7 +301,8 @@ class ByteSource:
         return copies
 
     def _whole(self, file: str, begin: int, end: int) -> ByteRange:
-        """Return the range, extended at its start to the first byte of an element."""
+        """Return the range. If it begins inside an element, it is extended to the element's first
+        byte."""
         for placed in self._meeting(file, begin, end):
             offset, itemsize = placed.extent.offset, placed.extent.itemsize
             if offset <= begin:
@@ -311,9 +312,8 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """Return the size in bytes of the blocks that are read, and the largest number of blocks in
-    memory. The buffers of the threads need memory in addition.
-    """
+    """Return the size of one buffer in bytes, and the number of such buffers. The working buffers
+    of the threads are not included."""
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
     largest = _LARGEST_FAR_PIECE if budget.is_far else _LARGEST_PIECE
@@ -322,7 +322,8 @@ def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
 
 
 def refuse_unservable(target: Target) -> None:
-    """Raise BadRequest if some bytes of the output are known only after all of it was made."""
+    """Raise BadRequest if some bytes of the output depend on all of its other bytes, as checksums
+    do."""
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
             "files of this format have checksums over all bytes, so they cannot be served in "
@@ -342,10 +343,11 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
 
 
 def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
-    """Group consecutive copies, so that a group has only copies of boxes, or only copies of ranges.
+    """Group consecutive copies, so that each group has only copies of boxes or only copies of
+    ranges.
 
-    Tiles of ranges are held back so that they can be joined. In a mixed group, tiles of boxes that
-    are later in the file would come before them.
+    Copies of ranges are held back until they fill a tile. In a mixed group, tiles of boxes that are
+    later in the file would be yielded before them.
     """
     return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 

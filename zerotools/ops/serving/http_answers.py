@@ -1,6 +1,5 @@
-"""The files of a model as HTTP responses: names, sizes and ETags, ranges and conditions (RFC 9110).
-The status and headers of a response are computed before any of it is sent.
-"""
+"""Return the files of a model as HTTP responses, with ETags, ranges and conditions (RFC 9110). The
+status and headers of a response are computed before any byte of it is sent."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """A file of the model. `etag` is in quotes, as in HTTP; it depends on the source and on the
-    options of the export.
-    """
+    """A file of the model. `etag` has quotes, as in HTTP, and depends on the source and on the
+    options of the export."""
 
     name: str
     size: int
@@ -49,9 +47,7 @@ class ServedModel:
 
 
 def served_model(conversion: Conversion, name: str) -> ServedModel:
-    """Return the files of a conversion that is not written to the disk, as the server offers
-    them.
-    """
+    """Return the model that the server offers, for a conversion that is not written to the disk."""
     identity = identity_of(
         conversion.source, conversion.target, conversion.request, conversion.stamps
     )
@@ -146,7 +142,7 @@ class NotSatisfiable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedBytes:
-    """Bytes [begin, end) of a file; `is_part` means that a range was requested."""
+    """Bytes [begin, end) of a file. `is_part` is True if a range was requested."""
 
     begin: int
     end: int
@@ -154,9 +150,9 @@ class WantedBytes:
 
 
 def wanted_of(header: str | None, size: int) -> WantedBytes:
-    """Return the bytes of a file of `size` bytes that the header `Range` requests. Several ranges,
-    other units and invalid ranges are ignored, as section 14.2 allows: then the whole file is
-    returned.
+    """Return the bytes of a file of `size` bytes that the header `Range` requests. A header with
+    several ranges, other units or invalid ranges is ignored, as section 14.2 allows. Then the whole
+    file is requested.
 
     Raises:
         NotSatisfiable: no requested byte lies in the file.
@@ -178,7 +174,7 @@ def wanted_of(header: str | None, size: int) -> WantedBytes:
 
 
 def etag_matches(header: str | None, etag: str) -> bool:
-    """Return whether a list of ETags (`If-None-Match`, `If-Match`) has this one, or any (`*`)."""
+    """Return whether the header `If-None-Match` or `If-Match` contains `etag`, or is `*`."""
     if header is None:
         return False
     listed = [each.strip().removeprefix("W/") for each in header.split(",")]

@@ -1,10 +1,10 @@
-"""Serve the files by their names, and to huggingface_hub as a repository, to clients that have the
-token.
+"""Serve the files to clients that have the token: under their names, and as a repository for
+huggingface_hub.
 
     /                                               the files, as JSON
-    /model.safetensors                              one of them
+    /model.safetensors                              a file
     /api/models/NAMESPACE/NAME[/revision/REVISION]  the repository's files
-    /api/models/NAMESPACE/NAME/tree/REVISION        the same, with sizes
+    /api/models/NAMESPACE/NAME/tree/REVISION        the repository's files with their sizes
     /NAMESPACE/NAME/resolve/REVISION/FILE           a file
 
 Any namespace and revision are accepted, because the server has one model of one revision.
@@ -98,9 +98,8 @@ def _json(value: Any) -> ServedAnswer:
 
 
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
-    """Return the response for a file or repository that does not exist; `code` is the error code
-    that clients of the hub know.
-    """
+    """Return the response for a file or repository that does not exist. `code` is an error code
+    that clients of the Hub know."""
     answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists all files\n")
     # No word of the request is in a header, because it could begin another header.
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}

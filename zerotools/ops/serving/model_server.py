@@ -1,7 +1,6 @@
 """The HTTP server, with a thread for each connection. Requests without the token or a valid
-signature are refused. If data cannot be read any more, the server breaks the connection, so that a
-client notices that the data is incomplete.
-"""
+signature are refused. If data can no longer be read, the server closes the connection early, so
+that the client notices that the data is incomplete."""
 
 from __future__ import annotations
 
@@ -59,9 +58,8 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves `model` from `source` at `address`; `say` reports errors, in one sentence. `draw`
-    returns the picture of the checkpoint, an HTML page.
-    """
+    """Serves `model` from `source` at `address`. `say` is called with one sentence for each error.
+    `draw` returns the picture of the checkpoint, which is an HTML page."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -89,7 +87,7 @@ class ModelServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The URL that it listens on."""
+        """The URL that the server listens on."""
         host, port = self.server_address[:2]
         shown = host.decode() if isinstance(host, bytes) else str(host)
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
@@ -103,14 +101,14 @@ class ModelServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection to its end."""
+        """Serve a connection until it ends."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report a defect of zerotools; a client that disconnects is not reported."""
+        """Report a defect of zerotools. Disconnects of clients are not reported."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
             self.say(f"a request broke off, which is a defect in zerotools: {error!r:.300}")
@@ -201,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _judged(self) -> ServedAnswer:
-        """Return the response to this request, or a refusal."""
+        """Return the response to this request if the client is authorized, else a refusal."""
         encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -253,8 +251,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _target(text: str) -> tuple[str, str]:
-    """Return path and query of the request target. Some clients send the whole URL, as to a proxy,
-    which a server must accept too (RFC 9112, section 3.2.2)."""
+    """Return the path and the query of the request target `text`. Some clients send the whole URL,
+    as they would to a proxy, and a server must accept that (RFC 9112, section 3.2.2)."""
     path, _, query = text.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.partition("://")[2].partition("/")[2]
