@@ -7,8 +7,8 @@
 
 The functions are those of the command line, with the same options as keywords: `inspect`, `diff`,
 `consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve`, `delta`,
-`apply` and `estimate`. Each returns a frozen value, and raises a `ZerotoolsError`. `open` and
-`load_state_dict` read tensors. All of them are imported at their first use.
+`apply` and `estimate`. Each returns a frozen dataclass, and its errors are `ZerotoolsError`s.
+`open` and `load_state_dict` read tensors. All functions are imported when they are first used.
 """
 
 from importlib import import_module

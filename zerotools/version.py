@@ -27,7 +27,7 @@ _BEFORE_RELEASE = re.compile(r"\.?(?:dev|a|b|rc)\d")
 
 @cache
 def version() -> str:
-    """Return the version of this process. It stays the same if another commit is checked out
+    """Return the version of this process. It does not change if another commit is checked out
     later."""
     return version_of(Path(__file__).resolve().parents[1])
 
@@ -89,8 +89,9 @@ def base_of(text: str) -> str:
 
 
 def version_order(text: str) -> tuple[tuple[int, ...], bool]:
-    """Return a key that sorts versions by release. Versions before a release sort before it.
-    Versions that differ only in the commit are equal."""
+    """Return a key that sorts versions by release. A version before a release, such as
+    `0.3.0.dev0`, comes before this release. Versions that differ only in the commit have equal
+    keys."""
     found = _PARTS.match(base_of(text))
     if found is None:
         return (), False

@@ -1,4 +1,4 @@
-"""Connects a training program to the daemon: reports progress, and learns of stops.
+"""Connect a training program to the daemon: report progress, and ask whether the job must stop.
 
 For the Trainer of transformers and for Lightning, `zerotools.integrations` has callbacks that make
 these calls.
@@ -60,7 +60,7 @@ Value = TypeVar("Value")
 
 
 def never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
-    """Decorate `call` to print its exception instead of raising it, and to return None then."""
+    """Decorate `call` so that it prints an exception and returns None instead of raising it."""
 
     @functools.wraps(call)
     def guarded(*args: Any, **kwargs: Any) -> Value | None:
@@ -93,7 +93,7 @@ class Worker:
         self._listens = False
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Do what the function `report` below describes."""
+        """Do what the docstring of the function `report` describes."""
         if self._run_dir is None:
             return
         now = time.monotonic()
@@ -112,7 +112,7 @@ class Worker:
         self._write(self._step, {**fields, "host_bytes": resident_bytes()})
 
     def report_evaluation(self, step: int, **metrics: Any) -> None:
-        """Do what the function `report_evaluation` below describes."""
+        """Do what the docstring of the function `report_evaluation` describes."""
         if self._run_dir is None or self._rank:
             return
         number = int(step)
@@ -146,19 +146,19 @@ class Worker:
         return self._run_dir is not None
 
     def phase(self, name: str) -> None:
-        """Do what the function `phase` below describes."""
+        """Do what the docstring of the function `phase` describes."""
         self._phase = str(name)
         self._send({})
 
     def should_stop(self) -> bool:
-        """Do what the function `should_stop` below describes."""
+        """Do what the docstring of the function `should_stop` describes."""
         if self._run_dir is None:
             return False
         self._listen()
         return self._told or (self._run_dir / "stop").exists()
 
     def _listen(self) -> None:
-        """Handle SIGTERM from the first call on, so that it no longer ends the process."""
+        """Handle SIGTERM from the first call on, so that the signal no longer ends the process."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -169,7 +169,7 @@ class Worker:
         self._told = True
 
     def checkpoint_written(self, path: Any, step: int | None = None) -> None:
-        """Do what the function `checkpoint_written` below describes."""
+        """Do what the docstring of the function `checkpoint_written` describes."""
         if self._run_dir is None or self._rank:
             return
         where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # links stay as they are
@@ -179,7 +179,7 @@ class Worker:
             self._metrics.sync()
 
     def finished(self) -> None:
-        """Do what the function `finished` below describes."""
+        """Do what the docstring of the function `finished` describes."""
         if self._run_dir is None or self._rank:
             return
         self._phase = "done"
@@ -188,11 +188,11 @@ class Worker:
             self._metrics.sync()
 
     def resume_from(self) -> str | None:
-        """Do what the function `resume_from` below describes."""
+        """Do what the docstring of the function `resume_from` describes."""
         return self._resume_from
 
     def close(self) -> None:
-        """Send and write no more."""
+        """Close the connection. Later calls send and write nothing."""
         self._sender.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -218,7 +218,7 @@ _NOT_WRITTEN = ("steps", "seconds_left")
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` as a JSON value; tensors and arrays of one element become numbers."""
+    """Return `value` as a JSON value. Tensors and arrays of one element become numbers."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     try:
@@ -228,8 +228,8 @@ def _plain(value: Any) -> Any:
 
 
 def _gpu_peak() -> int | None:
-    """Return the peak of the bytes that torch reserved on the GPU of this process, or None without
-    a GPU."""
+    """Return the peak memory that torch reserved on the GPU of this process, in bytes. Return None
+    without a GPU."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -255,9 +255,9 @@ def report(step: int, **metrics: Any) -> None:
     before a resume.
 
     `metrics` may have any names, and all are written to `metrics.jsonl`. `zerotools show` and
-    `submit --follow` show these: `steps` (the total number), `loss`, `grad_norm`, `lr`,
-    `loss_scale`, `tokens` (of this step, over all ranks) or `tokens_per_second`, and `mfu`. A
-    tensor makes the call wait for its value.
+    `submit --follow` show the metrics `steps` (the total number), `loss`, `grad_norm`, `lr`,
+    `loss_scale`, `tokens` (of this step, over all ranks) or `tokens_per_second`, and `mfu`. If a
+    metric is a tensor on a GPU, the call waits until its value is computed.
     """
     _worker().report(step, **metrics)
 
@@ -267,13 +267,13 @@ def report_evaluation(step: int, **metrics: Any) -> None:
     """Report the results of an evaluation after step `step`: `loss`, `perplexity`, `accuracy`, ...
 
     `zerotools show` shows the newest evaluation. In `metrics.jsonl` the names begin with `eval_`.
-    Several calls for one step are one evaluation.
+    Several calls for the same step count as one evaluation.
     """
     _worker().report_evaluation(step, **metrics)
 
 
 def in_job() -> bool:
-    """Return whether this process belongs to a job; outside of one all other calls do nothing."""
+    """Return whether this process belongs to a job. Outside of a job all other calls do nothing."""
     return bool(_in_job())
 
 
@@ -284,17 +284,17 @@ def _in_job() -> bool:
 
 @never_raises
 def phase(name: str) -> None:
-    """Report the beginning of another phase: `"load"`, `"train"`, `"eval"`, `"save"`."""
+    """Report that another phase begins: `"load"`, `"train"`, `"eval"` or `"save"`."""
     _worker().phase(name)
 
 
 def should_stop() -> bool:
-    """Return whether the job must stop: then save, call `checkpoint_written`, and exit with status
-    0.
+    """Return whether the job must stop. If it must, save a checkpoint, call `checkpoint_written`,
+    and exit with status 0.
 
-    Call it after every step. Ranks may learn of a stop at different steps: let rank 0 decide, or
-    agree by an all-reduce. From the first call on, SIGTERM no longer ends this process, unless the
-    program has a handler for it.
+    Call this function after every step. It may return True at different steps on different ranks,
+    so let rank 0 decide, or let the ranks agree by an all-reduce. After the first call, SIGTERM no
+    longer ends this process, unless the program has its own handler for SIGTERM.
     """
     return bool(_should_stop())
 
@@ -306,8 +306,8 @@ def _should_stop() -> bool:
 
 @never_raises
 def checkpoint_written(path: Any, step: int | None = None) -> None:
-    """Report that the checkpoint at `path` is complete: all ranks have written it, and it will not
-    change.
+    """Report that the checkpoint at `path` is complete: all ranks have written their parts, and it
+    will not change.
 
     `step` is the step of the checkpoint; the default is the last reported step. If the job starts
     again, `resume_from()` returns the newest reported checkpoint.
@@ -319,9 +319,9 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
 def finished() -> None:
     """Report that the job is complete: all output is written, and no work is left.
 
-    Make this the last call of the job's last program. A stop that comes later, or at the same time,
-    then does not count: the job succeeds, and does not start again. If a step or a checkpoint is
-    reported after this call, the job is not complete.
+    Make this the last call of the job's last program. If the job is stopped at the same time or
+    later, it still succeeds and does not start again. If a step or a checkpoint is reported after
+    this call, the job does not count as complete.
     """
     _worker().finished()
 

@@ -1,6 +1,5 @@
-"""Sidecar files of a model (config.json, tokenizer): those that are copied to an output, and files
-and tensors of a checkpoint that the output does not hold.
-"""
+"""Find the sidecar files of a model (config.json, tokenizer) that are copied to an output, and list
+the files and tensors of a checkpoint that the output does not hold."""
 
 from __future__ import annotations
 
@@ -26,13 +25,14 @@ from zerotools.runs.optimizer_names import NAMED_ORDER
 
 
 def requested_sidecars(directory: Path) -> dict[str, Path]:
-    """Return the sidecar files (config.json, tokenizer) in the directory that the user named, by
-    name.
+    """Return the sidecar files (config.json, tokenizer) in the directory that the user named, keyed
+    by file name.
 
-    If the path is a config.json, its directory is meant. The directory needs no weights.
+    `directory` may also be the path of a config.json, which stands for its directory. The directory
+    needs no weights.
 
     Raises:
-        BadRequest: it does not exist, or has no such files.
+        BadRequest: the directory does not exist, or has no such files.
     """
     if directory.name == CONFIG and directory.is_file():
         directory = directory.parent
@@ -49,11 +49,12 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
 def with_sidecars(
     source: Checkpoint, config_dir: Path | None, like: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """Return `source` with the model's sidecar files, and notes on those from other directories.
+    """Return `source` with the model's sidecar files, and notes on files that were found in other
+    directories.
 
-    Files of each kind are taken from the first of these that has them: `config_dir`, the
-    checkpoint, `like`, the directories near a checkpoint in which trainers leave them. Files of one
-    kind are never mixed.
+    Files of each kind are taken from the first of these sources that has them: `config_dir`, the
+    checkpoint, `like`, the directories near the checkpoint where trainers write them. Files of the
+    same kind never come from two sources.
 
     Raises:
         BadRequest: `config_dir` has no such files.
@@ -72,7 +73,8 @@ def with_sidecars(
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:
-    """Return a warning if no program can load the output, because no file names the model."""
+    """Return a warning if no program can load the output because no file names the model, else
+    None."""
     if CONFIG in target.files:
         return None
     return (
@@ -121,9 +123,8 @@ def _as_weight(key: Key) -> Key:
 def left_behind(
     source: Checkpoint, target: Target, table: FormatTable = FORMATS
 ) -> tuple[list[Dropped], list[str]]:
-    """Return the random number state of the ranks, if the checkpoint has it and the target does
-    not, and a sentence that names the other files that are not copied.
-    """
+    """Return the parts of the checkpoint that the target lacks: the random number state of the
+    ranks, if there is one, and a sentence that names the other files that are not copied."""
     names = [name for name in _names(source, table) if name not in target.files]
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
@@ -139,9 +140,8 @@ def left_behind(
 
 
 def _names(source: Checkpoint, table: FormatTable) -> list[str]:
-    """Return the names of files that belong neither to the checkpoint nor to the model's sidecar
-    files.
-    """
+    """Return the names of files next to the checkpoint that neither belong to it nor are sidecar
+    files of the model."""
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []

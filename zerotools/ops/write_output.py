@@ -1,4 +1,4 @@
-"""Write an output to a disk or to an object store, as its path requires."""
+"""Write an output to a disk or to an object store. Its path decides which."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def write_output(
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
     """Write the output with `perform_conversion`, or with `perform_upload` if the destination is in
-    a store.
-    """
+    an object store."""
     carry_out = perform_conversion
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import perform_upload
@@ -40,7 +39,8 @@ def write_output(
 
 
 def check_write(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
-    """Check the destination with `check_output`, or with `check_upload` if it is in a store."""
+    """Check the destination with `check_output`, or with `check_upload` if it is in an object
+    store."""
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import check_upload
 

@@ -1,21 +1,21 @@
 """The Python interface. `import zerotools` is enough.
 
-Each function takes the options of its command as keywords, and returns a frozen value. A module is
-imported when one of its names is first asked for.
+Each function takes the options of its command as keywords, and returns a frozen dataclass. A module
+is imported when one of its names is first used.
 
 lazy_reader           open, load_state_dict: a thin lazy reader of a checkpoint
 inspect_checkpoint    inspect: the contents of a checkpoint
 convert_checkpoint    consolidate, reshard, convert
 verify_checkpoint     verify: check whether a checkpoint is whole
-compare_checkpoints   diff: compare two checkpoints; diff_series: several
+compare_checkpoints   diff: compare two checkpoints; diff_series: compare several in order
 apply_deltas          delta, apply: the difference between two models
 salvage_weights       salvage: export the undamaged weights of a damaged checkpoint
 thin_checkpoints      thin: drop the optimizer state
 gather_shards         gather: shards that lie on several nodes
-serve_checkpoint      serve: a checkpoint as a model over HTTP
-estimate_memory       estimate: the memory of a training
+serve_checkpoint      serve: serve a checkpoint as a model over HTTP
+estimate_memory       estimate: predict the memory of a training
 command_options       options of functions and commands
-run_conversion        write, plan or do a part of a conversion; its result
+run_conversion        plan or write a conversion, or one part of it; its result
 progress              callbacks and progress bars
 """
 

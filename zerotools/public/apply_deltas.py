@@ -30,7 +30,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class OverwriteOption(CheckingOptions, total=False):
-    """Options of commands that write a delta or apply one."""
+    """The option to overwrite the output, of the commands that write or apply a delta."""
 
     overwrite: Annotated[bool, Option(group=OUTPUT, help="Replace an existing output.")]
 
@@ -59,8 +59,8 @@ class DeltaResult:
 
     Attributes:
         delta_bytes, model_bytes: the sizes of the delta and of the model B.
-        changed, elements: the number of elements that differ, and of all elements.
-        new_tensors: tensors that A does not have.
+        changed, elements: the number of elements that differ, and the number of all elements.
+        new_tensors: the names of tensors that A does not have.
         notes: sentences for the user.
     """
 
@@ -87,9 +87,8 @@ class DeltaResult:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """The result of `apply`: the written directory, its bytes, and its numbers of tensors and
-    files.
-    """
+    """The result of `apply`: the written directory, its size in bytes, and its numbers of tensors
+    and files."""
 
     destination: Path
     bytes_written: int
@@ -119,11 +118,11 @@ def delta(
 ) -> DeltaResult:
     """Write the file `out` with the difference between the models at `a` and `b`.
 
-    Both are checkpoints of any format and number of ranks; their weights are compared as
-    `consolidate` would write them. `apply` makes the second model of the first one and `out`.
+    Both are checkpoints of any format and number of ranks. The models that `consolidate` would
+    write from them are compared. `apply` makes the second model from the first model and `out`.
 
     Raises:
-        BadRequest: a path does not exist, `out` exists, or the models have other shapes.
+        BadRequest: a path does not exist, `out` exists, or the models have different shapes.
         BadFile: a path is not a checkpoint, or is damaged.
         Unsupported: a format cannot be read.
     """
@@ -159,13 +158,13 @@ def apply(
 ) -> ApplyResult:
     """Apply one delta, or several in order, to the model at `a`, and write the directory `out`.
 
-    Without `out` the directory `a` itself is changed: the new one is written next to it, and
-    exchanged with it in one step.
+    Without `out` the directory `a` itself is changed: the new directory is written next to it, and
+    then the two are exchanged in one step.
 
     Raises:
         BadRequest: a path does not exist, `out` exists, a delta was made from another model, or
-            `a` is not a directory of safetensors and there is no `out`.
-        BadFile: a delta or the model is damaged, or changed meanwhile.
+            there is no `out` and `a` is not a directory of safetensors.
+        BadFile: a delta or the model is damaged, or its files changed meanwhile.
         Unsupported: a delta has another version.
     """
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)

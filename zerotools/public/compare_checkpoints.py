@@ -27,7 +27,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparedOptions(TypedDict, total=False):
-    """Options that select the tensors, and the allowed difference of their values."""
+    """Options that select the tensors, and that set the allowed difference of their values."""
 
     role: Annotated[
         Words,
@@ -92,11 +92,12 @@ class DiffResult(CheckpointDiff):
     """The result of `diff`."""
 
     def to_html(self) -> str:
-        """Return a page for browsers that draws the change of each layer, the tensors that changed
-        most, and tensors of only one side. It is one file, and needs no network.
+        """Return a page for browsers that draws the change of each layer, the tensors with the
+        largest changes, and the tensors that only one checkpoint has. The page is one file, and
+        needs no network.
 
         Raises:
-            BadRequest: the comparison was made without `changes`.
+            BadRequest: `diff` was called without `changes`.
         """
         return SeriesDiff((self,)).to_html()
 
@@ -105,16 +106,17 @@ class DiffResult(CheckpointDiff):
 def diff(
     a: StrPath, b: StrPath, *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
 ) -> DiffResult:
-    """Compare two checkpoints of any format, stage and number of ranks; neither is merged.
+    """Compare two checkpoints, each of any format, ZeRO stage and number of ranks. Neither is
+    consolidated first.
 
-    The tensors and the metadata of the run are compared. The differences are in `is_equal`,
-    `tensors`, `run` and `worst(most)` of the result.
+    The tensors and the training values, such as steps and param groups, are compared. `is_equal`,
+    `tensors`, `run` and `worst(most)` of the result have the differences.
 
     Raises:
-        BadRequest: a path does not exist, an option is wrong, or the options leave no tensors.
+        BadRequest: a path does not exist, an option is wrong, or the options select no tensors.
         BadFile: a path is not a checkpoint, its metadata is damaged, or it changed during the
-            comparison. Unreadable tensors are in the result instead.
-        Unsupported: the format of one checkpoint cannot be read.
+            comparison. A tensor that cannot be read is not an error, but is in the result.
+        Unsupported: the format of a checkpoint cannot be read.
     """
     given = bind_options(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)
@@ -126,19 +128,18 @@ def diff(
 
 @dataclass(frozen=True)
 class SeriesDiff:
-    """The comparisons of several checkpoints, each with the next one."""
+    """The comparisons of several checkpoints, each with the next."""
 
     pairs: tuple[DiffResult, ...]
 
     @property
     def is_equal(self) -> bool:
-        """True if no checkpoint differs from the next one."""
+        """True if no checkpoint differs from the next."""
         return all(pair.is_equal for pair in self.pairs)
 
     def to_html(self) -> str:
         """Return a page for browsers that draws the change of each layer from each checkpoint to
-        the next one. It is one file, and needs no network.
-        """
+        the next. The page is one file, and needs no network."""
         from zerotools.ops.comparison.diff_contents import diff_contents
         from zerotools.ops.picture.page import page_of
 
@@ -149,10 +150,10 @@ class SeriesDiff:
 def diff_series(
     paths: Sequence[StrPath], *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
 ) -> SeriesDiff:
-    """Compare each of several checkpoints with the next one, as `diff` does with `changes`.
+    """Compare each of several checkpoints with the next, as `diff` does with `changes`.
 
     Raises:
-        BadRequest: there are fewer than two paths, or an adapter is given; also as for `diff`.
+        BadRequest: there are fewer than two paths, or an adapter was given; or as for `diff`.
         BadFile: as for `diff`.
         Unsupported: as for `diff`.
     """

@@ -46,7 +46,7 @@ from zerotools.public.run_conversion import ConversionResult, carry_out
 
 
 class LikeOption(TypedDict, total=False):
-    """The option for a model to compare the output with."""
+    """The option for a model that the output must match."""
 
     like: Annotated[
         PathOption | None,
@@ -85,9 +85,9 @@ def consolidate(
 ) -> ConversionResult:
     """Merge the checkpoint at `path` into a Hugging Face model in the directory `out`.
 
-    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. A LoRA
-    adapter is merged into its base model, from the run or from `base`. With `adapter_only`
-    the output is adapter_model.safetensors and adapter_config.json.
+    `path` is a checkpoint, or the directory of a run, which stands for its newest checkpoint. A
+    LoRA adapter is merged into its base model, which comes from the run or from `base`. With
+    `adapter_only` only adapter_model.safetensors and adapter_config.json are written.
 
     Raises:
         BadRequest: `path` does not exist, `out` exists, or an option is wrong.
@@ -108,7 +108,7 @@ def consolidate(
 
 
 class ForceOption(TagOption, total=False):
-    """The option to rewrite a checkpoint that has the requested layout already."""
+    """The option to rewrite a checkpoint even if it already has the requested layout."""
 
     force: Annotated[bool, Option(group=OUTPUT, help="Rewrite even if nothing changes.")]
 
@@ -135,10 +135,9 @@ def reshard(
     progress: ProgressWanted = None,
     **options: Unpack[ReshardKeywords],
 ) -> ConversionResult:
-    """Rewrite the checkpoint at `path` for `world_size` ranks, optimizer state included, into
-    `out`.
+    """Write the checkpoint at `path`, with its optimizer state, for `world_size` ranks into `out`.
 
-    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    `path` is a checkpoint, or the directory of a run, which stands for its newest checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, `out` exists, or an option is wrong.
@@ -158,7 +157,7 @@ def reshard(
 
 
 class TargetOptions(TypedDict, total=False):
-    """Options on the format to write."""
+    """Options for the format to write."""
 
     to: Required[
         Annotated[
@@ -197,9 +196,8 @@ class TargetOptions(TypedDict, total=False):
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """Options on the optimizer of the run that will resume. They give values that the checkpoint
-    may lack.
-    """
+    """Options for the optimizer of the run that will resume. They give values that the checkpoint
+    may lack."""
 
     world_size: Annotated[
         int | None,
@@ -282,9 +280,9 @@ def convert(
     progress: ProgressWanted = None,
     **options: Unpack[ConvertKeywords],
 ) -> ConversionResult:
-    """Write the checkpoint at `path` into `out` in the format `to`, optimizer state included.
+    """Write the checkpoint at `path`, with its optimizer state, in the format `to` into `out`.
 
-    `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    `path` is a checkpoint, or the directory of a run, which stands for its newest checkpoint.
     `dropped` of the result lists the parts that the format cannot hold.
 
     Raises:

@@ -48,7 +48,7 @@ GB.
 
 
 class MachineOptions(TypedDict, total=False):
-    """Options on the machine that trains."""
+    """Options that describe the machine that trains."""
 
     gpus: Annotated[
         Gpus | None,
@@ -87,9 +87,8 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """The values of the options on the machine. None means that a value is read from this
-    machine.
-    """
+    """The values of the options for the machine. None means that the value is read from this
+    machine."""
 
     gpus: int | None
     gpu_memory: int | None
@@ -101,7 +100,7 @@ class GivenMachine:
     ) -> Machine:
         """Return the machine that the options describe.
 
-        If a value was not given, `look` reads it from this machine. The notes of the result list
+        `look` reads values that were not given from this machine. The notes of the result list
         assumptions and their sources.
         """
         memory, host = self.gpu_memory, self.host_memory
@@ -122,7 +121,7 @@ class GivenMachine:
 
 
 def given_machine(given: Mapping[str, Any]) -> GivenMachine:
-    """Return the values of the options on the machine. `given` are bound `MachineOptions`.
+    """Return the values of the options for the machine. `given` are bound `MachineOptions`.
 
     Raises:
         BadRequest: no machine has so much memory, or two options contradict each other.
@@ -159,7 +158,7 @@ def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
     """Return four values of a snapshot of this machine.
 
     They are the number of GPUs, the memory of the smallest GPU, the memory of the host, and the
-    part of that GPU's memory that programs use to draw on a screen. All sizes are in bytes.
+    part of the smallest GPU's memory that programs use to draw on a screen. All sizes are in bytes.
     """
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
@@ -259,14 +258,14 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
     `model` is a Hugging Face directory or config.json, a checkpoint of any format, a number of
     parameters such as "7B", or a job file with its training options. Weights are not loaded: shapes
-    come from configs and headers. `stage`, `offload` and `reason` of the result are the choice, and
-    `rows` is the table. `fits` is True if some row fits; for a job file, if the job fits as it is
-    written.
+    come from configs and headers. In the result, `stage`, `offload` and `reason` are the choice,
+    and `rows` is the table. `fits` is True if a row of the table fits. For a job file it is True if
+    the job fits as it is written.
 
     Raises:
         BadRequest: the model does not exist, its config lacks a size, or an option is wrong.
         BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is unknown and transformers is not installed; or a job file
+        Unsupported: the architecture is not known and transformers is not installed; or a job file
             has a DeepSpeed configuration, which only the command can read.
     """
     given, name = bind_options(EstimateKeywords, options), str(path_of(model))
@@ -286,7 +285,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
 
 def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
-    """Raise an error if an option was given that a job file or config sets already.
+    """Raise an error if an option was given although a job file or a config already sets its value.
 
     `says` names the file in the message. Options in `allowed` are accepted.
 
@@ -300,7 +299,7 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate the memory of a job as its file describes it, and of all other rows of the table."""
+    """Estimate the memory of the job that a job file describes, and all other rows of the table."""
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")
@@ -315,9 +314,8 @@ def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]
 
 
 def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate the memory for training a model on a machine. `given` are bound
-    `EstimateKeywords`.
-    """
+    """Estimate the memory that training a model on a machine needs. `given` are bound
+    `EstimateKeywords`."""
     return estimate_model(
         read_shape(model),
         machine,

@@ -76,11 +76,13 @@ class GatherResult:
     """The result of `gather`. After a dry run it is a plan, and no file was fetched.
 
     Attributes:
-        sources: source -> the number of files that are fetched from it.
-        has_name: the output is in `destination`. If false, the fetched files are in `partial`.
+        sources: the number of files that are fetched from each source, keyed by source.
+        has_name: True if the output is in `destination`. Otherwise the fetched files are in
+            `partial`.
         findings: problems of the checkpoint.
         missing: files that the checkpoint lacks.
-        may_lack: files that it may lack, because their numbers are missing in a sequence of names.
+        may_lack: files that the checkpoint may lack, because their numbers are missing in a
+            sequence of file names.
         plan, gathered: the plan and the result of `zerotools.ops.gathering`.
     """
 
@@ -125,9 +127,10 @@ def gather(
 
     Raises:
         BadRequest: the sources have no files, `out` exists, or the disk is too small.
-        BadFile: two sources have different files of one name, or the checkpoint is incomplete.
-            `out` does not exist then. Fetched files are kept, and the same call continues.
-        HostUnreachable: a node cannot be reached, or its connection broke.
+        BadFile: two sources have different files with the same name, or the checkpoint is
+            incomplete. Then `out` does not exist, but fetched files are kept, and the same call
+            continues.
+        HostUnreachable: a node cannot be reached, or the connection to it broke.
     """
     found = gathered(sources, out, bind_options(GatherKeywords, options), progress)
     refuse_nameless(found)
@@ -135,7 +138,7 @@ def gather(
 
 
 def refuse_nameless(found: GatherResult) -> None:
-    """Raise an error if the checkpoint is incomplete, so that the output did not get its name.
+    """Raise an error if the output did not get its name because the checkpoint is incomplete.
 
     A dry run raises no error.
 
@@ -157,7 +160,7 @@ def gathered(
     progress: ProgressWanted,
     on_plan: Callable[[GatherPlan], None] = lambda _: None,
 ) -> GatherResult:
-    """Gather a checkpoint as `gather` does, but also return a result if the checkpoint is
+    """Gather a checkpoint as `gather` does, but return a result even if the checkpoint is
     incomplete.
 
     `on_plan` is called with the plan before the first file is fetched.

@@ -1,4 +1,5 @@
-"""Show the contents of a checkpoint, from its metadata, and statistics of its values on request."""
+"""Show the contents of a checkpoint from its metadata, and statistics of its values if
+requested."""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ class OptimizerFacts:
     """The optimizer of a checkpoint.
 
     Attributes:
-        name, wrapper: its class, and the class of the framework around it.
-        states: the kinds of its tensors, such as `exp_avg`.
+        name: the class of the optimizer.
+        wrapper: the class of the framework that wraps the optimizer.
+        states: the kinds of the optimizer's tensors, such as `exp_avg`.
     """
 
     name: str | None
@@ -52,8 +54,8 @@ class OptimizerFacts:
 class ParamGroupFacts:
     """One param group of the optimizer.
 
-    `params` are the names of its parameters, or torch's numbers if the files have no names.
-    `elements` is the total number of elements, or None without names.
+    `params` are the names of the parameters, or their numbers in torch if the files have no names.
+    `elements` is the total number of elements, or None if the files have no names.
     """
 
     params: tuple[str | int, ...]
@@ -63,9 +65,8 @@ class ParamGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFacts:
-    """The weights that are quantised in one way: the way (`kind`), the number of the weights
-    (`tensors`), and the number of their scale tensors (`scales`).
-    """
+    """The weights with one kind of quantisation: `kind` describes it, `tensors` is the number of
+    weights, and `scales` is the number of their scale tensors."""
 
     kind: str
     tensors: int
@@ -85,17 +86,18 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class InspectResult:
-    """The contents of a checkpoint, with the names of `zerotools inspect --json`.
+    """The contents of a checkpoint. The attributes have the names of the keys of `zerotools inspect
+    --json`.
 
     A value is None if the files do not have it. Counts of parameters are numbers of elements, and
     tied weights count once. Sizes are in bytes.
 
     Attributes:
-        files: name -> size of each file.
+        files: the size of each file, keyed by name.
         run: the run that the checkpoint belongs to, if a known program wrote it.
         next: commands for the next steps.
         problems: empty if no damage was found.
-        statistics: tensor -> its figures, if they were requested.
+        statistics: the statistics of each tensor, if they were requested.
         inspection: the result of `zerotools.ops.inspection`.
     """
 
@@ -133,7 +135,8 @@ class InspectResult:
 
     @property
     def is_whole(self) -> bool:
-        """True if no problem was found. No tensor data was read: `zerotools.verify` reads it."""
+        """True if no problem was found. `inspect` does not check tensor data; `zerotools.verify`
+        does."""
         return not self.problems
 
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
@@ -150,7 +153,7 @@ class InspectResult:
 
     def to_html(self) -> str:
         """Return a page for browsers that draws the checkpoint: its modules by size, and the
-        tensors in each file. It is one file, and needs no network."""
+        tensors in each file. The page is one file, and needs no network."""
         from zerotools.ops.picture.contents import picture_contents
         from zerotools.ops.picture.page import page_of
 
@@ -177,12 +180,12 @@ def inspect(
     """Read the metadata of the checkpoint at `path`: format, ranks, step, tensors, optimizer state,
     files and problems. If `path` is the directory of a run, the newest checkpoint is read.
 
-    Tensor data is read only with `stats`, once and within `max_memory`. For a damaged checkpoint,
-    `problems` lists the damage.
+    Tensor data is read only with `stats`, once and within `max_memory`. If the checkpoint is
+    damaged, `problems` of the result lists the damage.
 
     Raises:
-        BadRequest: `path` does not exist, or it lacks the tag or section; or an option that needs
-            `stats` was given without it.
+        BadRequest: `path` does not exist, or lacks the tag or section; or an option was given that
+            needs `stats`, but not `stats`.
         BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
@@ -214,9 +217,8 @@ def inspect(
 def _with_statistics(
     found: Inspection, given: Mapping[str, Any], progress: ProgressWanted
 ) -> tuple[Inspection, CheckpointStatistics]:
-    """Return the statistics of the tensors. The inspection gets a problem for each tensor that
-    cannot be read.
-    """
+    """Compute the statistics of the tensors. Return them, and the inspection with a problem added
+    for each tensor that cannot be read."""
     from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
     from zerotools.public.command_options.run_options import budget_of
 
@@ -235,8 +237,7 @@ def _with_statistics(
 
 def _says_scale(checkpoint: Checkpoint) -> bool:
     """Return whether a file of the checkpoint records the scale of its LoRA adapters. Return True
-    if it has no adapters.
-    """
+    if the checkpoint has no adapters."""
     if not adapter_names(checkpoint.tensors):
         return True
     from zerotools.ops.weights.adapter_config import says_scale  # which imports Megatron's readers

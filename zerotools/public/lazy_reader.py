@@ -31,7 +31,8 @@ _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a checkpoint; its values are not read yet. `dtype` is printed as in torch."""
+    """One tensor of a checkpoint, with values that are read later. `dtype` is printed as torch
+    prints it."""
 
     key: Key
     _tensor: Tensor
@@ -50,16 +51,16 @@ class Entry:
         return self._tensor.nbytes
 
     def numpy(self, dtype: object = None) -> Array:
-        """Return the values, converted to `dtype` if one is given.
+        """Return the values as a numpy array, converted to `dtype` if it is given.
 
-        bfloat16 and float8 are dtypes of ml_dtypes. If a quantised weight is converted to another
-        dtype, its payload is multiplied by its scales.
+        bfloat16 and float8 are dtypes of ml_dtypes. If the tensor is the payload of a quantised
+        weight and is converted to another dtype, the result has the values of the weight.
 
         Raises:
-            BadFile: the tensor is incomplete, its file is damaged, or the checkpoint as a whole
-                cannot be used, for example because it has files of two saves.
-            Unsupported: the dtype is unknown, the cast is not between floating-point dtypes, or the
-                tensor is a payload or a scale that no weight can be computed from.
+            BadFile: the tensor is incomplete, its file is damaged, or the whole checkpoint cannot
+                be used, for example because it has files of two saves.
+            Unsupported: zerotools does not know the dtype; the cast is not between floating-point
+                dtypes; or the tensor is a payload or a scale, but its weight cannot be computed.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
         from zerotools.ops.execution.load_arrays import load_tensors
@@ -73,7 +74,7 @@ class Entry:
         return load_tensors(source, {self.key: chosen})[self.key]
 
     def torch(self, dtype: object = None) -> Any:
-        """Return the values as a torch.Tensor on the CPU; raises like `numpy`."""
+        """Return the values as a torch.Tensor on the CPU. Raises the errors of `numpy`."""
         chosen = _named(dtype) or self.dtype
         return _as_torch(self.numpy(chosen), chosen)
 
@@ -81,9 +82,9 @@ class Entry:
 class Reader(Mapping[str | tuple[str, str], Entry]):
     """The tensors of a checkpoint keyed by name.
 
-    The names are those of the model's parameters and buffers, tied names included.
-    `reader[name]` is the parameter (for a ZeRO run the fp32 master), or else the buffer.
-    `reader[name, role]` is another tensor with this name. A role is the kind of tensor, such as
+    The names are those of the model's parameters and buffers, including tied names. `reader[name]`
+    is the parameter with this name (for a ZeRO run its fp32 master), or else the buffer.
+    `reader[name, role]` is the tensor with this name and role. A role is a kind of tensor, such as
     `exp_avg`.
     """
 
@@ -123,9 +124,8 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
         return find_quantised(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
-        """Return the roles of the tensors with this name. A role is the kind of tensor, such as
-        `param` or `exp_avg`.
-        """
+        """Return the roles of the tensors with this name. A role is a kind of tensor, such as
+        `param` or `exp_avg`."""
         holder = self.checkpoint.aliases.get(name, name)
         return [key.role for key in self.checkpoint.tensors if key.name in (name, holder)]
 
@@ -143,8 +143,8 @@ def open(
 ) -> Reader:
     """Read the metadata of the checkpoint at `path`, in any format.
 
-    `tag`, `section` and `layout`, a file of rules, are as for `zerotools inspect`. If a checkpoint
-    has several models and no section is named, each name begins with its section.
+    `tag`, `section` and `layout` are as for `zerotools inspect`. If a checkpoint has several models
+    and `section` is None, each name begins with its section.
 
     Raises:
         BadRequest: `path` does not exist, or it lacks the tag or section.
@@ -167,20 +167,20 @@ def load_state_dict(
     section: str | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
-    """Return all tensors of one kind (role) keyed by name, in memory, as `model.load_state_dict`
-    takes them.
+    """Load all tensors of one role into memory. Return them keyed by name, in the form that
+    `model.load_state_dict` takes.
 
-    The role `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or
-    more; other tensors keep their dtype. With a `dtype`, quantised weights are dequantised. Without
-    one, payloads and scales are returned as they are. Tied names share one tensor. `framework`
-    selects torch tensors or numpy arrays.
+    The role `param` includes the buffers. `dtype` applies to floating-point tensors of 16 bits or
+    more, and other tensors keep their dtype. With a `dtype`, quantised weights are dequantised.
+    Without a `dtype`, payloads and scales are returned unchanged. Tied names share one tensor.
+    `framework` selects torch tensors or numpy arrays.
 
     Raises:
-        BadRequest: `path` does not exist, it has no tensor of that role, or it has several models
-            and `section` is missing.
+        BadRequest: `path` does not exist, has no tensor with this role, or has several models
+            although `section` was not given.
         BadFile: `path` is not a checkpoint, or it is incomplete.
-        Unsupported: zerotools cannot read the format or the dtype, or the fp32 masters do not
-            belong to the weights next to them.
+        Unsupported: zerotools cannot read the format or the dtype, or a 16-bit weight is not equal
+            to the cast of its fp32 master.
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load_tensors
@@ -221,9 +221,8 @@ def _is_retyped(dtype: DType) -> bool:
 
 
 def _named(dtype: object) -> DType | None:
-    """Return the dtype that `dtype` names, which is `bf16`, `bfloat16`, torch.bfloat16 or a numpy
-    dtype. None gives None.
-    """
+    """Return the dtype that `dtype` names, such as `bf16`, `bfloat16`, torch.bfloat16 or a numpy
+    dtype. Return None for None."""
     if dtype is None or isinstance(dtype, DType):
         return dtype
     name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)
@@ -232,9 +231,8 @@ def _named(dtype: object) -> DType | None:
 
 
 def _as_torch(array: Array, dtype: DType) -> Any:
-    """Return a torch tensor that shares the memory of `array`. It is made from the bytes, because
-    torch does not know the types of ml_dtypes.
-    """
+    """Return a torch tensor that shares the memory of `array`. The tensor is made from the bytes,
+    because torch does not know the dtypes of ml_dtypes."""
     import torch
 
     element = getattr(torch, dtype.name)

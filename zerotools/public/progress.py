@@ -1,4 +1,4 @@
-"""Reports the progress of a function to a callback of the user, or shows a bar."""
+"""Report the progress of a function to a callback of the user, or show a progress bar."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ ProgressWanted = Callback | bool | None
 
 
 class ProgressBars:
-    """A callback that shows a bar for each stage. `make_bar` is called with the total and the
-    stage, and returns a bar with `advance(bytes)` and `close()`.
+    """A callback that shows a progress bar for each stage. `make_bar` is called with the total and
+    the stage, and returns a bar that has `advance(bytes)` and `close()`.
 
-    A bar appears with the first bytes, so that no empty bar precedes an error.
+    A bar appears when the first bytes are reported, so that an error is not preceded by an empty
+    bar.
     """
 
     def __init__(self, make_bar: Callable[[int, str], Any]) -> None:
@@ -55,9 +56,8 @@ class ProgressBars:
 
 
 class TqdmBar:
-    """A bar of tqdm: a widget in a notebook, elsewhere text. `bar` is the class of tqdm; None
-    chooses it.
-    """
+    """A progress bar of tqdm: a widget in a notebook, text elsewhere. `bar` is the class of tqdm;
+    None: tqdm chooses it."""
 
     def __init__(self, total: int, stage: str, bar: Any = None, **attributes: Any) -> None:
         if bar is None:
@@ -89,9 +89,8 @@ which is called with the number of bytes of each step.
 
 @contextmanager
 def metering(wanted: ProgressWanted) -> Iterator[Meter]:
-    """Yield a `Meter` that reports every stage of a function to `wanted`, the callback or bar of
-    the user.
-    """
+    """Return a context with a `Meter`, which reports every stage of a function to `wanted`. This is
+    a callback of the user, or True for progress bars."""
     if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
         raise BadRequest(f"progress={wanted!r}: must be a callable, True or False")
     bars = ProgressBars(TqdmBar) if wanted is True else None

@@ -1,6 +1,5 @@
-"""Write a prepared conversion, plan it, or do one part of it. Also defines the result of a
-conversion.
-"""
+"""Plan or write a prepared conversion, or one part of it. Also define the result of a
+conversion."""
 
 from __future__ import annotations
 
@@ -31,9 +30,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 @dataclass(frozen=True)
 class FileShare:
-    """The part of an output file that one process writes: the bytes from `begin` to before
-    `end`.
-    """
+    """The part of an output file that one process writes: the bytes [begin, end)."""
 
     name: str
     begin: int
@@ -42,11 +39,12 @@ class FileShare:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of part number `index` of `of` parts.
+    """The result of writing one of `of` parts. `index` is the number of the part, from 1.
 
     Attributes:
-        files, bytes: the bytes of files that the part writes, and their total.
-        missing: the other parts that are not complete yet; None in a dry run.
+        files: the ranges of files that the part writes.
+        bytes: the total size of these ranges.
+        missing: the numbers of the parts that are not complete yet; None in a dry run.
     """
 
     index: int
@@ -72,19 +70,18 @@ class PartResult:
 
     @classmethod
     def of_plan(cls, planned: PartPlan, missing: tuple[int, ...] | None = None) -> PartResult:
-        """Return the result of a part, from its plan and the numbers of the parts that are
-        missing.
-        """
+        """Return the result of a part from its plan and the numbers of the missing parts."""
         files = tuple(FileShare(name, *each) for name, each in planned.share.items())
         return cls(planned.part.index, planned.part.of, files, planned.nbytes, missing)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The values of one tensor that the cast made infinite, or that were not finite before.
+    """The number of values in one tensor that a cast made infinite, or that were not finite before.
 
-    `overflowed` is the number of values that became infinite, and `largest` the largest of their
-    magnitudes. `nans` and `infinities` count values that were not finite before.
+    `overflowed` is the number of values that became infinite, and `largest` is the largest
+    magnitude among them before the cast. `nans` and `infinities` count values that were not finite
+    before the cast.
     """
 
     name: str
@@ -104,18 +101,19 @@ class ConversionResult:
     file was written.
 
     Attributes:
-        files: name -> size of each output file.
+        files: the size of each output file, keyed by name.
         notes: sentences for the user.
         warnings: problems of the source, as sentences.
         lacking: the reason why other programs cannot load the output.
-        report_notes: sentences about the writing.
+        report_notes: sentences about the way in which the output was written.
         dropped: the parts of the source that the output cannot hold.
-        copies, buffer_bytes: in a dry run, the number of copies, and the maximum memory of its
+        copies, buffer_bytes: in a dry run, the number of copies, and the maximum memory of the
             buffers.
         resumed: files that an interrupted run had completed.
         manifest: the file of digests that `verify=True` wrote.
-        part: the part, if the options select one.
-        unchanged: the checkpoint had the requested layout already, and no file was written.
+        part: the result of the part, if the options select a part.
+        unchanged: True if the checkpoint already had the requested layout, so that no file was
+            written.
     """
 
     source: Path
@@ -219,9 +217,8 @@ def result_of(conversion: Conversion, **more: object) -> ConversionResult:
 
 
 def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
-    """Return the result for a checkpoint that has the requested layout already, so that nothing is
-    written.
-    """
+    """Return the result for a checkpoint that already has the requested layout, so that nothing is
+    written."""
     return ConversionResult(
         source=found.checkpoint.origin.path,
         destination=None,
@@ -259,13 +256,14 @@ def carry_out(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> ConversionResult:
-    """Write a prepared conversion, or the part of it that the options select. A dry run only checks
-    that it can be written.
+    """Write a prepared conversion, or the part that the options select. A dry run only checks
+    whether it can be written.
 
     Progress is reported under the name `stage`.
 
     Raises:
-        BadRequest: the output exists, does not fit, or an option excludes another.
+        BadRequest: the output exists or does not fit on the disk, or two options exclude each
+            other.
         BadFile: the source is damaged or has changed.
     """
     if isinstance(prepared, Unchanged):

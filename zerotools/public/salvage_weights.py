@@ -77,13 +77,13 @@ class SalvageResult:
 
     Attributes:
         weights: the names in the output.
-        left_out: each weight that is missing there -> the reason.
+        left_out: the weights that are not in the output, each with the reason.
         unnamed: lost files with unknown contents.
-        rounded: weights that are less precise than in the source.
-        holes: tensor -> the lost boxes.
+        rounded: weights that are less precise than they were before the damage.
+        holes: the lost boxes of each tensor.
         filled: the parts that come from `fill_from`.
         damage: the problems of the source.
-        salvage_plan: the plan of `zerotools.ops.salvage`.
+        salvage_plan: the plan that `zerotools.ops.salvage` made.
     """
 
     path: Path
@@ -127,14 +127,14 @@ def salvage(
 ) -> SalvageResult:
     """Export the undamaged weights of the checkpoint at `path` into the directory `out`.
 
-    Every byte is read and checked. Lost values are never replaced by zeros: a weight with a hole is
-    left out, unless `fill_from` has the lost values. `is_complete` of the result is True if the
-    output has every weight.
+    Every byte is read and checked. Lost values are never replaced by zeros: a weight that lost
+    values is left out, unless `fill_from` has these values. `is_complete` of the result is True if
+    the output has every weight.
 
     Raises:
-        BadRequest: `path` does not exist, `out` exists, `fill_from` is another model, or finite
-            weights do not fit in the dtype.
-        BadFile: `path` is not a checkpoint, its tensors are not known, or its files come from two
+        BadRequest: `path` does not exist, `out` exists, `fill_from` has another model, or weights
+            are too large for their new dtype.
+        BadFile: `path` is not a checkpoint, its tensors are not known, or its files belong to two
             saves.
         Unsupported: the format cannot be read.
     """

@@ -49,7 +49,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
 class AddressOptions(TypedDict, total=False):
-    """Options on the address of the server and the name of its model."""
+    """Options for the address of the server and the name of its model."""
 
     listen: Annotated[
         str,
@@ -103,9 +103,9 @@ class ServedCheckpoint:
     """A served model.
 
     Clients send `token` as a bearer token, or sign requests for the S3 bucket `name` with
-    `access_key_id` and `secret_access_key`. `files` has the size of each file by its name, and
-    `revision` is the revision of all files. `picture_url` draws the checkpoint in a browser.
-    `notes` and `warnings` are sentences.
+    `access_key_id` and `secret_access_key`. `files` has the size of each file, keyed by name.
+    `revision` is the revision of all files. `picture_url` is the URL of a page that draws the
+    checkpoint. `notes` and `warnings` are sentences.
     """
 
     url: str
@@ -121,12 +121,12 @@ class ServedCheckpoint:
 
     @property
     def repository(self) -> str:
-        """The name of the repository that clients of the Hugging Face Hub ask for."""
+        """The name of the repository that clients of the Hugging Face Hub should request."""
         return f"local/{self.name}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables for clients of the Hub and of S3 that should use this server."""
+        """The environment variables with which clients of the Hub and of S3 use this server."""
         return {
             "HF_ENDPOINT": self.url,
             "HF_TOKEN": self.token,
@@ -158,11 +158,11 @@ def serve(
     on_error: Callable[[str], None] = lambda _: None,
     **options: Unpack[ServeKeywords],
 ) -> Iterator[ServedCheckpoint]:
-    """Serve the checkpoint at `path` over HTTP as the Hugging Face model that `consolidate` would
-    write, inside a `with` statement. The server stops when the `with` block ends.
+    """Return a context in which a server offers the Hugging Face model that `consolidate` would
+    write from the checkpoint at `path`, over HTTP. The server stops when the `with` block ends.
 
-    No file is written: threads of this process compute the requested bytes. `on_error` is called
-    with a sentence for each request that failed.
+    No file is written, because threads of this process compute the requested bytes. `on_error` is
+    called with a sentence for each request that failed.
 
     Raises:
         BadRequest: `path` does not exist, an option is wrong, or the address is in use.
@@ -186,9 +186,8 @@ def serve(
 def serving(
     path: Path, given: Mapping[str, Any], on_error: Callable[[str], None]
 ) -> Iterator[tuple[ModelServer, ServedCheckpoint]]:
-    """Yield a server that accepts connections and does not answer requests yet. `given` are bound
-    `ServeKeywords`.
-    """
+    """Return a context with a server that accepts connections, but does not answer requests yet.
+    `given` are bound `ServeKeywords`."""
     name, listen = given["name"], given["listen"]
     if not _NAME.fullmatch(name):
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""Drop the optimizer state of checkpoints, in place."""
+"""Drop the optimizer state of checkpoints in place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DropOptions(TypedDict, total=False):
-    """Options that select checkpoints of a run and the tensors to drop."""
+    """Options that select checkpoints of a run, and the tensors to drop."""
 
     older_than: Annotated[
         Span | None,
@@ -103,8 +103,8 @@ class ThinResult:
 
     `checkpoints` has one outcome for each checkpoint. Its `status` is "planned", "thinned",
     "nothing" (the checkpoint has no optimizer state) or "refused". `stays` lists the checkpoints of
-    a run that were not selected, each with the reason. `jobs_checked` is True if a daemon answered.
-    Then checkpoints that jobs would resume from are refused.
+    a run that were not selected, each with the reason. `jobs_checked` is True if a daemon answered,
+    so that checkpoints that jobs would resume from were refused.
     """
 
     checkpoints: tuple[Outcome, ...]
@@ -116,14 +116,13 @@ class ThinResult:
 
     @property
     def freed_bytes(self) -> int:
-        """The number of bytes that are freed, or would be. It is negative if the result is larger
-        than before.
-        """
+        """The number of bytes that thinning frees, or would free. It is negative if the result is
+        larger than before."""
         return sum(each.freed for each in self.checkpoints)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The bytes of the dropped tensors keyed by role, summed over all checkpoints."""
+        """The size in bytes of the dropped tensors of all checkpoints together, keyed by role."""
         found: dict[str, int] = {}
         for each in self.checkpoints:
             for role, size in each.dropped.items():
@@ -132,7 +131,8 @@ class ThinResult:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Problems of the checkpoints, and the reasons of refusals, as sentences."""
+        """The problems of the checkpoints, and the reasons why checkpoints were refused, as
+        sentences."""
         return tuple(said for each in self.checkpoints for said in each.all_problems)
 
     @property
@@ -166,21 +166,22 @@ def thin(
     progress: ProgressWanted = None,
     **options: Unpack[ThinKeywords],
 ) -> ThinResult:
-    """Drop the optimizer state of one or several checkpoints, in place; the weights stay loadable.
+    """Drop the optimizer state of one or several checkpoints in place. The weights can still be
+    loaded.
 
     Without `yes=True` no file is changed, and the result is the plan. Training cannot resume from a
     thinned checkpoint. If the call is interrupted, each checkpoint is either unchanged or
-    completely thinned. With `keep_last`, `keep_every` or `older_than`, a path is the directory of a
-    run. The daemon at `socket` reports which checkpoints jobs would resume from. If no daemon
-    answers, `notes` say that this was not checked.
+    completely thinned. With `keep_last`, `keep_every` or `older_than`, each path is the directory
+    of a run. The daemon at `socket` is asked which checkpoints jobs would resume from. If no daemon
+    answers, `notes` of the result say that this was not checked.
 
-    If a checkpoint is refused, the others are thinned all the same: its outcome has the status
-    "refused". If all are refused, the first error is raised.
+    If a checkpoint is refused, its outcome has the status "refused", and the other checkpoints are
+    still thinned. If all are refused, the first error is raised.
 
     Raises:
-        BadRequest: a path does not exist or holds several checkpoints, a job needs the checkpoint,
-            or the disk is full.
-        BadFile: the checkpoint has problems, or another program changed it. It is left as it was.
+        BadRequest: a path does not exist or has several checkpoints, a job needs the checkpoint, or
+            the disk is full.
+        BadFile: the checkpoint has problems, or another program changed it. It stays as it was.
         Unsupported: the checkpoint cannot be thinned, or its file system cannot exchange two names.
     """
     given = bind_options(ThinKeywords, options)
@@ -196,7 +197,8 @@ def thin(
 
 
 class ThinSteps:
-    """The steps of `thin`: select and plan, then execute. `given` are bound `ThinKeywords`."""
+    """The steps of `thin`: `planned` selects and plans, and `done` executes. `given` are bound
+    `ThinKeywords`."""
 
     def __init__(self, paths: Sequence[Path], given: Mapping[str, Any]) -> None:
         from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at
@@ -304,9 +306,8 @@ def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) ->
 
 
 def _once(looked: Sequence[Outcome]) -> list[Outcome]:
-    """Remove the second outcome for the same checkpoint. Two paths, such as `run` and
-    `run/global_step2`, may lead to one checkpoint.
-    """
+    """Keep only the first outcome for each checkpoint. Two paths, such as `run` and
+    `run/global_step2`, may lead to the same checkpoint."""
     found: dict[Path, Outcome] = {}
     for each in looked:
         place = each.path.absolute() if each.plan is None else each.plan.subject.resolve()

@@ -49,7 +49,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Options that select the checks."""
+    """Options that select checks and a manifest."""
 
     against: Annotated[
         PathOption | None,
@@ -82,19 +82,19 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The result of `verify`. With `part`, all values describe only that part.
+    """The result of `verify`. If `part` was given, all values describe only this part.
 
     Attributes:
         verdict: "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
             "faulty"; None in a dry run.
         findings: the problems.
-        unchecked: each file that no digest or checksum covers -> the reason.
-        nonfinite: tensor -> the number of NaN and infinities.
-        files: the files to read.
-        against: the manifest or checkpoint of the option.
+        unchecked: the files that no digest or checksum covers, each with the reason.
+        nonfinite: the number of NaN and infinite values in each tensor.
+        files: the names of the files to read.
+        against: the manifest or checkpoint that the option `against` names.
         record: the manifest inside the output itself.
         manifest: the path of the new manifest.
-        next: the command that makes the next check certain; None if this check is certain.
+        next: the command with which the next check can be certain; None if this check is certain.
         verification: the result of `zerotools.ops.verification`.
     """
 
@@ -126,11 +126,11 @@ class VerifyResult:
         return self.verdict is Soundness.WHOLE
 
     def to_html(self) -> str:
-        """Return a page for browsers that draws the checkpoint, and what is whole, damaged or
-        unknown in each file. It is one file, and needs no network.
+        """Return a page for browsers that draws the checkpoint, and shows which bytes of each file
+        are whole, damaged or unchecked. The page is one file, and needs no network.
 
         Raises:
-            BadRequest: it was a dry run, which checks nothing.
+            BadRequest: the result is that of a dry run, which checks nothing.
         """
         from zerotools.ops.picture.page import page_of
         from zerotools.ops.verification.verify_contents import verification_contents
@@ -171,13 +171,13 @@ def verify(
 ) -> VerifyResult:
     """Check whether the checkpoint at `path` is whole: its structure, its bytes, its values.
 
-    If PATH.zerotools.json exists, the checkpoint is compared with that manifest. With
-    `write_manifest=True` the manifest is written there if no problem was found.
+    If PATH.zerotools.json exists, the checkpoint is compared with this manifest. With
+    `write_manifest=True` a new manifest is written to PATH.zerotools.json if no problem was found.
 
     Raises:
-        BadRequest: `path` does not exist, it lacks the tag or section, two options exclude each
-            other, or the manifest describes another model.
-        BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
+        BadRequest: `path` does not exist, or lacks the tag or section; two options exclude each
+            other; or the manifest describes another model.
+        BadFile: `path` is not a checkpoint, or is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
     given = bind_options(VerifyKeywords, options)
@@ -229,9 +229,8 @@ def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
 
 
 def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """Return the command with which the next check can be certain; None if this check was
-    certain.
-    """
+    """Return the command with which the next check can be certain. Return None if this check was
+    certain."""
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

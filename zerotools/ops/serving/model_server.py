@@ -241,7 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
         return ServedAnswer(answer.status, {**answer.headers, **_OF_PICTURE}, answer.body)
 
     def _drop_body(self) -> None:
-        """Read a body that is not used, so that the next request begins after it."""
+        """Read the body of a request although it is not used, because the next request on this
+        connection begins after it."""
         length = self.headers.get("Content-Length", "0")
         is_short = length.isdecimal() and int(length) <= LARGEST_BODY
         if not is_short or "Transfer-Encoding" in self.headers:

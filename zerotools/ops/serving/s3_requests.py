@@ -99,7 +99,8 @@ def _listing(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
 def _entries(
     model: ServedModel, prefix: str, delimiter: str
 ) -> Sequence[tuple[str, ServedFile | None]]:
-    """Return (key, file), or (common prefix, None), in order of the keys' bytes."""
+    """Return a list of pairs (key, file) and (common prefix, None), in the order of the keys'
+    bytes."""
 
     def every() -> Iterator[tuple[str, ServedFile | None]]:
         for name, file in model.files.items():

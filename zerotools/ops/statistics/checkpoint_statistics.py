@@ -26,8 +26,9 @@ class CheckpointStatistics:
 
     Attributes:
         unread: the tensors that cannot be read, each with the reason.
-        stored_as: for each tensor that a quantised weight is computed from, a description such as
-            "codes of fp8 blocks 128x128". Its values are not the values of the weight.
+        stored_as: a description, such as "codes of fp8 blocks 128x128", of each tensor that a
+            quantised weight is computed from. The values of such a tensor are not those of the
+            weight.
     """
 
     tensors: Mapping[Key, ValueStatistics]
@@ -36,9 +37,8 @@ class CheckpointStatistics:
 
     @cached_property
     def outliers(self) -> Mapping[Key, str]:
-        """Tensors that differ from those of the same kind in other layers, each with the reason.
-        Tensors of quantised weights are left out.
-        """
+        """The tensors that differ from tensors of the same kind in other layers, each with the
+        reason. Tensors of quantised weights are left out."""
         plain = {key: found for key, found in self.tensors.items() if key not in self.stored_as}
         return outliers_of(plain)
 
@@ -61,8 +61,8 @@ def statistics_of(
 ) -> CheckpointStatistics:
     """Read all tensors once, and return their statistics.
 
-    `on_bytes` is called with the number of bytes that were read since its last call. The total is
-    the size of the tensors. A tensor that cannot be read is in `unread`.
+    `on_bytes` is called with the number of bytes that were read since its last call. These numbers
+    add up to the size of the tensors. Tensors that cannot be read are in `unread`.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -108,9 +108,8 @@ def _of_block(block: ElementBlock, parts: Iterator[Array], _: Scratch) -> Statis
 
 
 class _Growing:
-    """A tensor while its blocks are read. They are added in their order, because sums of
-    floating-point numbers depend on it.
-    """
+    """The statistics of a tensor while its blocks are read. Blocks are added in order, because sums
+    of floating-point numbers depend on the order."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.left = -(-tensor.numel // BLOCK_ELEMENTS)

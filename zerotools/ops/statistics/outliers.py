@@ -1,4 +1,4 @@
-"""Find tensors with values that differ from those of the same kind in the other layers."""
+"""Find tensors with values that differ from those of the same kind of tensor in other layers."""
 
 from __future__ import annotations
 

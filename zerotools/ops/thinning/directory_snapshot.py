@@ -1,4 +1,4 @@
-"""The entries of a checkpoint's directory. Every kept entry must be in the new directory."""
+"""List the entries of a checkpoint's directory, to check that none is lost or changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Entries:
 
     @classmethod
     def of_any(cls, root: Path) -> Entries:
-        """Return the entries of `root`, of whatever kind they are. Raises OSError."""
+        """Return the entries of `root` without the checks of `entries_of`. Raises OSError."""
         return cls(root, _every(root))
 
     def directories(self) -> list[str]:
-        """Return the directories below the root; each comes after the one that contains it."""
+        """Return the directories below the root. Each comes after the directory that contains
+        it."""
         found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
         return sorted(name for name in found if name)
 
@@ -57,7 +58,7 @@ class Entries:
         return max(status.st_mtime_ns for status in files) / 1e9
 
     def check_unchanged(self, root: Path) -> None:
-        """Check that the directory has not changed; `root` is its current path.
+        """Check that the directory has not changed. `root` is its current path.
 
         Raises:
             BadFile: a file was written, added or removed there.
@@ -74,19 +75,20 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Add every file, also one without tensors, to `sources`, the files that must not change.
+        """Add every file to `sources`, the files that must not change, even if it has no tensors.
 
         Raises:
-            BadFile: one has changed since it was read.
+            BadFile: a file has changed since it was read.
         """
         for name in filter(self.is_file, self.status):
             sources.note(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Raise an error if the new name of an entry leads to another file than before.
+        """Raise an error if `path`, the new name of an entry, leads to another file than the entry
+        was.
 
         Raises:
-            BadFile: another file has replaced it.
+            BadFile: another file replaced it.
         """
         if not os.path.samestat(self.status[name], path.lstat()):
             raise BadFile(_changed(self.root / name, "another file has replaced it"))
@@ -95,7 +97,7 @@ class Entries:
         """Raise an error if a process has a file of the directory open for writing.
 
         Raises:
-            BadRequest: names the file.
+            BadRequest: there is such a process. The message names the file.
         """
         for name in self.files():
             path = self.root / name if name else self.root
@@ -114,8 +116,8 @@ def entries_of(root: Path) -> Entries:
 
     Raises:
         BadRequest: `root` is a symbolic link or a mount point.
-        Unsupported: an entry cannot be put into a new directory next to `root`, as it is on another
-            file system, or neither a file nor a directory.
+        Unsupported: an entry cannot be put into a new directory next to `root`, because it is on
+            another file system or is neither a file nor a directory.
     """
     if root.is_symlink():
         raise BadRequest(
@@ -171,10 +173,9 @@ def _below(directory: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    """Return the values that identify the state of an entry. The time of a directory is left out,
-    because its entries are compared. So is the change time of an inode, because each new name
-    changes it.
-    """
+    """Return the values that identify the state of an entry. The modification time of a directory
+    is left out, because its entries are compared anyway. The change time of an inode is left out
+    too, because each new name of the file changes it."""
     if stat.S_ISDIR(status.st_mode):
         return (stat.S_IFMT(status.st_mode), status.st_ino)
     return (stat.S_IFMT(status.st_mode), status.st_ino, status.st_size, status.st_mtime_ns)

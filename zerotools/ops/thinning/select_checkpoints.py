@@ -47,10 +47,11 @@ class Selected:
 
 
 def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[DatedCheckpoint]:
-    """Return the checkpoints that lie in the directory `path`, oldest first by number, else by age.
+    """Return the checkpoints in the directory `path`, oldest first. Their order is that of their
+    numbers, or of their times if they have no numbers.
 
     Raises:
-        BadRequest: it cannot be listed.
+        BadRequest: the directory cannot be listed.
     """
     if not path.is_dir() or (path / RECORD).is_file():
         return []
@@ -72,14 +73,14 @@ def select_for_thinning(
     now: float,
     table: FormatTable = FORMATS,
 ) -> Selected:
-    """Return the checkpoints in `path` to thin: those that no rule keeps.
+    """Return the checkpoints in `path` to thin, and the checkpoints that a rule keeps.
 
-    These are kept: the newest `keep_last` (None: only the newest); those with a number that is a
-    multiple of `keep_every`; those written in the last `older_than` seconds; and those that
-    `latest` and `best` name.
+    The rules keep the newest `keep_last` checkpoints (None: only the newest), checkpoints with a
+    number that is a multiple of `keep_every`, checkpoints written in the last `older_than` seconds,
+    and checkpoints that `latest` and `best` name.
 
     Raises:
-        BadRequest: it is not a directory of checkpoints.
+        BadRequest: `path` is not a directory of checkpoints.
         BadFile: `latest` is damaged.
     """
     found = checkpoints_in(path, table)
@@ -130,7 +131,8 @@ def _written(path: Path) -> float:
 
 
 def _hinted(path: Path) -> dict[str, str]:
-    """Return the names that hints such as `latest` have, each with its hint."""
+    """Return the checkpoint names that hints such as `latest` contain, each with the name of the
+    hint."""
     found = {}
     for name in _HINTS:
         try:

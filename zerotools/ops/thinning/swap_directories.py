@@ -2,14 +2,14 @@
 
     runs/global_step10                            the checkpoint
     runs/.global_step10.zerotools-thin/           locked while a run works in it
-        global_step10                             before the exchange the new copy, after it the old
+        global_step10                             the copy; after the exchange, the old checkpoint
 
 Whenever a run is killed, `runs/global_step10` is a complete checkpoint: unchanged before the
 exchange, thinned after it. The directory next to it then holds an unfinished copy, or the old
-checkpoint. Neither is useful any more, and the next run removes it. The name begins with a dot and
-the copy lies one level further down, so that tools that search for checkpoints do not find it. The
-new copy is flushed to the disk before the exchange, and the exchange before the old copy is
-removed.
+checkpoint. Neither is useful any more, and the next run removes it. The name of the directory
+begins with a dot, and the copy is one level below it, so that tools that search for checkpoints do
+not find the copy. The new copy is flushed to the disk before the exchange, and the exchange is
+flushed before the old checkpoint is removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Workspace:
 
     Use as a context manager.
 
-    `cleared` is the number of bytes that an earlier run had left there.
+    `cleared` is the size in bytes of the files of an earlier run that were removed from it.
     """
 
     def __init__(self, subject: Path, exchange: Exchange = exchange_names) -> None:
@@ -125,14 +125,15 @@ class Workspace:
 
     def commit(self, check: Callable[[Path], None]) -> None:
         """Flush the directories of the copy, exchange the copy with the checkpoint, and remove the
-        old one.
+        old checkpoint.
 
-        `check` raises if the checkpoint under a path has changed: it is called before and after the
-        exchange. If it raises after the exchange, the exchange is undone.
+        `check` raises an error if the checkpoint at a path has changed. It is called before and
+        after the exchange. If it raises an error after the exchange, the exchange is undone.
 
         Raises:
-            BadFile: the checkpoint has changed; the exchange is not made, or is undone.
-            OSError: the same; or the old copy cannot be removed, and the exchange is made.
+            BadFile: the checkpoint has changed. The exchange is not made, or is undone.
+            OSError: the exchange fails and is not made or is undone; or the exchange is made, but
+                the old checkpoint cannot be removed.
         """
         if self.copy.is_dir():
             for folder, _, _ in os.walk(self.copy, topdown=False):
@@ -165,10 +166,9 @@ class Workspace:
 
 
 def clear_left(directory: Path) -> int:
-    """Remove files that interrupted runs left in `directory`, also next to deleted checkpoints;
-    return the bytes freed. Files of a run in progress are not touched. Files that cannot be removed
-    stay.
-    """
+    """Remove the files of interrupted runs in `directory`, even if their checkpoint was deleted.
+    Return the number of bytes that became free. Files of a run in progress are not touched, and
+    files that cannot be removed stay."""
     cleared = 0
     with suppress(OSError):
         for path in [each for each in directory.iterdir() if is_workspace(each.name)]:
@@ -200,10 +200,10 @@ def _open_up(path: Path) -> None:
 
 
 def size_left(subject: Path) -> int:
-    """Return the size of files that an interrupted run left next to a checkpoint, in bytes.
+    """Return the size in bytes of the files that an interrupted run left next to a checkpoint.
 
-    Files that are hard links to the checkpoint's are not counted. The size is 0 if nothing was
-    left.
+    Files that are hard links to files of the checkpoint are not counted. The result is 0 if there
+    are no such files.
     """
     return _size_of(workspace_of(subject))
 
@@ -223,7 +223,7 @@ def has_leftovers(subject: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a path and everything below it, also directories that are write-protected."""
+    """Remove a path and everything below it, including directories that are write-protected."""
     if path.is_dir() and not path.is_symlink():
         _open_up(path)
         for folder, names, _ in os.walk(path):

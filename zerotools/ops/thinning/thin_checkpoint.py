@@ -33,8 +33,9 @@ _SLACK = 2**20
 class Thinned:
     """The result of thinning a checkpoint.
 
-    `cleared` is the number of bytes that an interrupted run had left. `notes` are sentences on
-    problems next to the checkpoint. `checked` is None if the checkpoint was not changed.
+    `cleared` is the size in bytes of files of an interrupted run that were removed. `notes` are
+    sentences about problems next to the checkpoint. `checked` is None if the checkpoint was not
+    changed.
     """
 
     plan: ThinPlan
@@ -52,18 +53,20 @@ def carry_out_thinning(
     permit: Callable[[Path], None] = lambda _: None,
     exchange: Exchange = exchange_names,
 ) -> Thinned:
-    """Carry `plan` out. Whenever it is interrupted, the checkpoint is complete: unchanged, or
-    thinned.
+    """Carry out `plan`. If this is interrupted at any time, the checkpoint is still complete:
+    unchanged, or thinned.
 
     With `force`, a checkpoint with problems is thinned too, and the kept data still has these
-    problems. `permit` raises if the checkpoint must stay unchanged. It is called before anything is
-    written, and again before the exchange, because the copy takes time. `exchange` is the system
-    call.
+    problems. `permit` raises an error if the checkpoint must stay unchanged. It is called before
+    anything is written, and again before the exchange, because the copy takes time. `exchange` is
+    the system call that exchanges two names.
 
     Raises:
-        BadRequest: a process writes there, the disk is full, or the two cannot be exchanged.
-        BadFile: it has problems, or changed since `plan` was made. It stays unchanged.
-        Unsupported: its file system cannot exchange two names in one step.
+        BadRequest: a process is writing a file of the checkpoint, the disk is full, or the
+            checkpoint cannot be exchanged with the copy.
+        BadFile: the checkpoint has problems, or has changed since `plan` was made. It stays
+            unchanged.
+        Unsupported: the file system cannot exchange two names in one step.
     """
     if plan.problems and not force:
         more = f" (and {len(plan.problems) - 1} more)" if plan.problems[1:] else ""
@@ -105,7 +108,7 @@ def _make(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None],
 ) -> CheckedCopy:
-    """Make the thinned copy of the checkpoint and check it; return the result of the check."""
+    """Make the thinned copy of the checkpoint and check it. Return the result of the check."""
     copy, links, workers = workspace.copy, workspace.links, budget.workers
     flush = flushing.add
     written = build_thinned_copy(
@@ -150,9 +153,8 @@ SCHEMA = "zerotools.thin/1"
 
 
 class Status(StrEnum):
-    """The state of a checkpoint in thinning. `PLANNED`: it was only examined. `NOTHING`: it has no
-    state to drop. `REFUSED`: it was left unchanged, and `message` is the reason.
-    """
+    """The outcome for a checkpoint. `PLANNED`: it was only examined. `NOTHING`: it has no state to
+    drop. `REFUSED`: it was left unchanged, and `Outcome.message` is the reason."""
 
     PLANNED = "planned"
     THINNED = "thinned"
@@ -177,7 +179,8 @@ class Outcome:
 
     @property
     def freed(self) -> int:
-        """Bytes that are freed, or would be. Negative if the result is larger than before."""
+        """The number of bytes that thinning frees, or would free. It is negative if the result is
+        larger than before."""
         cleared = 0 if self.done is None else self.done.cleared
         if self.plan is None or self.status is Status.REFUSED:
             return 0
@@ -185,19 +188,20 @@ class Outcome:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The number of bytes of the removed tensors, keyed by role; fp32 masters have their own
-        role here.
-        """
+        """The size in bytes of the removed tensors, keyed by role. Here fp32 masters have their own
+        role."""
         return {} if self.plan is None else self.plan.dropped
 
     @property
     def bytes_before(self) -> int | None:
-        """Size of all files in bytes; None if it could not be read."""
+        """The size in bytes of all files of the checkpoint; None if the checkpoint could not be
+        read."""
         return None if self.plan is None else self.plan.bytes_before
 
     @property
     def bytes_after(self) -> int | None:
-        """Size of all files of the result."""
+        """The size in bytes of all files of the result; None if the checkpoint could not be
+        read."""
         return None if self.plan is None else self.plan.bytes_after
 
     @property
@@ -207,7 +211,7 @@ class Outcome:
 
     @property
     def tensors_compared(self) -> int | None:
-        """The number of tensors that were written anew and compared."""
+        """The number of tensors that were written again and compared with the old ones."""
         return None if self._checked is None else self._checked.compared
 
     @property
@@ -216,7 +220,7 @@ class Outcome:
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Sentences on the problems of the checkpoint, and on the reason for a refusal."""
+        """Sentences about the problems of the checkpoint, and the reason if it was refused."""
         refusal = () if self.message is None else (self.message,)
         return (*(() if self.plan is None else self.plan.problems), *refusal)
 

@@ -1,4 +1,5 @@
-"""Plan what thinning a checkpoint removes, writes and frees. No file is written."""
+"""Plan the thinning of a checkpoint: the files to remove and to write, and the bytes that become
+free. No file is written."""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ _LONGEST_HINT = 4096
 
 @dataclass(frozen=True)
 class ThinPlan:
-    """The plan for the checkpoint in `subject`, a directory or a file. Names of files are relative
-    to it.
+    """The plan for thinning the checkpoint `subject`, which is a directory or a file. Names of
+    files are relative to `subject`.
 
     Attributes:
         removed: the files that are deleted.
-        rewritten: the files that are written again, or are new. All other files stay unchanged.
-        problems: problems of its structure. A checkpoint with problems is thinned only with
-            `force`.
+        rewritten: the files that are written again, and new files. All other files stay unchanged.
+        problems: problems of the checkpoint's structure. A checkpoint with problems is thinned only
+            with `force`.
         notes: sentences for the user.
     """
 
@@ -70,7 +71,7 @@ class ThinPlan:
 
     @property
     def has_manifest(self) -> bool:
-        """True if it has the manifest of a job, which is written again."""
+        """True if the checkpoint has the manifest of a job. The manifest is written again."""
         return self.entries.is_file(MANIFEST)
 
     @property
@@ -88,28 +89,26 @@ class ThinPlan:
 
     @property
     def bytes_before(self) -> int:
-        """Size of all files of the checkpoint, in bytes."""
+        """The size in bytes of all files of the checkpoint."""
         return sum(self.entries.size_of(name) for name in self.entries.files())
 
     @property
     def bytes_after(self) -> int:
-        """Size of all files of the result in bytes, without the records that describe the
-        thinning.
-        """
+        """The size in bytes of all files of the result, without the records of the thinning."""
         stays = (n for n in self.entries.files() if n not in self.removed | self.rewritten.keys())
         return sum(map(self.entries.size_of, stays)) + self.bytes_to_write
 
     @property
     def bytes_to_write(self) -> int:
-        """Size of the files that are written anew."""
+        """The size in bytes of the files that are written again."""
         return sum(plan.size for plan in self.rewritten.values())
 
     @property
     def freed(self) -> int:
         """The number of bytes that become free, counted as in `bytes_before`.
 
-        It is less if removed files have other hard links elsewhere, and negative if all of them
-        have.
+        It is smaller if some removed files have other hard links, and may be negative if all of
+        them have.
         """
         if not self.has_work:
             return 0
@@ -118,9 +117,8 @@ class ThinPlan:
 
     @property
     def shared(self) -> int:
-        """The number of bytes of removed files that stay on the disk, because they have other hard
-        links.
-        """
+        """The size in bytes of the removed files that stay on the disk because they have other hard
+        links."""
         return sum(
             self.entries.size_of(name)
             for name in (*self.removed, *self.rewritten)
@@ -136,13 +134,13 @@ def prepare_thinning(
     table: FormatTable = FORMATS,
     now: float | None = None,
 ) -> ThinPlan:
-    """Read the metadata of the checkpoint at `path`, and plan what stays of it. `now` is the time
-    that its record gets, in seconds since 1970.
+    """Read the metadata of the checkpoint at `path`, and plan which data to remove. `keep` selects
+    the data that stays. `now` is the time that is recorded for the thinning, in seconds since 1970.
 
     Raises:
-        BadRequest: there is nothing at `path`, a symbolic link, or several checkpoints.
-        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: its format cannot be thinned, or not this kind of it.
+        BadRequest: `path` does not exist, is a symbolic link, or has several checkpoints.
+        BadFile: `path` is not a checkpoint, or is so damaged that its tensors are not known.
+        Unsupported: zerotools cannot thin this format, or not this kind of checkpoint.
     """
     options = options or ReadOptions()
     if path.is_symlink():
@@ -182,9 +180,7 @@ def prepare_thinning(
 def _refuse_several(
     path: Path, source: Checkpoint, options: ReadOptions, table: FormatTable
 ) -> None:
-    """Raise an error if the path has several checkpoints, and the choice of one would be a
-    guess.
-    """
+    """Raise an error if `path` has several checkpoints and the user did not choose one of them."""
     chosen = source.root if path.is_dir() else source.origin.path
     if options.tag is not None or not path.is_dir() or chosen == path:
         return
@@ -197,7 +193,7 @@ def _refuse_several(
 
 
 def _subject(source: Checkpoint) -> Path:
-    """Return the directory or file that is exactly the checkpoint."""
+    """Return the directory or file of the whole checkpoint and of nothing else."""
     if not source.origin.path.is_dir():
         return source.origin.path.absolute()
     root = source.root.absolute()
@@ -206,9 +202,8 @@ def _subject(source: Checkpoint) -> Path:
 
 
 def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
-    """Return the problems that `carry_out_verify` finds in the checkpoint's structure, not in its
-    values.
-    """
+    """Return the problems that `carry_out_verify` finds in the structure of the checkpoint. Values
+    are not checked."""
     given = ToVerify(source, files_of(source, table), sources, table)
     return tuple(finding.message for finding in carry_out_verify(given, fast=True).findings)
 
@@ -231,9 +226,9 @@ def _below(
 def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
-    """Return the records of the thinning, for the directory of the files and for the job's
-    directory, and the job's own record with the remark that no job can continue from here.
-    """
+    """Return the files that record the thinning: one for the directory of the tensor files and one
+    for the checkpoint's directory, and the job's record with the remark that no job can continue
+    from this checkpoint."""
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)
@@ -287,7 +282,7 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """Return a sentence on files that an interrupted run has left, or None."""
+    """Return a sentence about the files of an interrupted run, or None if there are none."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)

@@ -1,15 +1,15 @@
 """Make the new directory of a thinned checkpoint, and check it.
 
-Kept files get a second name there (a hard link), or are copied if the file system has no links;
-changed files are written again. All files have the modes, owners and times that they had before, so
-that tools that sort checkpoints by age get the same order. `carry_out_verify` then checks the new
-directory. Tensors in files that were written again are compared with the checkpoint by their
-digests; the other files are the same files under another name.
+Unchanged files get a second name in the new directory (a hard link), or are copied if the file
+system has no links. Changed files are written again. All files keep their modes, owners and times,
+so that tools that sort checkpoints by age get the same order. Then `carry_out_verify` checks the
+new directory. The digests of tensors in files that were written again are compared with those of
+the checkpoint. The other files need no comparison if they are hard links.
 
 The owner of the checkpoint may change it during the operation, and the caller may be root. So the
-attributes of files are taken from the recorded entries. If they were read again, the name might now
-be a link to a file of root. Then that file would get another owner, and new files would get its
-mode.
+attributes of files are taken from the recorded entries. They are not read again, because a name
+might now be a link to a file of root. Then that file would get another owner, and new files would
+get that file's mode.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def build_thinned_copy(
     flush: Callable[[Path], object],
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> frozenset[str]:
-    """Make the thinned copy of `plan.subject` at `copy`; `flush` gets each file that is written,
-    once it is complete. Return the names of the written files, without links to those of the
-    checkpoint.
+    """Make the thinned copy of `plan.subject` at `copy`. `flush` is called with each written file
+    when the file is complete. Return the names of the written files, which do not include hard
+    links to files of the checkpoint.
 
     Raises:
-        BadRequest: the disk is full, or an owner cannot be kept.
+        BadRequest: the disk is full, or the owner of a file cannot be kept.
         BadFile: a file of the checkpoint is truncated, or changed during the operation.
     """
     directories = _directories(plan)
@@ -83,7 +83,8 @@ def build_thinned_copy(
 
 
 class _Written:
-    """Makes the files of the copy in several threads; `names` are the files that were written."""
+    """Makes the files of the copy in several threads. `names` are the files that were written and
+    not linked."""
 
     def __init__(
         self,
@@ -128,7 +129,8 @@ class _Written:
 
 
 def _names(plan: ThinPlan) -> list[str]:
-    """Return the files and links of the copy, the largest first; a manifest is made last."""
+    """Return the files and links of the copy, the largest first. They do not include a manifest,
+    which is made last."""
     names = {*plan.entries.files(), *plan.rewritten} - plan.removed
     names -= {MANIFEST} if plan.has_manifest else set()
     return sorted(names, key=lambda name: (-_size(plan, name), name))
@@ -140,9 +142,8 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Return the directories with kept files, and the directories that contained no files
-    before.
-    """
+    """Return the directories with files of the copy, and the directories that contained no files
+    before either."""
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}
@@ -161,7 +162,7 @@ def _like_the_others(entries: Entries, made: Path) -> None:
 
 
 def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
-    """Set the mode, owner, times and attributes of an entry; new files get no setuid or setgid
+    """Set the mode, owner, times and attributes of an entry. New files get no setuid or setgid
     bit."""
     _own(before, status, after)
     with suppress(OSError):  # as of a file system without them
@@ -172,9 +173,8 @@ def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
 
 
 def _take_attributes(before: Path, after: Path) -> None:
-    """Copy the user attributes and access lists of a file; the system sets the others
-    (security).
-    """
+    """Copy the user attributes and access control lists of a file. The system sets the other
+    attributes (security)."""
     for name in os.listxattr(before, follow_symlinks=False):
         if name.startswith(("user.", "system.posix_acl_")):
             value = os.getxattr(before, name, follow_symlinks=False)
@@ -199,9 +199,9 @@ NOTHING_CHANGED = "nothing was changed"
 class CheckedCopy:
     """The result of checking a thinned copy.
 
-    `compared` is the number of tensors in files that were written again; their digests equal those
-    of the checkpoint's tensors. `soundness` is the verdict of `carry_out_verify`, and `findings`
-    are its problems, if they were accepted.
+    `compared` is the number of tensors in files that were written again. Their digests are equal to
+    those of the checkpoint's tensors. `soundness` is the verdict of `carry_out_verify`, and
+    `findings` are its problems, if they were accepted.
     """
 
     tensors: int
@@ -219,11 +219,11 @@ def check_copy(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckedCopy:
-    """Check the thinned copy of `plan.subject`; the files `written` are new. With `force`, damage
-    that the checkpoint also has is accepted.
+    """Check the thinned copy of `plan.subject`. The files `written` were written again. With
+    `force`, damage that the checkpoint also has is accepted.
 
     Raises:
-        BadFile: it is damaged, or a tensor is not the checkpoint's.
+        BadFile: the copy is damaged, or a tensor differs from that of the checkpoint.
     """
     given = prepare_verify(
         copy,
@@ -246,16 +246,13 @@ def check_copy(
 
 
 def _named(plan: ThinPlan, copy: Path, message: str) -> str:
-    """Return `message`, which is about the copy, with the names of the checkpoint's files in place
-    of the copy's.
-    """
+    """Return `message` with the path of the copy replaced by that of the checkpoint."""
     return message.replace(str(copy), str(plan.subject))
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """Return the manifest next to the checkpoint, which also has the digests of the kept data.
-    Return None if it does not exist, or, with `force`, if it is damaged.
-    """
+    """Return the manifest next to the checkpoint, because it has the digests of the kept data too.
+    Return None if there is no manifest, or if it is damaged and `force` is given."""
     try:
         return adjacent_manifest(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):
@@ -308,7 +305,7 @@ def _compare(
 
 
 def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterator[Key]:
-    """Yield the tensors with a part in one of the files `written`."""
+    """Yield the tensors of which a part is in one of the files `written`."""
     new = {copy / name if name else copy for name in written}
     for key, tensor in found.tensors.items():
         if any(found.root.absolute() / file in new for file, _ in chunk_locations(tensor)):

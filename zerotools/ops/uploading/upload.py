@@ -1,12 +1,12 @@
-"""Carry out a conversion with output in an object store.
+"""Carry out a conversion with its output in an object store.
 
-Several files are made and sent at once. Each is sent in order, in parts of bounded size. The files
-that identify a checkpoint (an index, `.metadata`, `latest`) are sent when all others exist, then a
-job's manifest, and last the marker (`io.output.store_staging`).
+Several files are made and sent at the same time. The bytes of each file are sent in order, in parts
+of bounded size. The files that identify a checkpoint (an index, `.metadata`, `latest`) are sent
+after all other files, then the manifest of a job, and last the marker (`io.output.store_staging`).
 
-In an archive, the CRC-32 of a record also comes before the record, but a store takes the bytes of
-an object in order. So records are made ahead, as many as fit into `held` bytes, and sent when their
-CRC-32 is known. A record that is larger than that is made twice.
+A store takes the bytes of an object in order, but in an archive the CRC-32 of a record comes before
+the record. So records are made and held in memory, as many as fit into `held` bytes, and are sent
+when their CRC-32 is known. A larger record is made twice.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class _Stopped(Exception):
 
 
 def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
-    """Raise the errors of `perform_upload` that concern the destination.
+    """Raise those errors of `perform_upload` that concern the destination.
 
     Raises:
-        BadRequest: it exists already, or it is inside the source.
+        BadRequest: the destination exists, or is inside the source.
         Unsupported: the output needs a disk, or the store is read-only.
     """
     if conversion.sums_bytes:
@@ -81,12 +81,12 @@ def perform_upload(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """Carry out the conversion as `perform` does, with its output in an object store.
+    """Carry out the conversion as `perform_conversion` does, with its output in an object store.
 
     `overwrite` removes the unfinished output of another run, but replaces no checkpoint.
 
     Raises:
-        As `perform`; and HostUnreachable: the store does not answer.
+        As `perform_conversion`; and HostUnreachable: the store does not answer.
     """
     source, target = conversion.source, conversion.target
     memory = UploadMemory.of(budget, len(target.files))
@@ -155,7 +155,7 @@ class _Upload:
         self._lock = Lock()
 
     def run(self) -> WriteReport:
-        """Send every file that is not complete in the store."""
+        """Send every file that is not yet complete in the store."""
         done = [name for name in self._staging.done if name in self._files]
         left = [name for name in self._files if name not in self._staging.done]
         sizes = _tensor_bytes(self._conversion)
@@ -256,7 +256,8 @@ def file_stream(
 ) -> Iterator[bytes]:
     """Yield all bytes of `file`, in blocks of bounded size.
 
-    `note` is as in `ByteSource.read`, and is called once for each byte. The errors are the same.
+    `note` is as in `ByteSource.read`, but never counts a byte twice. Raises the errors of
+    `ByteSource.read`.
     """
     patches = _Patches()
     ordered = sorted(plan.checksums, key=lambda each: each.start)
@@ -286,10 +287,10 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """Return the byte range of the records that are held in memory together, beginning with number
-    `first`.
+    """Return the byte range of the records, beginning with number `first`, that fit into `held`
+    bytes together.
 
-    Also return the number of the record after them.
+    Also return the number of the record after this range.
     """
     begin = end = min(ordered[first].start, *ordered[first].target_offset)
     number = first
@@ -302,7 +303,7 @@ def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int,
 
 
 class _Patches:
-    """The checksums that were computed so far, sorted by their positions in the file."""
+    """The checksums that have been computed so far, sorted by their positions in the file."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, bytes]] = []
@@ -312,9 +313,8 @@ class _Patches:
             insort(self._known, (offset, crc.to_bytes(4, "little")))
 
     def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
-        """Yield consecutive blocks of the file from byte `at` on, with the known checksums
-        put in.
-        """
+        """Yield the blocks `pieces`, which begin at byte `at` of the file, with the known checksums
+        written into them."""
         for piece in pieces:
             first = bisect_left(self._known, (at - 3, b""))
             last = bisect_left(self._known, (at + len(piece), b""))

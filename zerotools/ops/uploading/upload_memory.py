@@ -18,9 +18,10 @@ _MIB = 2**20
 @dataclass(frozen=True, slots=True)
 class UploadMemory:
     """The division of the budget: a quarter for parts that are being sent, a quarter for records
-    that wait for their checksum, and the rest for making tiles.
+    that are held until their checksum is known, and half for making tiles.
 
-    `files` is the number of files that are sent at the same time, with `parts` parts of each.
+    `files` is the number of files that are sent at the same time, and `parts` is the number of
+    parts of each that are sent at the same time.
     """
 
     files: int
@@ -33,7 +34,7 @@ class UploadMemory:
         """Divide `budget` for an output of `count` files.
 
         Raises:
-            BadRequest: it is too small for one part.
+            BadRequest: the budget is too small for one part.
         """
         if budget.max_memory < LEAST_MEMORY:
             raise BadRequest(
@@ -47,12 +48,13 @@ class UploadMemory:
         return cls(files, parts, quarter // files, rest)
 
     def parallel(self, size: int) -> int:
-        """Return the number of parts of an object of `size` bytes that may be in transit."""
+        """Return the number of parts of an object of `size` bytes that may be sent at the same
+        time."""
         return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
 
     def part_bytes(self, size: int) -> int:
-        """Return the bytes of one part of an object of `size` bytes: more if there would be too
-        many parts."""
+        """Return the size in bytes of one part of an object of `size` bytes. It is larger if the
+        object would have more parts than a store allows."""
         room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
         usual = max(LEAST_PART, min(USUAL_PART, room))
         return max(usual, -(-size // _MOST_PARTS // _MIB) * _MIB)

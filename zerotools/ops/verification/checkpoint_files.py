@@ -1,7 +1,7 @@
-"""The files of a checkpoint, and the zip archives in them with the CRC-32 of each record.
+"""Find the files of a checkpoint, and the zip archives in them with the CRC-32 of each record.
 
-The files are those with its tensors, those that were read to find the tensors, and others next to
-them in directories of the checkpoint.
+The files of a checkpoint are those with its tensors, those that were read to find the tensors, and
+other files in the checkpoint's directories.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CheckpointFiles:
 
     Attributes:
         subject: the directory or the file that is the checkpoint.
-        names: name of each file, relative to `base` -> its size in bytes.
+        names: the size in bytes of each file, keyed by its name relative to `base`.
         essential: the files with tensors or training state. The other files only describe or load
             the model.
     """
@@ -52,15 +52,15 @@ class CheckpointFiles:
         return data_of(self.base / name for name in self.names)
 
     def name_of(self, path: Path) -> str:
-        """Return the name of a file by its path, which is below `base`."""
+        """Return the name of the file `path` relative to `base`."""
         return path.relative_to(self.base).as_posix()
 
 
 def files_of(
     checkpoint: Checkpoint, table: FormatTable = FORMATS, subject: Path | None = None
 ) -> CheckpointFiles:
-    """Return the files of a checkpoint as `read` returned it, without missing ones. `subject` is
-    the path of the checkpoint, if it cannot be determined yet."""
+    """Return the existing files of a checkpoint that `formats.read` returned. `subject` is the path
+    of the checkpoint; None: `subject_of` determines it."""
     subject = subject or subject_of(checkpoint)
     base = subject if subject.is_dir() else subject.parent
     paths = {checkpoint.root / name for name in checkpoint.files}
@@ -86,8 +86,8 @@ def files_of(
 
 
 def subject_of(checkpoint: Checkpoint) -> Path:
-    """Return the directory that is exactly this checkpoint, or its only file. For a file that
-    zerotools wrote it is the whole output, with all files next to it."""
+    """Return the directory of this checkpoint, or its file if it has only one. A file in an output
+    of zerotools stands for the whole output, so its directory is returned."""
     path = checkpoint.origin.path
     if not path.is_dir():
         return path.parent if is_in_output(path) else path
@@ -95,8 +95,8 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Return the archives that lie one after another in a file: {file: {offset: length}}, in
-    bytes.
+    """Return the positions of archives in files that contain several archives one after another:
+    {file: {offset: length}}, in bytes.
     """
     found = archives_of(checkpoint)
     if isinstance(checkpoint.state, BlobTrees):
@@ -148,7 +148,7 @@ class FilesToScan:
 
 
 def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """Read the zip directories and headers of all files; no data."""
+    """Read the zip directories and headers of all files, but no tensor data."""
     found = FilesToScan()
     archives = archives_in(checkpoint)
     with OpenFiles(files.base) as opened:
@@ -168,9 +168,8 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
 
 def claimed_as(checkpoint: Checkpoint, path: Path) -> str | None:
-    """Return the name by which the checkpoint's tensors refer to the file `path`; None if no tensor
-    is in it.
-    """
+    """Return the name that the checkpoint's tensors use for the file `path`; None if the file has
+    no tensor."""
     for root in (checkpoint.root, checkpoint.root.absolute()):
         if path.is_relative_to(root):
             name = path.relative_to(root).as_posix()
@@ -200,7 +199,7 @@ def _is_zip(whole: FileRange) -> bool:
     """Return whether a file is a zip archive.
 
     Raises:
-        BadFile: it ends like one and does not begin like one.
+        BadFile: the file ends like a zip archive, but does not begin like one.
     """
     if whole.read(0, min(len(_BEGIN), whole.length)) == _BEGIN:
         return True

@@ -43,11 +43,11 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 class TensorComparison:
     """The result of comparing tensors with a manifest.
 
-    `equal` tensors have the bytes that the manifest records. `cast` tensors equal a cast of those,
-    or the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
-    tensors that only one of the two has, if that is not a fault. `narrower` are tensors of `cast`
-    with bits that the manifest does not cover, with the manifest's dtype. `is_complete` is True if
-    the manifest has all tensors.
+    `equal` are the tensors with the digest that the manifest records. `cast` are the tensors that
+    are equal to those of the manifest after one of the two is cast. `differing` has the difference
+    of each other tensor. `notes` are sentences about tensors that only one of the two has, if that
+    is not a fault. `narrower` are those tensors of `cast` that have more bits than the manifest
+    covers, with the dtype in the manifest. `is_complete` is True if the manifest has all tensors.
     """
 
     equal: tuple[Key, ...]
@@ -59,9 +59,8 @@ class TensorComparison:
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
-    """Return whether the manifest describes files of the same layout: the same format, stage and
-    ranks, and at least one file of the same name and size.
-    """
+    """Return whether the manifest describes files with the same layout: the same format, ZeRO stage
+    and number of ranks, and at least one file with the same name and size."""
     if _layout(manifest) != _layout(found):
         return False
     return any(sizes.get(name) == each.size for name, each in manifest.files.items())
@@ -74,7 +73,8 @@ def _layout(manifest: DigestManifest) -> tuple[object, ...]:
 def compare_files(
     known: Mapping[str, FileDigest], found: Mapping[str, FileDigest], by: str = "the manifest"
 ) -> Iterator[tuple[str, str]]:
-    """Yield (file, fault) for every file that differs from the manifest `by`."""
+    """Yield the name and the fault of every file that differs from the manifest. `by` is the name
+    of the manifest in messages."""
     for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
@@ -92,10 +92,10 @@ def compare_files(
 
 
 def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) -> None:
-    """Raise an error if the manifest is of another model than the tensors `keys`.
+    """Raise an error if the manifest belongs to another model than the tensors `keys`.
 
     Raises:
-        BadRequest: the two have no name of a tensor in common.
+        BadRequest: there is no tensor name that both have.
     """
     ours = {key.name for key in keys} | set(manifest.aliases)
     theirs = {key.name for key in manifest.tensors}
@@ -168,12 +168,13 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the dtype for the comparison of two tensors that are casts of each other."""
+    """Return the dtype in which two tensors are known to be equal after a cast."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
-    """Return whether our tensor is a cast of theirs: then the manifest covers every bit of ours."""
+    """Return whether our tensor is a cast of theirs. If it is, the manifest covers every bit of
+    ours."""
     own = ours.dtype.name
     return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
@@ -191,9 +192,9 @@ def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[
 def _counterpart(
     key: Key, tensors: Mapping[Key, TensorDigest], aliases: Mapping[str, str]
 ) -> Key | None:
-    """Return the key of the same tensor in the other checkpoint. Formats of weights store buffers
-    as parameters, and any of several tied names may have the bytes.
-    """
+    """Return the key of the same tensor in the other checkpoint; None if there is none. The keys
+    may differ, because formats of weights store buffers as parameters, and any of several tied
+    names may hold the bytes."""
     names = list(tied_names(key.name, aliases))
     roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
     for name in names:
@@ -225,9 +226,8 @@ def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
-    """Return whether a tensor that the other checkpoint lacks only repeats one that it has: a
-    16-bit copy of a master, or a tied name.
-    """
+    """Return whether a tensor that `other` lacks only repeats a tensor that `other` has, because it
+    is a 16-bit copy of a master or has a tied name."""
     own = holder.tensors[key]
     names = [
         name
@@ -265,7 +265,7 @@ _FEWEST_TO_TELL = 2
 class Against:
     """The manifest that a checkpoint is compared with.
 
-    Its name is its path, or the path of the checkpoint that it was made from.
+    `path` is the path of the manifest, or of the checkpoint that it was made from.
     """
 
     manifest: DigestManifest
@@ -281,15 +281,15 @@ def chosen_reference(
     portion: Portion = WHOLE,
 ) -> Against:
     """Return the reference that the user named: a manifest (a `.json` file), or a checkpoint to
-    read the tensors of.
+    read.
 
-    The size of a manifest is limited by the size of the `verified` checkpoint. Of a checkpoint,
-    only the tensors that `portion` may need are read.
+    `verified` returns the size of the verified checkpoint, which limits the size of a manifest. If
+    the reference is a checkpoint, only the tensors are read that `portion` may need.
 
     Raises:
         BadRequest: `path` does not exist.
         BadFile: the manifest or the checkpoint is damaged.
-        Unsupported: the manifest is of another version.
+        Unsupported: the manifest has another version.
     """
     if path.suffix == ".json" and not path.is_dir():
         try:
@@ -313,7 +313,7 @@ def adjacent_manifest(files: CheckpointFiles) -> Against | None:
     """Return the manifest next to a checkpoint, or None if it does not exist.
 
     Raises:
-        BadFile, Unsupported: it is damaged, or of another version.
+        BadFile, Unsupported: the manifest is damaged, or has another version.
     """
     for path, must_match in sidecars_of(files):
         try:
@@ -332,8 +332,9 @@ class Comparing:
     """Compares one checkpoint with a manifest.
 
     Attributes:
-        keys: its undamaged tensors that have digests. Only those of `portion` are compared.
-        digests: the digests that were computed.
+        keys: the undamaged tensors of the checkpoint that have digests. Only those in `portion` are
+            compared.
+        digests: the digests that have been computed so far.
     """
 
     def __init__(
@@ -364,11 +365,11 @@ class Comparing:
     def compare(
         self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
     ) -> tuple[list[Finding], Comparison]:
-        """Compare file by file if the manifest describes such files, else tensor by tensor. So a
-        checkpoint that was thinned is compared by its remaining tensors.
+        """Compare file by file if the manifest describes files with the same layout, else tensor by
+        tensor. A checkpoint that was thinned is compared tensor by tensor.
 
         Raises:
-            BadRequest: the manifest is of another model.
+            BadRequest: the manifest belongs to another model.
         """
         path = other.path
         manifest = aligned_manifest(other.manifest, self._files) or other.manifest
@@ -409,9 +410,8 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """Return a finding if no tensor agrees with the manifest: then the manifest is of another
-        checkpoint, and this one is not damaged.
-        """
+        """Return a finding if no tensor agrees with the manifest. In that case the manifest belongs
+        to another checkpoint, and this checkpoint is not damaged."""
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None
@@ -445,7 +445,8 @@ class Comparing:
         return {n: each for n, each in manifest.files.items() if self._portion.has_file(n)}
 
     def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
-        """Return the end of a sentence that names the changed tensors of a changed file."""
+        """Return the end of a sentence about a changed file, which names the changed tensors in
+        it."""
         root, path = self._checkpoint.root, self._files.base / name
         own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         places = claims.places.get(own)

@@ -1,9 +1,9 @@
-"""Check that values which are stored twice are equal: further copies of a block, and weights that
+"""Check that values that are stored several times are equal: copies of a block, and weights that
 are casts of their masters.
 
 Weights and masters are updated together at each step, and are stored in different files in
 different orders. So this check shows whether flat buffers are at the positions that the files
-record, and whether all files are of one step.
+record, and whether all files belong to the same step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PART_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A weight that is not the cast of its master.
+    """A weight that is not equal to the cast of its master.
 
     Of its `numel` elements, `elements` differ. The first one has index `first` in the flattened
     tensor.
@@ -57,7 +57,8 @@ class _Pair:
 def differing_weights(
     checkpoint: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]], budget: MemoryBudget
 ) -> Iterator[Difference]:
-    """Yield the weights that are not the cast of their masters; NaN equals NaN.
+    """Yield the weights that are not equal to the cast of their masters. NaN counts as equal to
+    NaN.
 
     Raises:
         BadFile: a file is missing or truncated.
@@ -106,7 +107,7 @@ def _blocks(
 def _compare(
     opened: OpenFiles, pair: _Pair, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Return the number of elements that differ in [begin, end), and the index of the first."""
+    """Return the number of elements in [begin, end) that differ, and the index of the first."""
     wide, narrow = pair.master.tensor.dtype, pair.weight.tensor.dtype
     room = min(_PART_BYTES, scratch.tile.nbytes // 4) // 16 * 16
     step = room // max(wide.itemsize, narrow.itemsize)
@@ -134,9 +135,8 @@ def _compare(
 def counts_of(
     checkpoint: Checkpoint, wanted: Mapping[Key, bool], budget: MemoryBudget
 ) -> dict[Key, ValueCounts]:
-    """Return the counts of NaN, infinite and (if a key has True) negative elements of tensors that
-    are not contiguous in their files.
-    """
+    """Return the counts of NaN, infinite and negative elements of tensors that are not contiguous
+    in their files. Negative elements are counted only if `wanted` has True for the key."""
     found: dict[Key, ValueCounts] = {}
 
     def blocks() -> Iterator[tuple[Key, FlatValues, int, int]]:
@@ -176,8 +176,9 @@ def differing_replicas(
     budget: MemoryBudget,
     sources: Sources | None = None,
 ) -> Iterator[tuple[Key, str]]:
-    """Compare each further copy of a block with its first, byte by byte; yield each copy that
-    differs, with the difference. With `sources`, files that changed are refused.
+    """Compare each copy of a block, byte by byte, with the first copy of this block. Yield the key
+    of each tensor with a copy that differs, and the difference. With `sources`, files that changed
+    are refused.
 
     Raises:
         BadFile: a file is truncated or changed.
@@ -217,7 +218,7 @@ def differing_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """Yield (copy, first) for every further copy of a block."""
+    """Yield every copy of a block except the first, together with the first copy."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

@@ -51,8 +51,8 @@ class FileDigest:
 class DigestManifest:
     """The digests of a checkpoint's tensors and files.
 
-    `name` is the name of the checkpoint; `scalars` are the numbers of optimizer state, such as
-    `step`, by parameter. `files` may be empty.
+    `name` is the name of the checkpoint. `scalars` are the plain numbers in the optimizer state,
+    such as `step`. `files` may be empty.
     """
 
     name: str
@@ -89,9 +89,8 @@ def manifest_of(
 
 
 def digested_tensors(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
-    """Return the tensors that have a digest. Single numbers such as `step` are in `scalars`
-    instead, however the format stores them.
-    """
+    """Return the tensors that get a digest. Single numbers such as `step` do not, because they are
+    in `scalars`, even if the format stores them as tensors."""
     return [key for key in checkpoint.tensors if key not in training.scalars]
 
 
@@ -103,7 +102,7 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 def sidecar_of_path(subject: Path) -> Path:
     """Return the default path of a manifest for the directory or the file of a checkpoint.
 
-    A name of a directory (a link, `.`) may be another directory tomorrow, so it is resolved.
+    Links and `.` in the path are resolved, because they may lead to another directory later.
     """
     if isinstance(subject, RemotePath) and subject.is_root:
         return subject / SIDECAR_SUFFIX  # none is written there: it would be in the checkpoint
@@ -112,7 +111,7 @@ def sidecar_of_path(subject: Path) -> Path:
 
 
 def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
-    """Write a manifest, flushed and renamed.
+    """Write a manifest durably: write a new file, flush it, and rename it.
 
     Raises:
         BadRequest: as `check_manifest_target`.
@@ -122,11 +121,11 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
 
 
 def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
-    """Raise an error for a path at which no manifest can be written.
+    """Raise an error if no manifest can be written at `path`.
 
     Raises:
-        BadRequest: it is inside the checkpoint, in a directory that does not exist or cannot be
-            written, or it is a file other than a manifest.
+        BadRequest: the path is inside the checkpoint, its directory does not exist or cannot be
+            written, or there is a file other than a manifest.
     """
     inside = files.subject.resolve()
     if inside in path.resolve().parents or path.resolve() == inside:
@@ -153,7 +152,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
 
 
 def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
-    """Write a manifest to an allowed path, flushed and renamed."""
+    """Write a manifest durably, as `write_digest_manifest` does, but without checking the path."""
     tree = to_tree(manifest)
     text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
     if isinstance(path, RemotePath):
@@ -207,12 +206,13 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
 
 
 def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestManifest:
-    """Read and check a manifest of a checkpoint that has `beside` bytes.
+    """Read and check the manifest of a checkpoint. `beside` returns the size of the checkpoint in
+    bytes, which limits the size of the manifest.
 
     Raises:
-        OSError: it cannot be read.
-        BadFile: it is damaged, or not a manifest.
-        Unsupported: it is of another version, or of other digests.
+        OSError: the file cannot be read.
+        BadFile: the file is damaged, or is not a manifest.
+        Unsupported: the manifest has another version or another digest algorithm.
     """
     try:
         tree = read_json(path, _LARGEST, beside=beside, is_source=False)
@@ -287,9 +287,8 @@ def _number(value: object) -> int | float:
 
 
 def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
-    """Return the manifest with file names as in `files`, without files of other directories; None
-    if it has none of `files`.
-    """
+    """Return the manifest with its file names made relative to the directory of `files`. Files
+    outside of this directory are left out. Return None if the manifest has none of `files`."""
     if manifest.files.keys() & files.names.keys():
         return manifest
     tag = f"{files.base.resolve().name}/"
@@ -300,10 +299,10 @@ def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> Digest
 
 
 def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
-    """Yield (path, flag) for each path at which a manifest of a checkpoint may lie: next to the
+    """Yield each path where a manifest of the checkpoint may be, with a flag: next to the
     checkpoint, next to the run's directory around it, or in the run's directory next to the tag.
 
-    If the flag is true, a manifest at this path is used only if it describes these files.
+    If the flag is True, a manifest at this path is used only if it describes these files.
     """
     yield sidecar_of(files), False
     if files.subject.is_dir():
@@ -317,8 +316,8 @@ def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
 class WrittenRecord:
     """The record inside an output of zerotools.
 
-    `command` is the zerotools command that wrote the files; `files` have the digests of the
-    files, keyed by name.
+    `command` is the zerotools command that wrote the files. `files` are the digests of the files,
+    keyed by file name.
     """
 
     path: Path
@@ -326,9 +325,8 @@ class WrittenRecord:
     files: Mapping[str, FileDigest]
 
     def conflict(self, manifest: DigestManifest) -> str | None:
-        """Return a file that differs from the manifest, so that the manifest is of another
-        checkpoint; else None.
-        """
+        """Return the name of a file that has another digest in the manifest, else None. If there is
+        such a file, the manifest belongs to another checkpoint."""
         for name, own in self.files.items():
             other = manifest.files.get(name)
             if other is not None and other != own:
@@ -337,11 +335,11 @@ class WrittenRecord:
 
 
 def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
-    """Return the record of a checkpoint that is a verified output; None for others, and for an
-    output at `root` that was thinned later.
+    """Return the record of a checkpoint that is a verified output. Return None for other
+    checkpoints, and for an output at `root` that was thinned later.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the record is damaged.
     """
     if not files.subject.is_dir() or is_thinned(root):
         return None

@@ -43,7 +43,7 @@ _SLACK = 16
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`length` bytes of a file from `begin` on, with their expected CRC-32 `crc`."""
+    """`length` bytes of a file, beginning at `begin`, with their expected CRC-32 `crc`."""
 
     begin: int
     length: int
@@ -53,9 +53,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """A file to be read. `name` is relative to the common directory, `claimed_as` its name in
-    `ClaimedBytes`. `records` are in order and do not overlap.
-    """
+    """A file to read. `name` is relative to the common directory, and `claimed_as` is the name of
+    the file in `ClaimedBytes`. `records` are in order and do not overlap."""
 
     name: str
     size: int
@@ -105,11 +104,12 @@ def scan_files(
     records_only: bool = False,
     sources: Sources | None = None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
-    """Read all `files` below `base`: check records, and count NaN, infinite and negative values by
-    tensor.
+    """Read all `files` below `base`. Check records, and count the NaN, infinite and negative values
+    in each tensor.
 
-    With `digests`, each file gets its digest. With `records_only`, blocks without a part of a
-    record are not read. With `sources`, an error is recorded for each file that has changed.
+    With `digests`, the digest of each file is computed. With `records_only`, only blocks that
+    contain a part of a record are read. With `sources`, an error is recorded for each file that has
+    changed.
     """
     assert not (digests and records_only), "a digest is of all bytes"
     scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
@@ -138,7 +138,7 @@ def scan_files(
 
 
 class _BlockDigests:
-    """Computes the digests of the blocks of a file from bytes that come in order."""
+    """Computes the digests of the blocks of a file. It gets the bytes of the file in order."""
 
     def __init__(self) -> None:
         self._ended = bytearray()
@@ -159,7 +159,7 @@ class _BlockDigests:
         self._hasher, self._left = block_hasher(), BLOCK_BYTES
 
     def end(self) -> bytes:
-        """Return all digests, concatenated."""
+        """Return the digests of all blocks, concatenated."""
         if self._left < BLOCK_BYTES:
             self._next()
         return bytes(self._ended)
@@ -231,9 +231,8 @@ class _Reader:
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """Return a buffer for one read and some extra bytes. It uses the memory of a tile and its
-        input; with a small budget, only the memory of a tile.
-        """
+        """Return a buffer for one read and some extra bytes. If the budget is small, the buffer is
+        the memory of a tile and holds less."""
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):
@@ -264,7 +263,8 @@ class _Reader:
     def _count(
         self, number: int, first: int, stop: int, begin: int, end: int, data: Array
     ) -> ValueCounts:
-        """Return the counts of the elements that begin in [begin, end); `data` has their bytes."""
+        """Return the counts of NaN, infinite and negative elements that begin in [begin, end).
+        `data` has their bytes."""
         key, tensor = self._claims.keys[number], self._claims.tensors[number]
         size = tensor.dtype.itemsize
         skipped = max(0, -(-(begin - first) // size))
@@ -282,10 +282,11 @@ class ClaimedBytes:
     """The bytes of files that are elements of tensors.
 
     Attributes:
-        keys: number -> tensor of floating-point numbers.
-        places: file -> rows (first byte, end, number of the tensor, largest end so far), in order.
-        elsewhere: tensors with elements that are not contiguous in their files. One pass cannot
-            separate them.
+        keys: the tensors of floating-point numbers. The index of a tensor is its number.
+        places: rows (first byte, end, number of the tensor, largest end so far) for each file, in
+            order.
+        elsewhere: the tensors with elements that are not contiguous in their files. A pass over a
+            file cannot tell which of its bytes belong to them.
     """
 
     keys: list[Key] = field(default_factory=list)
@@ -294,7 +295,8 @@ class ClaimedBytes:
     elsewhere: list[Key] = field(default_factory=list)
 
     def within(self, file: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first byte, end, tensor) of the elements in [begin, end) of a file."""
+        """Yield the claimed ranges that overlap [begin, end) of a file, each as its first byte, its
+        end and the number of the tensor."""
         places = self.places.get(file)
         if places is None:
             return
@@ -306,9 +308,8 @@ class ClaimedBytes:
 
 
 def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
-    """Return the bytes of all tensors of floating-point numbers. If several chunks have the same
-    box, one of them counts.
-    """
+    """Return the claimed bytes of all tensors of floating-point numbers. If several chunks have the
+    same box, only one of them counts."""
     claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:
@@ -335,7 +336,8 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
 
 
 def _extents(tensor: Tensor) -> Iterator[tuple[str, int, int | None]]:
-    """Yield (file, offset, bytes) of each box once; bytes is None if the box is not contiguous."""
+    """Yield the file, the offset and the size in bytes of each box once. The size is None if the
+    box is not contiguous."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():

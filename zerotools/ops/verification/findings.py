@@ -31,7 +31,7 @@ class Soundness(StrEnum):
 
     @property
     def conclusion(self) -> str:
-        """The last words of the output of `zerotools verify`."""
+        """The words at the end of the output of `zerotools verify`."""
         return _CONCLUSIONS[self]
 
 
@@ -43,10 +43,10 @@ _CONCLUSIONS = {
 
 
 class Check(StrEnum):
-    """The kind of check that a finding comes from.
+    """The kind of check that made a finding.
 
-    `MANIFEST`: something differs from the manifest. `CHANGED`: a file changed while it was
-    verified.
+    `MANIFEST`: the comparison with a manifest. `CHANGED`: the check that no file changed during the
+    verification.
     """
 
     STRUCTURE = "structure"
@@ -58,11 +58,11 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault that a check found: a sentence, with the file and the tensor that it is about, if
-    any.
+    """A fault that a check found: a sentence, and the file and the tensor that have the fault, if
+    they are known.
 
-    `file` is relative to the checkpoint's directory. `span` is (first byte, end) of the damaged
-    part of the file, if that is known.
+    `file` is relative to the checkpoint's directory. `span` is the damaged part of the file as
+    (first byte, end), if it is known.
     """
 
     check: Check
@@ -81,7 +81,7 @@ class Comparison:
         tensors: the number of tensors with equal values.
         by_files: True if the files were compared byte by byte.
         vouched: with `by_files`, the names of the equal files.
-        notes: sentences on values that only one of the two has.
+        notes: sentences about values that only one of the two has.
         is_exact: True if every bit of all tensors was compared.
     """
 
@@ -98,15 +98,16 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        unchecked: file with bytes that no checksum or digest proves -> the reason.
-        odd: tensor -> number of values that are not finite, even if that is not damage.
-        is_fast: data was not read.
+        unchecked: the files with bytes that no checksum or digest proves, each with the reason.
+        odd: the number of values in each tensor that are not finite, even if that is not damage.
+        is_fast: True if no tensor data was read.
         bytes_read: the number of bytes read.
-        comparison: the comparison with a manifest; None: there was no manifest.
+        comparison: the result of the comparison with a manifest; None if there was no manifest.
         manifest: the manifest of the checkpoint itself, if it was requested and the checks found no
             fault.
-        as_written: the comparison with the record inside an output; None: it has no record.
-        portion: the part that was checked. The verdict is only for this part.
+        as_written: the result of the comparison with the record inside an output; None if there is
+            no record.
+        portion: the part of the checkpoint that was checked. The verdict is only about this part.
     """
 
     checkpoint: Checkpoint
@@ -131,7 +132,7 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """True if everything was checked, without a fault."""
+        """True if everything was checked and no fault was found."""
         return self.verdict is Soundness.WHOLE
 
 

@@ -1,4 +1,5 @@
-"""The digest of a tensor: a hash over blocks of its elements, independent of the files they are in.
+"""The digest of a tensor is a hash over blocks of its elements. It does not depend on the files
+that the elements are in.
 
 The elements are taken in row-major order as little-endian bytes, and divided into blocks of
 BLOCK_ELEMENTS. The last block may be shorter, and a tensor without elements has no block. The
@@ -6,9 +7,10 @@ digest of a block is XXH3 with 128 bits and seed 0, in its canonical form of 16 
 first. The digest of the tensor is the XXH3 of its blocks' digests, concatenated, in hexadecimal.
 The digest of a file is the digest of its bytes as a tensor of uint8.
 
-Every tensor has the digest of its bytes. A tensor of floating-point numbers has two more: those of
-its values cast to bfloat16 and to float16, rounded to nearest even, with NAN_BITS for every NaN. So
-an export in 16 bits can be compared with a checkpoint in fp32.
+Every tensor has the digest of its bytes. A tensor of floating-point numbers has two more digests:
+that of its values cast to bfloat16, and that of its values cast to float16. Casts round to nearest
+even, and every NaN becomes NAN_BITS. So an export in 16 bits can be compared with a checkpoint in
+fp32.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class TensorDigest:
 
     Attributes:
         digest: the digest of the tensor's bytes.
-        casts: name of a 16-bit dtype -> the digest of the tensor after a cast to it.
+        casts: the digest of the tensor after a cast to each 16-bit dtype, keyed by the dtype's
+            name.
     """
 
     dtype: DType
@@ -48,14 +51,14 @@ class TensorDigest:
 
 
 def block_hasher() -> Any:
-    """Return a hasher for one block. Call `update` with its bytes in order, then `digest`, which
-    returns 16 bytes.
-    """
+    """Return a hasher for one block. Call `update` with the block's bytes in order, then `digest`,
+    which returns 16 bytes."""
     return xxhash.xxh3_128()
 
 
 def of_blocks(blocks: Iterable[bytes]) -> str:
-    """Return the digest of a tensor, in hexadecimal, from the digests of its blocks."""
+    """Compute the digest of a tensor from the digests of its blocks, and return it in
+    hexadecimal."""
     whole = xxhash.xxh3_128()
     for block in blocks:
         whole.update(block)
@@ -74,7 +77,7 @@ def digests_of(
     """Return the digest of each tensor in `keys`.
 
     Args:
-        on_bytes: called with the number of bytes of tensors that are done.
+        on_bytes: called with the number of bytes that were digested since its last call.
         cast: the function that casts to 16 bits. Except for NaN, it must give the same bits as
             `numpy_cast`.
         casts: also compute the digests of each floating-point tensor cast to 16 bits.
@@ -101,7 +104,7 @@ def digests_of(
 
 
 class _Growing:
-    """A tensor while its blocks are digested."""
+    """The digests of a tensor while its blocks are read."""
 
     def __init__(self, tensor: Tensor, casts: bool) -> None:
         self._tensor = tensor
@@ -130,7 +133,8 @@ def _types(dtype: DType) -> tuple[DType, ...]:
 def _digests(
     dtype: DType, parts: Iterable[Array], room: Array, cast: Cast, *, casts: bool
 ) -> tuple[bytes, ...]:
-    """Return the digests of a block's bytes, and of each cast, which is made in `room`."""
+    """Return the digest of a block's bytes, and the digest of each cast. Casts are made in the
+    buffer `room`."""
     hashers = _Hashers(dtype, room, cast, casts=casts)
     for raw in parts:
         hashers.update(raw)
@@ -138,9 +142,8 @@ def _digests(
 
 
 class _Hashers:
-    """Computes the digests of one block: of its bytes, and of its casts, which are made in the
-    buffer `room`.
-    """
+    """Computes the digest of a block's bytes, and the digest of each cast. Casts are made in the
+    buffer `room`."""
 
     def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
@@ -168,9 +171,8 @@ class _Hashers:
 
 
 def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
-    """Return the bytes of `values` in bfloat16 or float16, with every NaN as `NAN_BITS`, in the
-    buffer.
-    """
+    """Cast `values` to bfloat16 or float16 in the buffer `room`, with `NAN_BITS` for every NaN.
+    Return the bytes."""
     out = room.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:

@@ -1,16 +1,16 @@
-"""Check the values of tensors: impossible values, and scales of quantised weights that cannot be
-used (faults for which `consolidate --dtype` would refuse).
+"""Check the values of tensors: find impossible values, and scales of quantised weights that cannot
+be used, because of which `consolidate --dtype` would refuse the checkpoint.
 
-NaN and infinities are normally impossible. The exception are masks for attention, which formats of
-weights store among the weights (`is_mask`). A mask is 0 for visible positions and minus infinity
-elsewhere, or 1 and infinity: all its finite elements are equal.
+NaN and infinities are normally impossible. Only attention masks may have infinities, and formats of
+weights store masks among the weights (`is_mask`). A mask has 0 for visible positions and minus
+infinity for the others, or 1 and infinity, so all its finite elements are equal.
 
-A digest in a narrower dtype covers every bit if that dtype can hold all values exactly
-(`is_exact_in`). For example, a bf16 digest covers a weight that was frozen in bf16 and exported in
-fp32.
+The digest of a cast to a narrower dtype proves every bit of a tensor if this dtype can hold all
+values of the tensor exactly (`is_exact_in`). For example, a bf16 digest proves a weight that was
+frozen in bf16 and exported in fp32.
 
-There are few scales, and they are read first. A scale of 0 is valid if its elements are 0 too. So
-the values of a weight are computed only if one of its scales is unusual.
+Scales are few and are read first. The values of a weight are computed only if one of its scales is
+unusual, because for example a scale of 0 is valid if the weight's elements are 0 too.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def meaningless_scales(
     is_own: Callable[[str], bool],
     budget: MemoryBudget,
 ) -> Iterator[tuple[Key, str]]:
-    """Yield (payload, sentence) for quantised weights that cannot be dequantised.
+    """Yield the payload's key and a sentence for each quantised weight that cannot be dequantised.
 
-    A weight is checked if `is_own` accepts the name of its payload and its parts are in `sound`.
-    `inspect` reports faults of shapes and names.
+    A weight is checked if `is_own` returns True for the name of its payload and all its parts are
+    in `sound`. Faults of shapes and names are not reported here, because `inspect` reports them.
 
     Raises:
         BadFile: a file is missing, truncated or unreadable.
@@ -104,7 +104,7 @@ def _has_odd_scales(checkpoint: Checkpoint, weight: QuantisedWeight, opened: Ope
 
 
 def _factors(scheme: Scheme, inputs: Mapping[str, Tensor]) -> set[str]:
-    """Return the inputs that elements are multiplied by."""
+    """Return the names of the inputs that are factors of the elements."""
     indices = {quantisation_schemes.PAYLOAD}
     if isinstance(scheme, quantisation_schemes.CodedFours) and scheme.nested_block:
         indices.add(quantisation_schemes.SCALES)
@@ -126,7 +126,8 @@ def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
 
 
 def _compute(whole: Checkpoint, key: Key, budget: MemoryBudget) -> None:
-    """Compute all values of a weight without keeping them; raises if this is impossible."""
+    """Compute all values of a weight without keeping them. Raises an error if they cannot be
+    computed."""
     tensor = whole.tensors[key]
     shape = tensor.shape
     made = {key: Tensor(tensor.dtype, shape, (Chunk(Box.whole(shape), "values", 0),))}
@@ -145,8 +146,8 @@ _WEIGHTS = ("param", "param16")
 
 
 def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return whether a tensor with infinite elements has no NaN, and no two finite numbers that
-    differ."""
+    """Return whether a tensor may be a mask: it has no NaN, and all its finite elements are
+    equal."""
     known: np.float64 | None = None
     try:
         with OpenFiles(checkpoint.root) as opened:
@@ -162,10 +163,10 @@ def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
 
 
 def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
-    """Return whether a cast of a tensor to `narrow` and back changes no byte.
+    """Return whether a tensor keeps all its bytes if it is cast to `narrow` and back.
 
     Raises:
-        BadFile: it is incomplete, or a file is missing or truncated.
+        BadFile: the tensor is incomplete, or a file is missing or truncated.
     """
     dtype = checkpoint.tensors[key].dtype
     with OpenFiles(checkpoint.root) as opened:
@@ -178,7 +179,8 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
 
 
 def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
-    """Yield sentences on impossible values: a mask can be infinite, a weight or a moment cannot."""
+    """Yield sentences about impossible values. A mask can have infinities, but a weight or a moment
+    cannot."""
     path = checkpoint.origin.path
     if (counts.nans or counts.infinities) and key.role != "buffer":
         what = "weights" if key.role in _WEIGHTS else "optimizer state"
@@ -195,8 +197,8 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
 
 
 def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
-    """Yield the elements of a tensor in order, in a buffer that is reused for each part; `opened`
-    are the files of the checkpoint.
+    """Yield the elements of a tensor in order, part by part, in a buffer that is reused for each
+    part. `opened` are the files of the checkpoint.
 
     Raises:
         BadFile: the tensor is incomplete, or a file is missing or truncated.

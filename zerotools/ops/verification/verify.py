@@ -1,6 +1,5 @@
-"""`zerotools verify`: all checks of a checkpoint in order: structure, bytes, copies, meaning,
-manifests.
-"""
+"""`zerotools verify`: make all checks of a checkpoint in this order: structure, bytes, copies,
+meaning, manifests."""
 
 from __future__ import annotations
 
@@ -62,9 +61,8 @@ DEFAULT_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint with its metadata, its files when the metadata was read, and the portion to
-    verify.
-    """
+    """A checkpoint with its metadata, its files at the time when the metadata was read, and the
+    portion to verify."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -74,7 +72,7 @@ class ToVerify:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of all files of the portion, each counted once."""
+        """The total size in bytes of the files in the portion. Each file is counted once."""
         own = (size for name, size in self.files.names.items() if self.portion.has_file(name))
         return sum(own)
 
@@ -88,13 +86,13 @@ def prepare_verify(
     table: FormatTable = FORMATS,
     part: OutputPart | None = None,
 ) -> ToVerify:
-    """Read the metadata of the checkpoint at `path`, of any format. With `part`, only that part of
-    it is verified.
+    """Read the metadata of the checkpoint at `path`, which may have any format. With `part`, only
+    this part of the checkpoint will be verified.
 
     Raises:
         BadRequest: `path` does not exist, or it has no such tag or section.
-        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: its format is not read.
+        BadFile: `path` is not a checkpoint, or is so damaged that its tensors are not known.
+        Unsupported: zerotools does not read its format.
     """
     with recording_sources() as sources:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
@@ -106,9 +104,8 @@ def prepare_verify(
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """Return the directory that the user named, if one file in it has all tensors. The optimizer
-    and other files next to that file are then checked too.
-    """
+    """Return the directory that the user named if a single file in it has all tensors, else None.
+    With the directory, the optimizer and other files next to this file are checked too."""
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
     return file.parent if is_in_it else None  # spelled as the tensors' files are
@@ -125,12 +122,13 @@ def carry_out_verify(
 ) -> Verification:
     """Make all checks of the checkpoint, and return the findings.
 
-    `on_bytes` is called with the number of bytes read. With `fast` no tensor data is read. The
-    checkpoint is compared with the record inside it, if it is an output with one, and with `other`,
-    or otherwise with the manifest next to it. With `digests`, the result has a new manifest.
+    `on_bytes` is called with the number of bytes that were read since its last call. With `fast` no
+    tensor data is read. The checkpoint is compared with the record inside it, if it is an output
+    that has a record. It is also compared with `other`, or if `other` is None with the manifest
+    next to it. With `digests`, the result has a new manifest.
 
     Raises:
-        BadRequest: the manifest is of another model.
+        BadRequest: the manifest belongs to another model.
     """
     assert not (fast and (other or digests)), "a manifest needs the data"
     assert not (digests and given.portion is not WHOLE), "a manifest is of a whole checkpoint"
@@ -240,7 +238,7 @@ class AllChecks:
         return None
 
     def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
-        """Check the checksums in the files themselves, and a job's manifest."""
+        """Check the files against the checksums in them, and against the manifest of a job."""
         to_scan = files_to_scan(self._checkpoint, self._files)
         claims = self._claims = claims_of(self._checkpoint)
         for name, fault in to_scan.faults:
@@ -358,9 +356,9 @@ class AllChecks:
 
     def _vouch(self, comparison: Comparison, changed: Set[str | None]) -> None:
         """Mark files as checked if the comparison with a manifest proves that they are unchanged,
-        or that they are `changed`.
+        or if they are in `changed`.
 
-        If all tensors are equal bit by bit, this includes files that the manifest does not list:
+        If all tensors are equal bit by bit, files that the manifest does not list are marked too:
         files that hold only tensors, and an index with the positions of tensors.
         """
         vouched = set(comparison.vouched)
@@ -372,9 +370,8 @@ class AllChecks:
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in known}
 
     def own_unchecked(self) -> dict[str, str]:
-        """Return the unchecked files of the portion. Files are included if their tensors were
-        compared in this portion, but not bit by bit, because no other portion can prove them.
-        """
+        """Return the unchecked files of the portion. If tensors were compared, but not bit by bit,
+        return all unchecked files, because no other portion can prove the bits of these tensors."""
         compared = self.comparison
         if compared is not None and not (compared.by_files or compared.is_exact):
             return self.unchecked
@@ -415,7 +412,8 @@ class AllChecks:
             )
 
     def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
-        """Return the files that are still unchecked after a job's manifest."""
+        """Check the files against a job's manifest, and return the files that are still
+        unchecked."""
         vouched: set[str] = set()
         unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
         for directory in {self._files.base, self._checkpoint.root.parent}:
@@ -437,15 +435,15 @@ class AllChecks:
         return self._portion.has_file(self._files.name_of(directory / name))
 
     def _doubts(self) -> dict[str, str]:
-        """Return files with names that suggest a further file, which may never have existed."""
+        """Return the files with names that suggest that another file is missing, although it may
+        never have existed."""
         below = self._checkpoint.root.relative_to(self._files.base)
         doubts = self._form.doubts(self._checkpoint)
         return {(below / name).as_posix(): why for name, why in doubts.items()}
 
     def _of_any_save(self) -> dict[str, str]:
-        """Return files that do not record their save, and may be of another save than the
-        others.
-        """
+        """Return the files that do not record which save they belong to, so that they may belong to
+        another save than the other files."""
         essential = self._files.essential
         if len(essential) < 2:
             return {}
@@ -470,7 +468,8 @@ class AllChecks:
 def _quietly(
     differences: Iterator[tuple[Key, str]], findings: list[Finding]
 ) -> Iterator[tuple[Key, str]]:
-    """Yield the differences; add a finding for a file that cannot be read."""
+    """Yield the differences. If a file cannot be read, add a finding instead of raising an
+    error."""
     try:
         yield from differences
     except (BadFile, Unsupported) as error:

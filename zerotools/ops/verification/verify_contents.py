@@ -1,7 +1,8 @@
 """The values that the page of a verification shows, as JSON (`checkpoint.js` in `ops.picture` reads
 it).
 
-It is the page of the checkpoint, with the state of every file, of its bytes, and of every tensor.
+The page shows the checkpoint as the page of `inspect` does, and also the state of every file, of
+its bytes, and of every tensor.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ Span = tuple[int, int]
 
 
 def verification_contents(found: Verification, inspection: Inspection) -> dict[str, Any]:
-    """Return the values of the page of a verification. `inspection` is of the same checkpoint.
+    """Return the values of the page of a verification. `inspection` describes the same checkpoint.
 
     The keys are those of `picture_contents`, and `checks`:
 
-        files: for each file `[state, reasons, strip]`. The strip alternates the number of cells and
-            their state; it is None for a file that does not exist.
+        files: a list of `[state, reasons, strip]`, one for each file. `strip` has a number of
+            cells, then their state, and so on; it is None if the file does not exist.
         tensors: the state of each tensor.
     """
     contents = picture_contents(inspection)
@@ -101,7 +102,8 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
 
 
 def _verdict(found: Verification) -> str:
-    """Return the last words of `zerotools verify`, with their meaning if they leave it open."""
+    """Return the conclusion of the verification. If not everything was checked, it has an
+    explanation."""
     conclusion = found.verdict.conclusion
     if found.verdict is not Soundness.UNCHECKED:
         return conclusion
@@ -113,9 +115,8 @@ def _verdict(found: Verification) -> str:
 def _faults(
     found: Verification, names: Sequence[str], below: str
 ) -> tuple[dict[str, list[str]], dict[str, list[Span]], set[str]]:
-    """Return the messages on each file, the damaged byte ranges of each file, and the names of the
-    files that are damaged as a whole.
-    """
+    """Return the messages about each file, the damaged byte ranges of each file, and the names of
+    files of which all bytes count as damaged."""
     reasons, spans, broken = defaultdict[str, list[str]](list), dict[str, list[Span]](), set[str]()
     known = set(names)
     for each in found.findings:
@@ -146,9 +147,8 @@ def _state(
     spans: Mapping[str, Sequence[Span]],
     broken: set[str],
 ) -> int:
-    """Return the state of a tensor without a finding of its own. It is the state of the bytes in
-    its files.
-    """
+    """Return the state of a tensor that no finding names. It is the state of the tensor's bytes in
+    files."""
     for name, parts in places.items():
         if name in broken or any(
             begin < until and first < end
@@ -160,9 +160,8 @@ def _state(
 
 
 def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> list[int]:
-    """Return the strip that draws a file of `size` bytes: the numbers of cells, and their states.
-    The state is `state`, except in the damaged `spans`.
-    """
+    """Return the strip for a file of `size` bytes, with as many cells as `row`. The cells have the
+    state `state`, except for cells in the damaged `spans`."""
     cells = sum(row[::2])
     found = [state] * cells
     width = max(1, size) / cells
@@ -173,9 +172,8 @@ def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> 
 
 
 def _doubt(found: Verification, name: str) -> str:
-    """Return the reason why it is unknown whether a file without a fault is undamaged; else an
-    empty text.
-    """
+    """Return the reason if it is not known whether a file without a fault is undamaged, else an
+    empty text."""
     if found.is_fast:
         return "its data was not read (--fast)"
     if not found.portion.has_file(name):

@@ -9,14 +9,14 @@ layout_mapping      convert a checkpoint to the layout of another program
 layout_search       find the layout that a checkpoint has
 check_map           check a file of layouts
 training_arguments  the arguments of a training script, which a layout may need
-strided_views       tensors that are made of strided parts of others
+strided_views       tensors that are made of strided parts of other tensors
 restore_hub_layout  a job's model under the names and in the shapes of the Hub
 base_model          the model that an adapter was trained on
 lora_merge          merge the adapters of a LoRA run into its weights
 adapted_model       the weights that an adapter changes, and the change of each
 adapter_arithmetic  compute a weight with an adapter merged
 adapter_config      adapter_config.json
-adapter_mapping     an adapter in another layout
+adapter_mapping     convert an adapter to another layout
 merged_config       config.json of a model with a merged adapter
 
 Imports `execution` and `quantised`.

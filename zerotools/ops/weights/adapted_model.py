@@ -1,5 +1,5 @@
-"""A model and one of its PEFT adapters: the weights under the names of the model, and the adapter's
-change of each."""
+"""A model and one of its PEFT adapters: the weights under the names of the model, and the changes
+that the adapter makes to them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class AdaptedModel:
 
     Attributes:
         weights: the weights without the adapter.
-        changes: weight -> the adapter's change, for the weights that it changes.
+        changes: the changes that the adapter makes to each weight, for the weights that it changes.
         halves: the tensors of the adapter that `changes` refers to.
-        is_mapped: the base model was converted to another layout.
+        is_mapped: True if the base model was converted to another layout.
     """
 
     weights: Checkpoint
@@ -66,13 +66,14 @@ def adapted_weights(
     config: Mapping[str, Any],
     is_transposed: Callable[[str], bool | None] = lambda _: None,
 ) -> AdaptedModel:
-    """Return the model `weights` with `tensors` of `adapter`. `is_transposed` returns whether a
-    module keeps its weight as (in, out), and None if only shapes show it.
+    """Return the model `weights` with the changes that `tensors` of the checkpoint `adapter` make.
+    `is_transposed` returns whether a module stores its weight as (in, out), or None if that is not
+    known.
 
     Raises:
         LacksBase: a weight is missing, or packed into a few bits.
         BadRequest: the adapter does not fit the weights.
-        BadFile: half of the adapter of a layer is missing.
+        BadFile: one of the two matrices for a layer is missing.
         Unsupported: this kind of adapter cannot be expressed as a sum of weights.
     """
     _refuse_no_sum(config, adapter)
@@ -92,8 +93,8 @@ def adapted_weights(
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
     """Return the weights of a run that trained the adapter `name`, under the names of the model.
 
-    A module that is complete in the adapter replaces the same module of the model. Other adapters
-    are omitted.
+    If the adapter has a complete copy of a module, this copy replaces the module of the model.
+    Other adapters are omitted.
     """
     whole: dict[Key, Tensor] = {}
     tensors: dict[Key, Tensor] = {}
@@ -128,9 +129,8 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
 
 
 def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
-    """Return the tensors, grouped by layer or by wrapped parameter of a module: PEFT may wrap
-    several parameters of a module around each other.
-    """
+    """Return the tensors in groups, one for each layer or wrapped parameter. A module may have
+    several groups, because PEFT may wrap several of its parameters."""
     found: dict[str, list[AdapterTensor]] = {}
     for each in tensors:
         if each.part not in (SAVED_WHOLE, "bias"):
@@ -148,7 +148,7 @@ def _refuse_no_sum(config: Mapping[str, Any], adapter: Checkpoint) -> None:
 
 
 class _Model:
-    """The weights of a model while one adapter is added to them."""
+    """The weights of a model, and one adapter that is added to them."""
 
     def __init__(
         self,
@@ -241,11 +241,11 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Return, for each last part of layer names, whether such layers store their weights
-        transposed.
+        """Return a dict from the last parts of layer names to whether such layers store their
+        weights transposed.
 
-        This is known only from a layer with a bias and a weight that is not square, because the
-        length of the bias is the number of outputs.
+        Only layers with a bias and a weight that is not square show this, because the length of the
+        bias is the number of outputs.
         """
         if self._of_leaves is None:
             self._of_leaves = {}
@@ -261,8 +261,7 @@ class _Model:
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
         """Return the change of one parameter of a module. PEFT does not store the parameter's name,
-        so it is found by its shape.
-        """
+        so the parameter is found by its shape."""
         leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
         if not keys:
@@ -294,10 +293,10 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of square experts, from other experts of the adapter, else from the
-        model and the version of PEFT.
+        """Return the layout of experts with square matrices. It is that of other experts of the
+        adapter, or else follows from the version of PEFT and the model.
 
-        PEFT before 0.19 took the first dimension of all experts as their inputs.
+        PEFT before 0.19 treated the first dimension of the matrices of all experts as their inputs.
         """
         others = self._layout_of_other_experts()
         if others is not None:
@@ -318,7 +317,8 @@ class _Model:
         )
 
     def _layout_of_other_experts(self) -> Layout | None:
-        """Return the layout of experts that are not square, if the adapter has any."""
+        """Return the layout of experts with matrices that are not square; None if the adapter has
+        no such experts."""
         for parts in _layers(self._tensors):
             halves = {each.part: each.key for each in parts}
             if A not in halves or B not in halves:
@@ -369,9 +369,8 @@ def _is_of_a_layer(change: Change) -> bool:
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version of PEFT that wrote the config, or None: versions before 0.18 do not write
-    it.
-    """
+    """Return the version of PEFT that wrote the config. It is (0, 0) if the config has no version,
+    because versions before 0.18 do not write it."""
     found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 

@@ -1,8 +1,8 @@
-"""Computes the values of a weight with an adapter merged into it, as PEFT does: in fp32, and one
-block at a time.
+"""Compute the values of a weight with an adapter merged into it, in fp32 as PEFT does, one block at
+a time.
 
-    W + scale * B·A               LoRA; for convolutions as one matrix, for experts one by one
-    m / |W + scale * B·A| * ...   DoRA: the norm is of each row of a layer, m is its magnitude
+    W + scale * B·A               LoRA; convolutions as one matrix, experts one by one
+    m / |W + scale * B·A| * ...   DoRA: m has the magnitude of each row, and |...| is its norm
     W with other rows             trainable tokens
     b + scale * c                 a bias, with `lora_bias`
 """
@@ -27,7 +27,8 @@ BLOCK_BYTES = 16 * 1024 * 1024
 
 
 class Layout(Enum):
-    """The order of dimensions of a weight that the product of an adapter's matrices is added to."""
+    """The order of the dimensions in a weight to which the product of an adapter's matrices is
+    added."""
 
     ROWS = "rows"
     """(out, in): `nn.Linear`, and convolutions with all that is behind the first dimension."""
@@ -41,9 +42,9 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A change: `scale` times the product of two matrices is added.
+    """A change of a weight: `scale` times the product of two matrices is added.
 
-    With a `magnitude` (DoRA), the sum is then scaled to that norm.
+    With a `magnitude` (DoRA), the sum is then scaled so that its norms are equal to `magnitude`.
     """
 
     down: Key
@@ -63,7 +64,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A change: `scale` times another tensor of the same shape is added."""
+    """A change of a tensor: `scale` times another tensor of the same shape is added."""
 
     values: Key
     scale: float
@@ -87,15 +88,15 @@ def block_reader(checkpoint: Checkpoint, key: Key) -> Reader:
 
 
 def blocks_of(shape: Sequence[int]) -> Iterator[Box]:
-    """Return blocks of a tensor, one behind another in row-major order."""
+    """Divide a tensor into blocks that are contiguous and in row-major order."""
     return contiguous_boxes(Box.whole(tuple(shape)), BLOCK_BYTES // 4)
 
 
 def merged_change(
     changes: Sequence[Change], halves: Checkpoint, shape: tuple[int, ...], read: Reader
 ) -> Applied:
-    """Return a function that applies all `changes` to a weight of `shape`; `read` reads its blocks.
-    `halves` holds the tensors that they name."""
+    """Return a function that applies all `changes` to blocks of a weight of `shape`. `read` reads
+    blocks of the weight, and `halves` has the tensors that `changes` refer to."""
     steps: list[Applied] = []
 
     def apply(box: Box, values: Array) -> Array:
@@ -142,9 +143,8 @@ def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> App
 
 
 def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the two matrices of the adapter, (out, rank) and (rank, in), in the order of the
-    weight.
-    """
+    """Return the two matrices of the adapter, in the order in which their product has the layout of
+    the weight."""
     down, up = _loaded(halves, change.down), _loaded(halves, change.up)
     if change.layout in (Layout.ROWS, Layout.TRANSPOSED):
         up, down = up.reshape(len(up), -1), down.reshape(len(down), -1)
@@ -162,7 +162,7 @@ def _slices(box: Box) -> list[slice]:
 
 
 def _norms(layout: Layout, shape: tuple[int, ...], read: Reader) -> Array:
-    """Return the norm of the elements of each output of a layer."""
+    """Return the norm of the weights of each output of a layer."""
     axis = _axis(layout)
     total = np.zeros(shape[axis], np.float64)
     for box in blocks_of(shape):

@@ -1,7 +1,7 @@
-"""adapter_config.json of PEFT: rank, scale and modules of an adapter.
+"""Read and check PEFT's adapter_config.json, which has the rank, scale and modules of an adapter.
 
-The tensors show the rank, but not the scale of the product (`lora_alpha`). So the config is needed:
-from the run, from the record of a job, or from the user.
+The tensors show the rank, but not the scale of the product (`lora_alpha`). So the config is needed.
+It comes from the run, from the record of a job, or from the user.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _HALVES = ((A, B), (EMBEDDING_A, EMBEDDING_B))
 
 
 def read_adapter_config(path: Path) -> dict[str, Any]:
-    """Read the tree of an adapter_config.json, or of the one in the directory `path`.
+    """Read the adapter_config.json at `path`, or in the directory `path`.
 
     Raises:
-        BadRequest: it does not exist.
-        BadFile: it is damaged.
-        Unsupported: it is of another kind of adapter than LoRA.
+        BadRequest: the file does not exist.
+        BadFile: the file is damaged.
+        Unsupported: the config describes another kind of adapter than LoRA.
     """
     file = path / ADAPTER_CONFIG if path.is_dir() else path
     try:
@@ -82,15 +82,15 @@ def choose_config(
     name: str = DEFAULT,
     others: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the config of the adapter called `name`, and notes on its source.
+    """Return the config of the adapter `name`, and notes on where it comes from.
 
-    The source is the path that the user gave, or else the record of the job, or else the run's
-    files near the checkpoint. PEFT keeps the config of an adapter that is not called `default` in a
-    directory of its name. `others` are the names of other adapters next to it, which may have
-    another scale.
+    It comes from the path that the user gave, or else from the record of the job, or else from the
+    run's files near the checkpoint. PEFT stores the config of an adapter that is not called
+    `default` in a directory with the adapter's name. `others` are the names of the other adapters
+    in the checkpoint, which may have another scale.
 
     Raises:
-        BadRequest: the scale of the adapter is unknown.
+        BadRequest: the scale of the adapter is not known.
     """
     own = f"{name}/{ADAPTER_CONFIG}"
     if given is not None:
@@ -118,9 +118,8 @@ def choose_config(
 
 
 def says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether a file near the checkpoint, or the record of a job, has the config of its
-    adapter.
-    """
+    """Return whether there is a config of the checkpoint's adapter: a file near the checkpoint, or
+    the record of a job."""
     root = checkpoint.root
     if any((directory / RECORD).is_file() for directory in (root, root.parent)):
         return True
@@ -129,7 +128,7 @@ def says_scale(checkpoint: Checkpoint) -> bool:
 
 
 def _of_verl(file: Path) -> Mapping[str, Any]:
-    """Return verl's record of an adapter."""
+    """Read the file in which verl records the rank and scale of an adapter."""
     tree = _record(file)
     if not {"r", "lora_alpha"} <= tree.keys():
         raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
@@ -137,9 +136,8 @@ def _of_verl(file: Path) -> Mapping[str, Any]:
 
 
 def _of_bridge(file: Path) -> Mapping[str, Any] | None:
-    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None if it trained no
-    adapter.
-    """
+    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None if the run
+    trained no adapter."""
     found = section_of(file, "peft")
     kind = str(found.get("_target_", "")).rpartition(".")[2]
     if not found:
@@ -153,9 +151,8 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
 
 
 def _of_swift(file: Path) -> Mapping[str, Any] | None:
-    """Return the LoRA numbers in the arguments of ms-swift; None if the file is of another
-    program.
-    """
+    """Return the LoRA numbers in the arguments of ms-swift; None if another program wrote the
+    file."""
     tree = _record(file)
     if not {"lora_rank", "lora_alpha"} <= tree.keys():
         return None
@@ -182,7 +179,7 @@ _RECORDS: Mapping[str, Callable[[Path], Mapping[str, Any] | None]] = {
 def _of_numbers(
     numbers: Mapping[str, Any], checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
 ) -> dict[str, Any]:
-    """Return the config of an adapter with only its recorded rank and scale."""
+    """Return a config for an adapter of which only the rank and the scale are recorded."""
     more = {"use_rslora": True} if numbers.get("use_rslora") else {}
     return {
         "peft_type": "LORA",
@@ -199,9 +196,8 @@ def _of_numbers(
 
 
 def _modules(tensors: Sequence[AdapterTensor], *, whole: bool) -> list[str]:
-    """Return the modules that have LoRA matrices; with `whole`, the modules that the adapter
-    replaces.
-    """
+    """Return the modules that have LoRA matrices. With `whole`, return the modules that the adapter
+    replaces."""
     found = (each.module for each in tensors if (each.part == SAVED_WHOLE) == whole)
     return list(dict.fromkeys(found))
 
@@ -246,10 +242,10 @@ def _task_type(checkpoint: Checkpoint) -> str | None:
 
 
 def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
-    """Raise an error if the adapter was trained on a changed base model.
+    """Raise an error if the training changed the base model before it trained the adapter.
 
     Raises:
-        Unsupported: training began by changing the base.
+        Unsupported: the base model was changed.
     """
     began = config.get("init_lora_weights")
     if isinstance(began, str) and began.lower().startswith(_CHANGE_THE_BASE):
@@ -261,8 +257,8 @@ def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
-    """Return the factor of the product of the two matrices of a layer, `lora_alpha / r` or
-    `lora_alpha / sqrt(r)`.
+    """Return the factor that the product of a layer's two matrices is multiplied with: `lora_alpha
+    / r` or `lora_alpha / sqrt(r)`.
 
     Raises:
         BadFile: the config has no such number.
@@ -278,13 +274,14 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
 
 
 def rank_and_alpha(config: Mapping[str, Any], module: str) -> tuple[Any, Any]:
-    """Return r and lora_alpha of a layer in the config."""
+    """Return the values of r and lora_alpha that the config has for a layer."""
     rank = _of_module(config, "rank_pattern", module, config.get("r"))
     return rank, _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
 
 
 def token_indices(config: Mapping[str, Any], module: str) -> list[int]:
-    """Return the rows of the embedding `module` that were trained alone.
+    """Return the indices of the rows of the embedding `module` that were trained while the other
+    rows were frozen.
 
     Raises:
         BadFile: the config does not list them.
@@ -308,12 +305,12 @@ def check_config(
     held: Mapping[str, Tensor],
     path: object,
 ) -> None:
-    """Refuse a config that is not of this adapter, and adapters with only one of the two LoRA
-    matrices. `held` has the tensors, keyed by their names in the files of PEFT.
+    """Raise an error if the config does not describe this adapter, or if the adapter lacks one of
+    two LoRA matrices. `held` has the tensors, keyed by their names in the files of PEFT.
 
     Raises:
-        BadRequest: the config is of another adapter.
-        BadFile: an adapter lacks one of the two matrices, or they do not fit.
+        BadRequest: the config describes another adapter.
+        BadFile: the adapter lacks one of two matrices, or their shapes do not fit.
     """
     by_module: dict[str, dict[str, Tensor]] = {}
     for each in tensors:
@@ -365,9 +362,8 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """Return the value for a layer from a table of patterns. The first pattern that matches the end
-    of the layer's name is used. If no pattern matches, return `otherwise`.
-    """
+    """Return the value for a layer from the table `patterns` of the config. The first pattern that
+    matches the end of the layer's name is used. If no pattern matches, return `otherwise`."""
     given = config.get(patterns) or {}
     if not isinstance(given, dict):
         raise BadFile(f"{ADAPTER_CONFIG}: {patterns} is a {type(given).__name__}, not a dict")

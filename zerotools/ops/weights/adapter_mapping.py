@@ -1,8 +1,8 @@
 """Convert a LoRA adapter to another layout, for example between Megatron's fused layers and PEFT's
 layers.
 
-Rows of B are moved like the rows of the weight. A is copied to every layer that gets a part of the
-weight. No value is computed.
+The rows of B are moved in the same way as the rows of the weight. A is copied to every layer that
+gets a part of the weight. No value is computed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 
 @dataclass(frozen=True)
 class MappedAdapter:
-    """An adapter in another layout. `layers` maps each layer that has an adapter to the layers that
-    its adapter was made from. `leaves` are the last names of layers that all have an adapter.
-    """
+    """An adapter in another layout. `layers` maps each layer that has an adapter to the old layers
+    that this adapter was made from. `leaves` are the last parts of layer names, such as q_proj, for
+    which all layers have an adapter."""
 
     checkpoint: Checkpoint
     layers: Mapping[str, tuple[str, ...]]
@@ -51,7 +51,7 @@ def saved_tensors(held: Checkpoint, tensors: Iterable[AdapterTensor]) -> Checkpo
     """Return a checkpoint with only the tensors of an adapter, under PEFT's names.
 
     Raises:
-        BadRequest: two of them have one name.
+        BadRequest: two of the tensors would get the same name.
     """
     chosen: dict[Key, Tensor] = {}
     for each in tensors:
@@ -73,16 +73,18 @@ def mapped_adapter(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> MappedAdapter:
-    """Return only the adapter in `checkpoint`, in the layout `to` of the model that config.json
+    """Return the adapter in `checkpoint` in the layout `to`, for the model that config.json
     describes.
 
-    `source` is the adapter's layout; None: it is found from the names of the adapter's layers.
+    `source` is the adapter's present layout. If it is None, the layout is found from the names of
+    the adapter's layers.
 
     Raises:
-        BadRequest: no layout has the adapter's layers, or config.json gives them other shapes; or
-            several layers become one, and some of them have no adapter or a different A.
-        Unsupported: the adapter has more than the two matrices of each layer, or a layout splits
-            rows.
+        BadRequest: no layout has the adapter's layers; config.json gives them other shapes; or
+            several layers become one layer, but some of them have no adapter or have different
+            matrices A.
+        Unsupported: the adapter has other tensors than the two matrices of each layer, or a layout
+            divides single rows.
     """
     path = checkpoint.origin.path
     held = _shapes(checkpoint)
@@ -119,7 +121,7 @@ def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object)
     """Return the adapter_config.json `tree` for the adapter in its new layout.
 
     Raises:
-        BadRequest: layers that become one have different ranks or scales.
+        BadRequest: layers that become one layer have different ranks or scales.
     """
     numbers: dict[str, tuple[Any, Any]] = {}
     for new, olds in adapter.layers.items():
@@ -152,7 +154,7 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
     """Return a note on the scale that programs need to load the mapped adapter of `source`.
 
     Raises:
-        BadRequest: its layers have different ranks or scales.
+        BadRequest: the layers of the adapter have different ranks or scales.
     """
     path = source.origin.path
     try:
@@ -169,10 +171,10 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
 
 
 def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
-    """Return the weights that have an adapter, with their shapes.
+    """Return the shapes of the weights that have an adapter, keyed by name.
 
     Raises:
-        Unsupported: there is more than the two matrices of layers.
+        Unsupported: the adapter has other tensors than the two matrices of each layer.
     """
     path = checkpoint.origin.path
     parts = {each.key: each for each in adapter_tensors(checkpoint.tensors, None, path)}
@@ -206,7 +208,7 @@ def _layout_of(
     rows: Mapping[str, int],
     path: object,
 ) -> ModelLayout:
-    """Return the layout of the model that has every weight in `held`, in the shape given there."""
+    """Return the layout of the model that has every weight in `held`, with the same shapes."""
     tried: list[ModelLayout] = []
     for name in (HUB, *family.layouts) if source is None else (source,):
         with suppress(BadRequest):
@@ -233,9 +235,7 @@ def _layout_of(
 
 
 def _named(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the two LoRA matrices of each weight, under the weight's name and a suffix for each
-    matrix.
-    """
+    """Return the checkpoint with each LoRA matrix under the name of its weight and a suffix."""
     parts = adapter_tensors(checkpoint.tensors, None, checkpoint.origin.path)
     tensors = {
         _half(each.module + _WEIGHT, each.part): checkpoint.tensors[each.key] for each in parts
@@ -246,9 +246,8 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """Return the LoRA matrices in the layout that `views` describes. Also return, for each weight
-    of the layout, the earlier weights that it is made from.
-    """
+    """Return the LoRA matrices in the layout that `views` describes. Also return the old weights
+    that each weight of the layout is made from."""
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}
@@ -272,7 +271,8 @@ def _moved(
 
 
 def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: set[str]) -> None:
-    """Refuse layers that are fused into one and do not have one A in common."""
+    """Raise an error if layers that are fused into one layer do not all have an adapter with the
+    same A."""
     path = adapter.origin.path
     lacking = next((part for part in parts if part not in held), None)
     own = ", ".join(_module(part) for part in parts if part in held)
@@ -308,7 +308,8 @@ def _half(weight: str, part: str) -> Key:
 
 
 def _spelled(name: str, layout: str) -> str:
-    """Return the name of a matrix as programs of the layout have it: Megatron-Bridge, else PEFT."""
+    """Return the name of a matrix in the files of Megatron-Bridge for Megatron's layout, else in
+    the files of PEFT."""
     stem, part, _ = name.rsplit(".", 2)
     return f"{stem}.{_OF_BRIDGE[part]}.weight" if layout == MEGATRON else PREFIX + name
 

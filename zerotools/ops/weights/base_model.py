@@ -1,9 +1,9 @@
-"""The base model of an adapter: adds its weights to those of the adapter run.
+"""Add the weights of the base model to the checkpoint of a run that trained an adapter.
 
 A job's checkpoint may hold only adapters. Then `with_base` adds the frozen weights from the
 directory that the run began with. For other runs the user names the base model (`with_given_base`).
-If the run keeps weights in 4 bits, they are taken from the base model, because those of the run are
-rounded.
+If the run stores weights in 4 bits, they are taken from the base model, because the weights of the
+run are rounded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     """Return the weights of the model at `path`, which a user named as the base of an adapter.
 
     Raises:
-        BadRequest: it is not a model, or has adapters itself.
+        BadRequest: `path` is not a model, or is a model with adapters.
         Unsupported: its weights are quantised.
     """
     base = formats.read(path, table=table)
@@ -63,14 +63,15 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 def with_given_base(
     own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
-    """Return a model for a merge: the weights of `base`, with the tensors of the run `held` added.
+    """Return the model and the run with added base weights, for a merge.
 
-    Weights that the run has trained itself replace those of `base`. Weights that the run keeps
-    packed in 4 bits are taken from `base`. `copies` are weights of the run that were not trained.
-    The paths of the files of both are relative to one root.
+    `held` are the tensors of the run, and `own` are its weights under the names of the model.
+    Weights that the run trained replace those of `base`. Weights that the run stores in 4 bits are
+    taken from `base`. `copies` are weights of the run that were not trained. The file names in both
+    results are relative to the same root.
 
     Raises:
-        Unsupported: the two lie in different stores.
+        Unsupported: run and base model are in different stores.
     """
     root, (of_run, of_base) = _one_root(held.root, base.root)
     shapes = {key.name: t for key, t in base.tensors.items() if key.role in ("param", "buffer")}
@@ -122,7 +123,8 @@ def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _is_same_kind(own: Tensor, base: Tensor) -> bool:
-    """Return whether a tensor of the run may replace the tensor of this name in the base model.
+    """Return whether a tensor of the run may replace the tensor with the same name in the base
+    model.
 
     Weights of 16 bits or more may differ in dtype and in their number of rows, because a vocabulary
     may have grown. Other tensors must have the same dtype and shape.
@@ -133,13 +135,15 @@ def _is_same_kind(own: Tensor, base: Tensor) -> bool:
 
 
 def _belongs_to(name: str, modules: set[str]) -> bool:
-    """Return whether a tensor lies in one of the modules, such as the scales of a packed weight."""
+    """Return whether a tensor belongs to one of the modules, as the scales of a packed weight
+    do."""
     words = name.split(".")
     return any(".".join(words[:count]) in modules for count in range(1, len(words)))
 
 
 def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
-    """Return config.json and similar files of the base model, and the tokenizer of the run."""
+    """Return config.json and similar files of the base model, and the tokenizer of the run, or that
+    of the base model if the run has none."""
     around = own.model_sidecars
     if own.origin.path.is_dir():
         around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
@@ -170,7 +174,7 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _moved(tensor: Tensor, prefix: str) -> Tensor:
-    """Return the tensor with `prefix` before its file names."""
+    """Return the tensor with `prefix` added to the beginning of its file names."""
     if not prefix:
         return tensor
     chunks = tensor.chunks
@@ -186,12 +190,12 @@ BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
 def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of `adapters` and of the model `base`, in the layout of the Hub, except
-    that weights with an adapter have the job's names. No bytes are read.
+    """Return the tensors of `adapters` and of the model `base`. They have the names of the Hub, but
+    weights with an adapter have the names of the job. No tensor data is read.
 
     Raises:
         BadRequest: the base model does not exist any more, or has files of other sizes.
-        BadFile: it lacks a weight that gets an adapter.
+        BadFile: the base model lacks a weight that has an adapter.
     """
     directory = Path(base.path)
     _refuse(adapters, base_mismatch(base, directory, digests=False))
@@ -223,9 +227,8 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
 
 
 def _read(directory: Path, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of the files that the run read, by absolute paths. Only these files are
-    read, because the directory may also hold other checkpoints.
-    """
+    """Return the tensors of the files that the run read, with absolute file names. Only these files
+    are read, because the directory may also hold other checkpoints."""
     tensors: dict[Key, Tensor] = {}
     files: dict[str, int] = {}
     for name in base.files:
@@ -242,10 +245,11 @@ def _read(directory: Path, base: BaseRecord) -> Checkpoint:
 
 
 def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
-    """Read all of the base model.
+    """Read every byte of the base model, and check that it is the model that the adapters were
+    trained on.
 
     Raises:
-        BadRequest: it is not the model that the adapters were trained on.
+        BadRequest: it is another model.
     """
     _refuse(adapters, base_mismatch(base, Path(base.path)))
 
@@ -264,8 +268,8 @@ def _of(adapters: Checkpoint) -> str:
 
 
 def _on_hub(name: str, hub: HubLayout) -> str:
-    """Return the name of the Hub's tensor that is all of the job's tensor `name`; else that
-    name."""
+    """Return the name that the job's tensor `name` has on the Hub, if it is one whole tensor there.
+    Otherwise return `name`."""
     blocks = hub.get(name, ())
     if len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape):
         return blocks[0].name

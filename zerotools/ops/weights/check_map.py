@@ -23,10 +23,11 @@ from zerotools.ops.weights.layout_search import shapes_of
 class LayoutCheck:
     """The check of one layout of a weight map.
 
-    `refusal` is the reason why the layout does not apply to the model. If a checkpoint is compared,
-    `missing` are names that it lacks, `unknown` are names that the layout does not have, and
-    `ignored` are names of values that are not weights. `wrong` has the names with another shape,
-    each with the shape in the checkpoint and the shape from config.json.
+    `refusal` is the reason if the layout does not apply to the model. If the layout was compared
+    with a checkpoint, `missing` are names that the checkpoint lacks, `unknown` are names that the
+    layout does not have, and `ignored` are names of values that are not weights. `wrong` has the
+    names with wrong shapes, each with the shape in the checkpoint and the shape according to
+    config.json.
     """
 
     name: str
@@ -44,13 +45,14 @@ class LayoutCheck:
 
     @property
     def fits(self) -> bool:
-        """True if a checkpoint has the whole layout."""
+        """True if the layout applies to the model and the checkpoint matches it completely."""
         return self.refusal is None and not self.faults
 
 
 @dataclass(frozen=True)
 class MadeTensor:
-    """A tensor in a layout, and the tensors of the Hub that it is made of, with their shapes."""
+    """A tensor in a layout with its shape, and the tensors of the Hub that it is made from with
+    their shapes."""
 
     name: str
     shape: Shape
@@ -58,12 +60,12 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """Return the weight map with the name `name`, or in the file `name`. If it is None, return the
-    map for the model of `config`.
+    """Return the weight map with the name `name`, or in the file `name`. If `name` is None, return
+    the map for the model of `config`.
 
     Raises:
         BadRequest: the map does not exist, or neither a map nor a model is given.
-        Unsupported: no map is for the model.
+        Unsupported: there is no map for the model.
     """
     if name is None:
         if config is None:
@@ -79,7 +81,8 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
 
 
 def is_no_map(name: str) -> bool:
-    """Return whether the path is a directory, or a file that is not TOML."""
+    """Return whether `name` is certainly not a map: a URL, a directory, or a file that is not
+    TOML."""
     if name in shipped_maps():
         return False
     return "://" in name or (Path(name).exists() and Path(name).suffix != ".toml")
@@ -114,9 +117,8 @@ def check_layouts(
 
 
 def nearest_of_all(checks: Sequence[LayoutCheck]) -> LayoutCheck | None:
-    """Return the layout that fits the checkpoint best; None if one fits completely, or none applies
-    to the model.
-    """
+    """Return the layout that fits the checkpoint best. Return None if a layout fits completely, or
+    if no layout applies to the model."""
     if any(each.fits for each in checks):
         return None
     tried = [each for each in checks if each.refusal is None]

@@ -1,8 +1,8 @@
 """Convert a checkpoint, with the state of its optimizer, to the layout of another program.
 
-A map moves masters, 16-bit copies and moments in the same way as their weight. A number such as a
-step is copied to each tensor that its parameter becomes a part of; it must be equal for all
-parameters that are joined.
+Masters, 16-bit copies and moments are moved in the same way as their weight. A number such as a
+step is copied to each tensor that gets a part of its parameter. If several parameters are joined
+into one tensor, their numbers must be equal.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _UNKNOWN = TrainingState()
 
 @dataclass(frozen=True, kw_only=True)
 class MapRequest:
-    """The user's request to put a checkpoint into the layout `to`.
+    """The user's request to convert a checkpoint to the layout `to`.
 
-    `source` is the layout of the checkpoint, None: it is detected. `file` has a weight map, None:
-    one that zerotools has is used. `arguments` override config.json.
+    `source` is the layout of the checkpoint; None: it is detected. `file` is the path of a weight
+    map; None: a map of zerotools is used. `arguments` override values of config.json.
     """
 
     to: str
@@ -57,17 +57,17 @@ class MapRequest:
 
     @property
     def text(self) -> str:
-        """The whole request as text, with the contents of the map's file."""
+        """The whole request as text, including the contents of the map's file."""
         words = None if self.file is None else read_user_file(self.file)
         return repr((self.to, self.source, words, sorted(self.arguments.items())))
 
 
 @dataclass(frozen=True)
 class MappedCheckpoint:
-    """A checkpoint that was put into another layout.
+    """A checkpoint that was converted to another layout.
 
-    `origins` has the earlier tensors that each name is made from. `adapter` describes the change of
-    a LoRA adapter, if the checkpoint is only an adapter.
+    `origins` maps each new name to the old tensors that it is made from. `adapter` describes the
+    conversion of a LoRA adapter, if the checkpoint is only an adapter.
     """
 
     checkpoint: Checkpoint
@@ -78,11 +78,11 @@ class MappedCheckpoint:
 
 
 def config_of(path: Path | None, where: Path) -> dict[str, Any]:
-    """Return the config.json of a model, at `path`.
+    """Read the config.json at `path`. `where` is the checkpoint, for messages.
 
     Raises:
         BadRequest: it does not exist.
-        BadFile: it is not a JSON object.
+        BadFile: the file is not a JSON object.
     """
     if path is None:
         raise BadRequest(
@@ -101,7 +101,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
 
 
 def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
-    """Return the map in `file`, or the one of zerotools for this model.
+    """Return the map in `file`. If `file` is None, return the map of zerotools for this model.
 
     Raises:
         BadRequest: the file cannot be read, or is not a map.
@@ -115,13 +115,15 @@ def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
 def mapped_checkpoint(
     checkpoint: Checkpoint, request: MapRequest, training: TrainingState = _UNKNOWN
 ) -> MappedCheckpoint:
-    """Return `checkpoint`, which is from a run with the state `training`, in the requested layout.
-    No byte is read.
+    """Return `checkpoint` in the requested layout. `training` is the state of its run. No tensor
+    data is read.
 
     Raises:
         BadRequest: config.json does not exist, or contradicts the tensors; the checkpoint has no
-            layout of the map, or several; or parts of one tensor have different state.
-        Unsupported: the model has no map, or it has state that cannot be moved with its weight.
+            layout of the map, or several layouts fit; or tensors that are joined have different
+            state.
+        Unsupported: there is no map for the model, or there is state that cannot be moved together
+            with its weight.
         BadFile: config.json is damaged.
     """
     place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
@@ -176,7 +178,7 @@ def mapped_checkpoint(
 
 
 def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
-    """Do the same as `mapped_checkpoint` with a map of names only."""
+    """Do the work of `mapped_checkpoint` for a map that only renames tensors."""
     for asked in (request.to, request.source):
         if asked not in (HUB, MEMORY, None):
             raise BadRequest(
@@ -202,9 +204,8 @@ def _is_same(found: FoundLayout, target: ModelLayout) -> bool:
 
 
 def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each name, the tensors of the checkpoint that it is made from, including tensors
-    that the checkpoint lacks.
-    """
+    """Return a dict from new names to the tensors of the checkpoint that each is made from. Tensors
+    that the checkpoint lacks are included."""
     origins: dict[str, tuple[str, ...]] = {}
     for number, views in enumerate(stages):
         origins = {
@@ -221,12 +222,13 @@ def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...
 
 
 def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -> dict[Key, Tensor]:
-    """Return the tensors of `checkpoint`, which have the layout `target` now. Weights that one of
-    the layouts stores in another scale are computed, and their optimizer state with them.
+    """Return the tensors of `checkpoint`, which already has the names and shapes of `target`.
+    Weights that one of the two layouts stores in another scale are computed, and so is their
+    optimizer state.
 
     Raises:
-        Unsupported: optimizer state that is no average of gradients; both layouts differ from the
-            Hub's; or layers of one tensor have different scales.
+        Unsupported: such optimizer state is not an average of gradients; neither layout is that of
+            the Hub; or layers that are joined into one tensor have different scales.
     """
     rules = {name: rule for old, rule in found.computed.items() for name in found.of_hub[old].names}
     to_hub, path = bool(rules), checkpoint.origin.path
@@ -278,12 +280,12 @@ def _apart(
     found: FoundLayout,
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[Checkpoint, dict[Key, Tensor]]:
-    """Divide the checkpoint into two: the tensors that have the shape of their weight, and all
-    other state (such as numbers) under its new names.
+    """Divide the checkpoint into two parts: the tensors that have the shape of their weight, and
+    all other state (such as numbers), which gets its new names.
 
     Raises:
-        BadRequest: the checkpoint does not have the weight of some state.
-        Unsupported: state of another shape belongs to a weight that is not only renamed.
+        BadRequest: there is state for a weight that the checkpoint lacks.
+        Unsupported: there is state of another shape for a weight that is not only renamed.
     """
     plain: dict[Key, Tensor] = {}
     rest: dict[Key, Tensor] = {}
@@ -318,9 +320,8 @@ def _apart(
 def _aliases(
     checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout, tensors: Mapping[Key, Tensor]
 ) -> dict[str, str]:
-    """Return the tied names of the checkpoint, converted to the layout, and the tied names of the
-    layout.
-    """
+    """Return the tied names of the checkpoint under their names in the layout, and the tied names
+    of the layout itself."""
     there = {key.name for key in tensors}
     new_names = {names[0]: new for new, names in _of_hub(target) if len(names) == 1}
     renamed = {
@@ -341,7 +342,7 @@ def _aliases(
 
 
 def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each tensor of a layout with the tensors of the Hub that it is made of."""
+    """Yield each tensor of a layout with the tensors of the Hub that it is made from."""
     for name, view in layout.of_hub.items():
         yield name, view.names
 
@@ -378,8 +379,9 @@ def mapped_training(
     """Return the training state under the new names of its weights.
 
     Raises:
-        BadRequest: parameters that are joined are in different groups, or have different numbers.
-        Unsupported: parameters of the groups have no names.
+        BadRequest: parameters that are joined are in different groups, or have different numbers
+            such as steps.
+        Unsupported: the parameters in the groups have numbers instead of names.
     """
     path = checkpoint.origin.path
     if training.unnamed:

@@ -1,8 +1,8 @@
-"""Find the layout of a map that a checkpoint has.
+"""Find out which layout of a map a checkpoint has.
 
-Wrappers such as DDP, FSDP and torch.compile put words into names (`module.`, `_orig_mod.`), and a
-checkpoint may use any name of tied weights. If its names do not match a layout, each such change of
-names is tried.
+Wrappers such as DDP, FSDP and torch.compile add words to names (`module.`, `_orig_mod.`), and a
+tied weight may be stored under any of its names. If the names of a checkpoint match no layout,
+names without such words and other tied names are tried.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WEIGHTS = ("param16", "buffer", "param")
 class LaidOutCheckpoint:
     """A checkpoint with its tensors under the names of its layout, and notes on these names.
 
-    `own` has the names of the tensors in the file, if these differ.
+    `own` maps these names to the names in the files, if they differ.
     """
 
     checkpoint: Checkpoint
@@ -38,7 +38,7 @@ class LaidOutCheckpoint:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def own_names(self, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """Return `origins` with the names in the file."""
+        """Return `origins` with the old names replaced by the names in the files."""
         return {new: tuple(self.own.get(old, old) for old in olds) for new, olds in origins.items()}
 
 
@@ -57,7 +57,7 @@ def named_as_layout(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> LaidOutCheckpoint:
-    """Find the layout of the checkpoint. `layout` names it; None: it is detected.
+    """Find the layout of the checkpoint. If `layout` is not None, only this layout is tried.
 
     Raises:
         BadRequest: the checkpoint has no layout of the map, under any of its names.
@@ -86,7 +86,8 @@ def named_as_layout(
 def _renamed(
     checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]
 ) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
-    """Yield the checkpoint under other names, with a note on them, its tensors in their order."""
+    """Yield the checkpoint with other names for its tensors, and notes on the change, for every
+    change to try."""
     names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
     for way in possible_namings(dict.fromkeys(names)):
         notes: tuple[str, ...] = ()
@@ -126,7 +127,7 @@ def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, An
 
 
 def _untied(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with the weights of tied names under each name."""
+    """Return the checkpoint with tied weights repeated under each of their names."""
     tensors = dict(checkpoint.tensors)
     for alias, name in checkpoint.aliases.items():
         for role in _WEIGHTS:
@@ -144,9 +145,9 @@ _MOST_LEADING = 3
 
 @dataclass(frozen=True)
 class Unwrapping:
-    """One scheme of tensor names.
+    """A way to rename tensors.
 
-    `removed` is a text with the parts that it removes from names, such as `module.`.
+    `removed` are the parts that it removes from names, such as `module.`.
     """
 
     new_name: Callable[[str], str]
@@ -154,11 +155,11 @@ class Unwrapping:
 
 
 def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """Yield the ways to rename tensors, in order: unchanged names first, and names with the most
-    removed parts last.
+    """Yield the ways to rename tensors, from the one that removes no parts to the one that removes
+    most parts.
 
-    Parts that wrappers add are removed anywhere in a name, then up to three parts that all names
-    begin with.
+    First the parts that wrappers add are removed, at any position in a name. Then up to three parts
+    are removed that all names begin with.
     """
     held = list(names)
     yield Unwrapping(lambda name: name)

@@ -1,7 +1,7 @@
 """Let transformers try to load a model, with tensors that have shapes but no values.
 
 transformers runs in a separate process on torch's meta device. This needs no memory for weights,
-and takes only the time of the imports.
+and takes hardly more time than the imports.
 """
 
 from __future__ import annotations
@@ -131,15 +131,16 @@ print(json.dumps({"answers": answers, "count": len(asked["names"])}))
 
 
 class Unbuildable(BadRequest):
-    """transformers knows the type of the model, and cannot build one of this config.json."""
+    """transformers knows the type of the model, but cannot build a model from this config.json."""
 
 
 @dataclass(frozen=True)
 class Trial:
     """The result of one attempt to load tensors into a model.
 
-    It has the missing, unexpected and mismatched names; each name that transformers ties, with the
-    tensor that it gets; and the tied names that were renamed to the name of that tensor.
+    `faults` are the missing and unexpected names, and those with a wrong shape. `ties` maps each
+    name that transformers ties to the tensor that it gets. `renamed` maps tied names in the
+    checkpoint to the name of this tensor.
     """
 
     faults: NameFaults
@@ -152,8 +153,8 @@ def trial_loads(
     candidates: Sequence[Mapping[str, Shape]],
     python: str = sys.executable,
 ) -> list[Trial]:
-    """Load the model of `config` from each of `candidates`, which are names and shapes of tensors;
-    return the results of the model class that fits best.
+    """Let transformers load the model of `config` from each of `candidates`, which are names and
+    shapes of tensors. Return the results for the model class that fits best.
 
     Raises:
         Unsupported: transformers is not installed, or does not know the model.
@@ -201,10 +202,10 @@ def trial_loads(
 
 
 def _may_know(kind: str) -> bool:
-    """Return whether transformers may know the model type `kind`: it is in the text of
-    transformers' tables of models, or there are no tables.
+    """Return whether transformers may know the model type `kind`. It may if the source of its
+    tables of models contains `kind`, or if there are no such tables.
 
-    To read the text is much faster than a process that imports transformers.
+    Reading this source is much faster than starting a process that imports transformers.
     """
     spec = find_spec("transformers")
     places = spec.submodule_search_locations if spec is not None else None

@@ -1,9 +1,8 @@
-"""Merge the adapters of a LoRA run into its weights, in fp32: W + scale · B·A, with the variants of
-DoRA, trainable tokens and experts.
+"""Merge the adapters of a LoRA run into its weights, in fp32: W + scale · B·A. DoRA, trainable
+tokens and adapters of experts are merged too.
 
-Merged weights cannot be copied from the source, because they are computed. They are written to
-files next to the output, some rows at a time, and the export reads them from there like any other
-source.
+Merged weights are computed and cannot be copied from the source. So they are written to files next
+to the output, block by block, and the export reads these files like any other source.
 """
 
 from __future__ import annotations
@@ -69,8 +68,9 @@ _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 class AdapterRequest:
     """The user's options for the adapter of a LoRA run.
 
-    These are its `base` model, its `config`, and its `name` if there are several. `weights` is the
-    value of `--weights-from`. `model_config` is the config.json of the run.
+    `base` is its base model, `config` is its config, and `name` is its name if there are several
+    adapters. `weights` is the value of `--weights-from`. `model_config` is the config.json of the
+    run.
     """
 
     base: Path | None = None
@@ -80,7 +80,7 @@ class AdapterRequest:
     model_config: Path | None = None
 
     def options(self) -> list[str]:
-        """Return the given options that have no effect if the run has no adapter."""
+        """Return those of the given options that have no effect without an adapter."""
         given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
         return [option for option, value in given.items() if value is not None]
 
@@ -89,10 +89,10 @@ class AdapterRequest:
 class MergedAdapters:
     """The result of a merge.
 
-    `checkpoint` has merged weights instead of weights and adapters. Their files are in the
-    directory `scratch`, while the context that `sums` returns is open. `base` is the name of the
-    base model in the adapter's config. `dtype` is the widest dtype of the weights that adapters are
-    added to; None if there are no such weights.
+    `checkpoint` has merged weights in place of weights and adapters. `sums` returns a context that
+    computes them; while it is open, their files are in the directory `scratch`. `base` is the name
+    of the base model according to the adapter's config. `dtype` is the widest dtype of the weights
+    that adapters are added to; None if there are no such weights.
     """
 
     checkpoint: Checkpoint
@@ -110,15 +110,17 @@ def merge_adapters(
     table: FormatTable = FORMATS,
     request: AdapterRequest | None = None,
 ) -> MergedAdapters | None:
-    """Return the export of a run that trained LoRA adapters; None for other runs. Adapters are
-    recognised by the names of tensors.
+    """Prepare the merge for a run that trained LoRA adapters. Return None for other runs. Adapters
+    are recognised by the names of tensors.
 
     The scale of adapters is in the record of the job, or in adapter_config.json. The merged weights
-    go to a directory next to `scratch`; files of a killed run there are removed first.
+    will be written to a directory next to `scratch`. Files of a killed run in it are removed first.
 
     Raises:
-        BadFile: half of an adapter is missing, or an adapter has no weight in a job's checkpoint.
-        BadRequest: the base model or the config is missing, does not fit, or is not needed.
+        BadFile: one of two matrices of an adapter is missing, or a job's checkpoint lacks the
+            weight of an adapter.
+        BadRequest: the base model or the config is missing, does not fit, or was given although it
+            is not needed.
         Unsupported: zerotools cannot merge this kind of adapter.
     """
     request = request or AdapterRequest()
@@ -230,7 +232,8 @@ def _adapter_of_hub(
 
 
 def _holds_layers(own: Checkpoint) -> bool:
-    """Return whether the tensors are more of a model than PEFT saves with an adapter."""
+    """Return whether the checkpoint has more tensors of the model than PEFT saves with an
+    adapter."""
     names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
     return any(not (is_embedding(name) or name in HEADS) for name in names)
 
@@ -249,8 +252,8 @@ def on_base(
     config: Mapping[str, Any],
     base: Checkpoint,
 ) -> AdaptedModel:
-    """Add the adapter `tensors` of the checkpoint `held`, and its other weights `own`, to the model
-    `base`. The weights get the names that they have in `base`.
+    """Add the adapter `tensors` of the checkpoint `held`, and the other weights `own` of this
+    checkpoint, to the model `base`. The result has the names of `base`.
 
     Raises:
         LacksBase: `base` is not the base model of the adapter.
@@ -289,8 +292,8 @@ def _with_names_of(
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
-    """Return a function that returns whether a module's experts are transposed, by the config.json
-    of the model."""
+    """Return a function that returns whether the experts of a module are transposed, according to
+    the model's config.json. It returns None for modules that are not experts."""
     is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
@@ -303,9 +306,8 @@ def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
 
 
 def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
-    """Return the model with the names of the Hub instead of the names that transformers has in
-    memory.
-    """
+    """Return the model with the names of the Hub in place of the names that transformers uses in
+    memory."""
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }
@@ -314,8 +316,8 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
 
 
 def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
-    """Return a sentence on merging a model with PEFT, if transformers may hold it under unknown
-    names."""
+    """Return the advice to merge with PEFT if transformers may use names in memory that zerotools
+    does not know, else an empty text."""
     named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else None
     is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None
@@ -332,7 +334,7 @@ def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
 
 
 def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
-    """Return the names of untrained weights next to an adapter."""
+    """Return the names of those weights in the checkpoint that were not trained."""
     whole = tuple(f".{module}." for module in config.get(SAVED_WHOLE) or ())
     names = (key.name for key in held.tensors if f".{SAVED_WHOLE}." not in key.name)
     plain = (plain_name(name) for name in names)
@@ -357,7 +359,7 @@ def _of_job(
     scratch: Path,
     request: AdapterRequest,
 ) -> MergedAdapters:
-    """Return the model of a job; its record describes all of its adapters."""
+    """Return the merged model of a job. The job's record describes all its adapters."""
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(
@@ -439,7 +441,7 @@ def _laid_out(
 
 
 def _beside_weights(checkpoint: Checkpoint, weights: str) -> dict[Key, Tensor]:
-    """Return the tensors that are not weights: 16-bit copies of masters, state of the optimizer."""
+    """Return the tensors that are not weights: 16-bit copies of masters, and optimizer state."""
     held = checkpoint.tensors
     return {
         Key(plain_name(key.name), key.role): tensor

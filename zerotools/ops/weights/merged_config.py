@@ -1,6 +1,5 @@
-"""config.json of a model with a merged adapter: the base model's config with the adapter's changes,
-and the tie between embedding and output layer.
-"""
+"""Make the config.json of a model with a merged adapter: the base model's config with the changes
+that the merged weights need. Also tie the output layer to the embedding if the config does."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
 
 
 def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint with the config and tokenizer of its base model, if it has no config
-    and the base is on this machine; and a note on that."""
+    """Return the checkpoint and notes. If the checkpoint has no config and its base model is on
+    this machine, it gets the config and tokenizer of the base model."""
     if CONFIG in checkpoint.model_sidecars or base is None:
         return checkpoint, []
     path = config_of_model(base)
@@ -63,9 +62,8 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
 def merged_tree(
     tree: Mapping[str, Any], weights: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the base model's config.json with the changes for merged weights, and the keys that
-    changed.
-    """
+    """Return the base model's config.json `tree` with the changes that merged weights need, and the
+    changed keys with their values."""
     changed, inner = _changes(tree, weights), tree.get(_INNER)
     is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
     merged = {**tree, **{k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}}
@@ -104,7 +102,8 @@ def is_embedding(name: str) -> bool:
 
 
 def model_config(path: Path | None) -> dict[str, Any]:
-    """Return the config.json at `path`; empty if it does not exist or cannot be read."""
+    """Return the config.json at `path`. The dict is empty if the file does not exist or cannot be
+    read."""
     try:
         config: Any = None if path is None else read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -118,11 +117,12 @@ def with_tied_head(
     copies: Collection[str],
     named: Collection[str] = (),
 ) -> Checkpoint:
-    """Return the weights with the output layer as an alias of the embedding if config.json ties
-    them. A separate head stays, unless it is one of `copies`, which were not trained.
+    """Return the weights with the output layer as an alias of the embedding, if config.json ties
+    them. A separate output layer stays, unless it is in `copies`, which are weights that were not
+    trained.
 
-    A model has an output layer of a usual name only if its weights have that name, or a run and its
-    adapter with the names `named`.
+    An output layer is recognised by its name, which must be among the names of the weights or in
+    `named`.
     """
     embeddings = [key for key in weights.tensors if is_embedding(key.name)]
     names = {key.name for key in weights.tensors}

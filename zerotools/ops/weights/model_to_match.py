@@ -1,6 +1,4 @@
-"""A model that an export must match in names, shapes and dtypes, read from its headers and
-config.
-"""
+"""Read the headers and config of a model that an export must match in names, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ class Reference:
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
-        """Return the reference's dtype for a tensor of `stored` dtype, if a cast to it is
-        harmless.
-        """
+        """Return the dtype that an exported tensor should have. It is that of the reference if
+        `stored` may be cast to it, else `stored`. It is `otherwise` if the reference lacks the
+        tensor."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return otherwise
@@ -38,18 +36,17 @@ class Reference:
 
 
 def _casts(source: DType, target: DType) -> bool:
-    """Return whether one dtype may be cast to the other: floats of at least 16 bits, as narrower
-    ones have separate scales.
-    """
+    """Return whether `source` may be cast to `target`. Both must be floats of at least 16 bits,
+    because narrower floats have separate scales."""
     return source.is_float and target.is_float and min(source.bits, target.bits) >= 16
 
 
 def read_reference(path: Path) -> Reference:
-    """Return the model at `path`; no weight is read.
+    """Read the model at `path`, without reading weights.
 
     Raises:
-        BadRequest: there is nothing at `path`.
-        BadFile: it has no safetensors files, or damaged ones.
+        BadRequest: `path` does not exist.
+        BadFile: `path` has no safetensors files, or they are damaged.
     """
     checkpoint = read(path)
     tensors = {key.name: tensor for key, tensor in checkpoint.tensors.items()}
@@ -57,10 +54,10 @@ def read_reference(path: Path) -> Reference:
 
 
 def check_against(export: Checkpoint, reference: Reference) -> None:
-    """Refuse an export that differs from the reference in a name, a shape or a dtype.
+    """Raise an error if the export differs from the reference in a name, a shape or a dtype.
 
     Raises:
-        BadRequest: lists every mismatch, one to a line.
+        BadRequest: it differs. The message lists every mismatch, each on its own line.
     """
     found = list(_mismatches({key.name: t for key, t in export.tensors.items()}, reference.tensors))
     if found:

@@ -1,7 +1,8 @@
-"""Compare the names and shapes of an export with those that its config.json needs.
+"""Compare the names and shapes in an export with those of the model that its config.json describes.
 
 zerotools knows the names of common model families. For other families, or if the names do not fit,
-transformers tries to load the names and shapes, if it is installed (`loading_trial`).
+transformers tries to load tensors with these names and shapes, if it is installed
+(`loading_trial`).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _OF_ADAPTERS = (".lora_", ".base_layer.")
 
 @dataclass(frozen=True)
 class Fits:
-    """The result if the names fit the model, after they are changed by `naming` and then by
+    """The result if the names fit the model after they were changed with `naming` and then with
     `renamed`.
 
-    `ties` maps the names that the model ties to the name of the tensor that each takes. `lost` are
-    the names of weights that the model needs and the user left out.
+    `ties` maps each name that the model ties to the name of the tensor that it gets. `lost` are the
+    names of weights that the model needs but the user left out.
     """
 
     naming: Unwrapping
@@ -59,7 +60,7 @@ class Fits:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the names that change."""
+        """Sentences about the names that change."""
         said = []
         if self.naming.removed:
             parts = " and ".join(dict.fromkeys(self.naming.removed))
@@ -81,7 +82,7 @@ class Misses:
     """The result if the names do not fit the model.
 
     transformers would fill missing tensors with random numbers, and ignore unexpected ones.
-    `advice` names the option that corrects it.
+    `advice` names the option that corrects the names.
     """
 
     faults: NameFaults
@@ -103,24 +104,23 @@ class Misses:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """The result if the names could not be compared; `why` is the reason, as a part of a
-    sentence.
-    """
+    """The result if the names could not be compared. `why` is the reason, as a part of a
+    sentence."""
 
     why: str
 
     @property
     def note(self) -> str:
-        """The sentence on the missing comparison."""
+        """The sentence that says why the names were not compared."""
         return f"the names were not compared with {CONFIG}: {self.why}"
 
 
 class Knowledge(Protocol):
-    """The names and shapes of the tensors that a model is known to have."""
+    """The names and shapes of a model's tensors, as far as they are known."""
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """The names that the model ties, with the name of the tensor that each takes."""
+        """A dict from each name that the model ties to the name of the tensor that it gets."""
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
         """Return the differences between the tensors `held` and the model."""
@@ -134,10 +134,9 @@ def fit_to_config(
     *,
     is_partial: bool = False,
 ) -> Fits | Misses | NotChecked:
-    """Compare the tensors `held` with the model of `config`. The model does not miss tensors in
-    `left_out`, which the checkpoint has and the user does not want. With `is_partial` it may miss
-    any other.
-    """
+    """Compare the tensors `held` with the model of `config`. Tensors in `left_out` do not count as
+    missing, because the checkpoint has them and the user does not want them. With `is_partial` no
+    tensor counts as missing."""
     every = {**left_out, **held}
     ways = list(possible_namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
@@ -181,9 +180,8 @@ def fit_of(
     *,
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """Return the first of `ways` to name the tensors that fits, else the faults of the nearest one.
-    With `is_partial` a missing tensor is not a fault.
-    """
+    """Return the result for the first of the naming `ways` that fits the model, else None, and the
+    faults of the way that fits best. With `is_partial` a missing tensor is not a fault."""
     tried: list[NameFaults] = []
     ties = known.ties
     for way in ways:
@@ -217,9 +215,8 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults, under the names of the checkpoint, without faults of tensors that the user
-    left out.
-    """
+    """Return the faults with the names of the checkpoint, without those of tensors that the user
+    left out."""
     own = {way.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
@@ -238,9 +235,8 @@ def _lost(
     left_out: Collection[str],
     ties: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the names of weights of the model that are left out, and have no tied weight in the
-    output. `faults` are the faults of all tensors.
-    """
+    """Return the names of the model's weights that were left out, except for weights with a tied
+    weight in the output. `faults` are the faults of all tensors."""
     there = {way.new_name(name) for name in held}
     spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
     spare |= {source for name, source in ties.items() if name in there}
@@ -248,7 +244,8 @@ def _lost(
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
-    """Return the JSON object in config.json; None if it is not an object, or cannot be read."""
+    """Return the JSON object in config.json; None if the file cannot be read or does not hold an
+    object."""
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -264,13 +261,15 @@ def check_names(
     is_merged: bool = False,
     lost: Collection[str] | None = (),
 ) -> Fits | NotChecked | None:
-    """Compare the names of `weights`, a selection of `every`, with its config.json. `lost` are
-    weights that the checkpoint has lost; None: unknown.
+    """Compare the names of `weights`, a selection of `every`, with their config.json. `lost` are
+    weights that the checkpoint has lost; None if they are not known.
 
-    Return None without a config.json, or for an adapter. Tied names count as if each had a tensor.
+    Return None if there is no config.json, or for an adapter. Tied names count as if each had its
+    own tensor.
 
     Raises:
-        BadRequest: they do not fit; with counts, examples and the option that corrects it.
+        BadRequest: the names do not fit. The message has counts, examples and the option that
+            corrects them.
     """
     path = weights.model_sidecars.get(CONFIG)
     if path is None or is_adapter_checkpoint(weights.tensors):
@@ -313,7 +312,8 @@ def check_names(
 
 
 def _wrapped(names: Iterable[str]) -> str:
-    """Return the option that removes the common prefix of all names, if it is a wrapper's."""
+    """Return a phrase with the option that removes the common prefix of all names, if a wrapper
+    added it, else an empty text."""
     words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
     shared = min(words, key=len, default=[])
     if not shared or any(each[: len(shared)] != shared for each in words):
@@ -325,9 +325,8 @@ def _wrapped(names: Iterable[str]) -> str:
 
 
 def _is_turned(faults: NameFaults, weights: Checkpoint) -> bool:
-    """Return whether quantised weights only have their dimensions in another order, as in
-    gpt-oss.
-    """
+    """Return whether the only faults are quantised weights with their dimensions in another order,
+    as in gpt-oss."""
     if faults.missing or faults.unexpected:
         return False
     packed = {key.name for key in find_quantised(weights).weights}
@@ -339,9 +338,8 @@ def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
 
 
 def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
-    """Return the shapes of all weights keyed by name. The shape of a quantised weight is its shape
-    without scales.
-    """
+    """Return the shapes of all weights, keyed by name. A quantised weight has the shape that it has
+    when it is dequantised."""
     shapes = shapes_of(weights)
     found = find_quantised(weights)
     if found.is_there:
@@ -364,9 +362,9 @@ def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str,
 
 @dataclass(frozen=True)
 class FittedWeights:
-    """Weights under the names of their model.
+    """Weights with the names that their model has for them.
 
-    `ties` are as in `Fits`; None: they are not known. `new_name` converts the name of a tensor in
+    `ties` are as in `Fits`; None if they are not known. `new_name` converts the name of a tensor in
     the checkpoint to its name in the model.
     """
 
@@ -386,14 +384,14 @@ def named_for_model(
     command: str = "consolidate",
     lost: Collection[str] | None = (),
 ) -> FittedWeights:
-    """Give `weights`, a selection of `every`, the names in the model at `like`, or else the names
-    that their config.json needs.
+    """Give `weights`, a selection of `every`, the names of the model `like`, or if that is None the
+    names of the model that their config.json describes.
 
-    Without `is_checked` they keep their names. With `is_merged` an adapter was merged into them,
-    and config.json is that of the base model. `lost` is as in `check_names`.
+    If `is_checked` is False, they keep their names. `is_merged` says that an adapter was merged
+    into them, and that config.json is that of the base model. `lost` is as in `check_names`.
 
     Raises:
-        BadRequest: they do not fit config.json.
+        BadRequest: the weights do not fit config.json.
     """
     if like is not None:
         found, _ = fit_of(
@@ -420,7 +418,7 @@ def named_for_model(
 class _LikeNames:
     """The names of another model that an export must match.
 
-    Only missing names count as faults here; `check_against` makes the other comparisons.
+    Only missing names count as faults. `check_against` makes the other comparisons.
     """
 
     like: Reference
@@ -434,7 +432,7 @@ class _LikeNames:
 def _advice(
     faults: NameFaults, held: Mapping[str, Shape], config: Mapping[str, Any], command: str
 ) -> str:
-    """Return the option that corrects the faults, as text for a message."""
+    """Return a phrase for a message with the option that corrects the faults."""
     if any(mark in name for name in faults.unexpected for mark in _OF_ADAPTERS):
         return _adapter_advice(held)
     other = _other_layout(held, config)
@@ -453,9 +451,8 @@ def _advice(
 
 
 def _adapter_advice(held: Collection[str]) -> str:
-    """Return advice for a run with an adapter that is not merged: the command to use. The command
-    names a base model only if the run does not contain one.
-    """
+    """Return the advice for a run with an adapter that was not merged: the command to use. It has
+    the option --base only if the run does not contain its base model."""
     base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
         f"they belong to an adapter: merge it with zerotools consolidate{base}, or export it with "
@@ -475,9 +472,8 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
 
 
 def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
-    """Return a phrase with the `--exclude` options that match all names in `unexpected`, and no
-    other names of `held`. `by` is put before the options.
-    """
+    """Return a phrase with the `--exclude` options that match all names in `unexpected` and no
+    other names in `held`. `by` is the text before the options."""
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)
     patterns = exclusion_patterns(unexpected, [name for name in held if name not in spare])

@@ -1,8 +1,8 @@
-"""Write a job's model under the names and in the shapes that its directory on the Hub has.
+"""Give the tensors of a job's model the names and shapes that the model has on the Hub.
 
-When transformers loads a directory, it may join several tensors to one. The job's record lists
-which blocks were joined. With this list the tensors are divided again: bytes are moved, and no
-value is computed.
+When transformers loads a model, it may join several tensors into one. The job's record lists the
+joined blocks. With this list the tensors are divided again: bytes are moved, and no value is
+computed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from zerotools.ops.weights.base_model import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """Return the Hub's names and shapes of the tensors that have another name or shape in
-    `checkpoint`, from the record of the job that wrote it.
+    """Return the names and shapes on the Hub for those tensors of `checkpoint` that have another
+    name or shape there. They come from the record of the job that wrote the checkpoint.
 
-    The result is empty without such a record, or if adapters are stored next to their weights,
-    because the Hub has no form for adapters.
+    The result is empty if there is no such record, or if adapters are stored next to their weights,
+    because the layout of the Hub has no form for that.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):
@@ -36,7 +36,7 @@ def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLa
 
 
 def on_hub_note(layout: HubLayout) -> list[str]:
-    """Return a note on tensors that are written in another form than the job's."""
+    """Return a note if tensors get the names and shapes of the Hub, else an empty list."""
     if not layout:
         return []
     return [
@@ -48,7 +48,8 @@ def on_hub_note(layout: HubLayout) -> list[str]:
 
 
 def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
-    """Return the Hub's keys that contain each of `weights`, if they differ from its key."""
+    """Return the keys on the Hub of the tensors that contain each of `weights`, for those that have
+    another key there."""
     return {
         key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
         for key in weights.tensors
@@ -57,10 +58,11 @@ def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, 
 
 
 def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
-    """Return the tensors of `weights` divided and joined as in `layout`.
+    """Return the tensors of `weights`, divided and joined as `layout` describes.
 
     Raises:
-        BadFile: a block is not in its tensor, or a tensor divided by rows is incomplete.
+        BadFile: a block is not inside its tensor, or a tensor is incomplete that is divided row by
+            row.
         Unsupported: tensors of different dtypes would become one.
     """
     if not layout:
@@ -90,7 +92,8 @@ def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
 
 
 def _is_renamed(name: str, layout: HubLayout) -> bool:
-    """Return whether the Hub has the tensor `name` whole, perhaps under another name."""
+    """Return whether the job's tensor `name` is one whole tensor on the Hub, perhaps with another
+    name."""
     blocks = layout.get(name)
     return blocks is None or (len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape))
 
@@ -102,8 +105,8 @@ def _new_name(name: str, layout: HubLayout) -> str:
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
     """Return the tensors, with a separate copy for each alias that cannot stay tied.
 
-    Such an alias is tied to a tensor that is divided on the Hub, so that there is no single tensor
-    to tie it to.
+    An alias cannot stay tied if its tensor is divided on the Hub, because then there is no single
+    tensor to tie it to.
     """
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
@@ -123,7 +126,7 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
 
 
 class _Source:
-    """A tensor of the job, with its chunks ordered by their position in it."""
+    """A tensor of the job, with its chunks ordered by their position in the tensor."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self._name = name
@@ -138,7 +141,7 @@ class _Source:
         return BoxIndex([chunk.box for chunk in self._chunks])
 
     def chunks_of(self, block: HubBlock) -> Iterator[Chunk]:
-        """Yield the chunks of `block`, in the coordinates of the Hub's tensor."""
+        """Yield the chunks of `block`, with coordinates in the Hub's tensor."""
         for position, common in self._index.meeting(block.box):
             part = block.part(common)
             assert part is not None
@@ -158,7 +161,7 @@ def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
 
 @dataclass
 class _Restored:
-    """A tensor of `shape`, as the Hub has it, that is built from blocks of the job's tensors."""
+    """A tensor of the Hub with shape `shape`, which is built from blocks of the job's tensors."""
 
     first: Key
     example: Tensor

@@ -1,4 +1,4 @@
-"""Select, rename and retype the tensors of a checkpoint; no byte is read.
+"""Select and rename the tensors of a checkpoint, and change their dtypes. No tensor data is read.
 
 `weights_from`, `name_matcher` and `choose_names` select the weights of an export, and
 `name_function` makes their new names from the rules of the user.
@@ -17,11 +17,11 @@ from zerotools.core.errors import BadRequest
 
 
 def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
-    """Return the same tensors and aliases under other names. An alias that gets the name of its own
-    tensor is dropped.
+    """Return the same tensors and aliases under other names. An alias is dropped if it gets the
+    name of its own tensor.
 
     Raises:
-        BadRequest: two different names become one.
+        BadRequest: two different names would become the same name.
     """
     old_names: dict[str, str] = {}
 
@@ -47,7 +47,8 @@ def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Ch
 
 
 def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
-    """Return the description of an output: the same tensors in other dtypes, without positions."""
+    """Return the description of an output: the same tensors, but with other dtypes and without
+    chunks."""
     tensors: Mapping[Key, Tensor] = {
         key: Tensor(dtype_of(key, tensor), tensor.shape, ())
         for key, tensor in checkpoint.tensors.items()
@@ -57,7 +58,8 @@ def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DT
 
 @dataclass(frozen=True, slots=True)
 class RenameRule:
-    """Every match of `pattern` in a name becomes `replacement` (`\\1` is the first group)."""
+    """A rule that replaces every match of `pattern` in a name by `replacement` (`\\1` is the first
+    group)."""
 
     pattern: re.Pattern[str]
     replacement: str
@@ -67,7 +69,7 @@ def parse_rule(text: str) -> RenameRule:
     """Parse a rule `REGEX=REPL`. The last `=` separates the two, so that `(?=...)` can be used.
 
     Raises:
-        BadRequest: it has no `=`, or its regular expression or group is invalid.
+        BadRequest: the text has no `=`, or its regular expression or a group number is invalid.
     """
     pattern, equals, replacement = text.rpartition("=")
     if not equals or not pattern:
@@ -105,13 +107,14 @@ MASTERS, WEIGHTS = "masters", "weights"
 
 
 def weights_from(checkpoint: Checkpoint, choice: str) -> Checkpoint:
-    """Return only parameters and buffers: roles `param` and `buffer`.
+    """Return only the parameters and buffers, with the roles `param` and `buffer`.
 
-    With `masters` a parameter is its fp32 master, or its 16-bit copy if it has no master. With
-    `weights` it is the 16-bit copy, or the only tensor of an untrained parameter.
+    If `choice` is "masters", a parameter is its fp32 master, or its 16-bit copy if it has no
+    master. If it is "weights", a parameter is its 16-bit copy, or its only tensor if it was not
+    trained.
 
     Raises:
-        BadRequest: `weights`, and the checkpoint has masters only.
+        BadRequest: `choice` is "weights", but the checkpoint has only masters.
     """
     if choice == WEIGHTS:
         _require_copies(checkpoint)
@@ -142,8 +145,8 @@ def _require_copies(checkpoint: Checkpoint) -> None:
 
 
 def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that checks whether a name matches one of `include`, if there are any, and
-    none of `exclude`."""
+    """Return a function that returns whether a name is selected: it matches one of `include`, or
+    `include` is empty, and it matches none of `exclude`."""
 
     def is_selected(name: str) -> bool:
         if include and not any(fnmatchcase(name, glob) for glob in include):
@@ -156,8 +159,8 @@ def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[st
 def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> Checkpoint:
     """Choose the tensors and tied names to keep.
 
-    If the name that stores the bytes is not kept, but a name tied to it is, the bytes are stored
-    under the tied name.
+    If the name that holds the bytes is not selected, but a name tied to it is selected, the bytes
+    get the tied name.
     """
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if is_selected(key.name)}
     holders: dict[str, str] = {key.name: key.name for key in tensors if key.role == "param"}

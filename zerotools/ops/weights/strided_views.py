@@ -1,10 +1,10 @@
-"""A checkpoint with tensors that are made of strided views of another checkpoint's tensors.
+"""Make a checkpoint from strided views of another checkpoint's tensors.
 
 A `TensorView` consists of pieces (`ViewPiece`). A piece is a strided part of one source tensor: it
-begins at some index, and goes on in steps. A chunk is a strided range of a file. So the part of a
-piece that lies in a chunk is also a strided range of the file: its strides are the chunk's strides
-times the steps of the piece. It is again a `Chunk`. Therefore such a checkpoint is planned, checked
-for completeness and copied like any other, and a view of a view works too.
+begins at an index, and continues in steps. A chunk is a strided range of a file. So the part of a
+piece that lies in a chunk is also a strided range of the file, with strides that are the chunk's
+strides times the steps of the piece. This part is a `Chunk` too. Therefore such a checkpoint is
+planned, checked for completeness and copied like any other, and views of views are possible.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _KEPT_SOURCES = 8
 
 
 def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
-    """Return `checkpoint` with the tensors that `views` describes (new name -> view), in each of
-    their roles.
+    """Return `checkpoint` with the tensors that `views` describes, keyed by new name. They are made
+    for each role that their parts have.
 
-    A view is omitted if the checkpoint has none of its parts.
+    A view is omitted for a role if the checkpoint has none of its parts.
 
     Raises:
-        BadRequest: parts of a view have a role that others lack.
+        BadRequest: some parts of a view have a role that its other parts lack.
         Unsupported: tensors of different dtypes would become one.
     """
     by_role: dict[str, dict[str, Tensor]] = {}
@@ -55,7 +55,7 @@ class _Chunks:
         self._last: tuple[View, Sequence[Tensor], list[Chunk]] | None = None
 
     def of_view(self, view: View, parts: Sequence[Tensor]) -> list[Chunk]:
-        """Return the chunks of a view of `parts`, in coordinates of the view."""
+        """Return the chunks of a view of `parts`, with coordinates in the view."""
         last = self._last
         if last is None or last[0] is not view or last[1] is not parts:
             found = [
@@ -137,7 +137,7 @@ def _bounds(piece: ViewPiece) -> Box:
 
 
 def _part_in(piece: ViewPiece, chunk: Chunk, itemsize: int) -> Chunk | None:
-    """Return the part of the piece that lies in `chunk`, in the coordinates of the view."""
+    """Return the part of the piece that lies in `chunk`, with coordinates in the view."""
     strides = chunk.strides or row_major_strides(chunk.box.shape)
     first, start, shape, steps = list(piece.start), [], [], []
     for dim, (along, step) in enumerate(zip(piece.dims, piece.steps, strict=True)):

@@ -1,4 +1,5 @@
-"""Tied weights in formats that hold only weights: once, or under each of their names."""
+"""Decide how formats that hold only weights store tied weights: once, or under each of their
+names."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ def resolve_aliases(
     like: Reference | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """Omit tied names if the model's config ties them again; otherwise write the weight under each
-    name.
+    """Omit tied names if the model itself ties them when it is loaded. Otherwise write the weight
+    under each of its names.
 
-    `ties` maps each name that the model ties to the name of its tensor; None: they are not known.
-    If a reference model `like` is given, it decides instead: names that it holds are written,
-    others are not. The tensor gets the name from which the model takes it.
+    `ties` maps each name that the model ties to the name of its tensor; None if they are not known,
+    and then config.json decides. If there is a reference model `like`, the names that it holds are
+    written, and no others. The tensor gets the name under which the model looks for it. With
+    `keep`, all names are written.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:
@@ -62,8 +64,8 @@ def resolve_aliases(
 def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
     """Return `weights` with every tied tensor under one of its names that `is_holder` accepts.
 
-    The other names of the tensor become aliases. If none of its names is accepted, a tensor keeps
-    its name.
+    The other names of the tensor become aliases. A tensor keeps its name if none of its names is
+    accepted.
     """
     new_names: dict[str, str] = {}
     for alias, name in weights.aliases.items():
@@ -85,7 +87,8 @@ def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint
 
 
 def is_embedding(name: str) -> bool:
-    """Return whether a name is usual for an embedding, which output layers are tied to."""
+    """Return whether a name is a usual name of a token embedding. Output layers are tied to such
+    embeddings."""
     return _EMBEDDING.search(name) is not None
 
 

@@ -1,7 +1,8 @@
-"""The arguments of a run's training script, besides the config.json of its model.
+"""Read the arguments of a run's training script, which describe its model in addition to
+config.json.
 
-Programs such as Megatron-LM keep these arguments in the checkpoint. Some of them do not affect
-shapes, but a model with other values computes something else.
+Programs such as Megatron-LM store these arguments in the checkpoint. Some of them do not affect
+shapes, but with other values the model computes something else.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TIES = "it has no tie_word_embeddings, so the head of {} would be its embedding
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
-    """Return the arguments of the run, as far as its checkpoint has them."""
+    """Return the arguments of the run. The result is empty if its checkpoint does not have them."""
     found = training.client.get("args")
     return found if isinstance(found, Mapping) else {}
 
@@ -48,11 +49,11 @@ def run_arguments(training: TrainingState) -> Mapping[str, Any]:
 def with_run_arguments(
     training: TrainingState, config: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a layout map for this run: the arguments of the run, overridden by
-    `given`.
+    """Return the arguments for a layout map: those that follow from the arguments of the run,
+    overridden by `given`.
 
     Raises:
-        BadRequest: config.json is of a model that the run did not train.
+        BadRequest: config.json describes another model than the run trained.
     """
     run = run_arguments(training)
     refuse_another(run, config)
@@ -60,9 +61,8 @@ def with_run_arguments(
 
 
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the map argument for the padding of the run's vocabulary: its size is a multiple of
-    the argument's value.
-    """
+    """Return the map argument for the padding of the run's vocabulary. The size of the vocabulary
+    is a multiple of this argument. The result is empty if the run does not record it."""
     multiple = arguments.get("make_vocab_size_divisible_by")
     ranks = arguments.get("tensor_model_parallel_size", 1)
     is_said = type(multiple) is int and type(ranks) is int and multiple > 0 and ranks > 0
@@ -70,7 +70,7 @@ def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise BadRequest if config.json is of a model that the run did not train."""
+    """Raise BadRequest if config.json describes another model than the run trained."""
     said = list(_contradictions(arguments, config))
     if said:
         raise BadRequest(

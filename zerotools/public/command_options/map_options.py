@@ -58,8 +58,8 @@ class MapOptions(LayoutOptions, MapArgOption, total=False):
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """Return the request for the layout of another program, from the options. Without `map_to`
-    return None.
+    """Return the request for the layout of another program that the options make. Return None
+    without `map_to`.
 
     Raises:
         BadRequest: other layout options were given without `map_to`, or `map_arg` is not

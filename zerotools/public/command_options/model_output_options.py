@@ -70,7 +70,7 @@ class SelectionOptions(TypedDict, total=False):
 
 
 class ModelOptions(SelectionOptions, total=False):
-    """Options on the files of a model."""
+    """Options for the files of a model."""
 
     dtype: Annotated[
         str,
@@ -94,7 +94,7 @@ class ModelOptions(SelectionOptions, total=False):
 
 
 class MergeOptions(TypedDict, total=False):
-    """Options on the adapter of a LoRA run that is merged, and on its base model."""
+    """Options for merging the adapter of a LoRA run into its base model."""
 
     adapter_config: Annotated[
         PathOption | None,
@@ -124,7 +124,7 @@ class MergeOptions(TypedDict, total=False):
 
 
 class AdapterOptions(MergeOptions, total=False):
-    """Options on the adapter of a LoRA run: merge it, or export it alone."""
+    """Options for the adapter of a LoRA run, which is merged or exported without the model."""
 
     adapter_only: Annotated[
         bool,
@@ -188,14 +188,13 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """Return a function that checks the losses of a cast, and raises an error for weights that
-    became infinite. With `allow_overflow` it accepts them.
-    """
+    """Return a function that raises an error if weights became infinite in a cast. With
+    `allow_overflow` it accepts them."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
 
 
 class ZeroOptions(TypedDict, total=False):
-    """Options on the ZeRO settings of the DeepSpeed run that will resume."""
+    """Options for the ZeRO settings of the DeepSpeed run that will resume."""
 
     stage: Annotated[
         Literal[1, 2, 3] | None,

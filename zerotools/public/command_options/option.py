@@ -7,8 +7,8 @@
     def thin(path: StrPath, **options: Unpack[ThinKeywords]) -> ThinResult:
         given = bind_options(ThinKeywords, options)
 
-`zerotools.cli.options.click_options` makes the option `--force` of the same declaration. This
-module imports neither click nor anything that reads checkpoints.
+`zerotools.cli.options.click_options` makes the option `--force` from the same declaration. This
+module imports neither click nor any module that reads checkpoints.
 """
 
 from __future__ import annotations
@@ -94,10 +94,11 @@ class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
     Attributes:
-        flag: if not given, it is made from the keyword: `--max-memory` from `max_memory`.
+        flag: the flag on the command line; None: it is made from the keyword, such as
+            `--max-memory` from `max_memory`.
         short: a second flag of one letter.
-        choices: the allowed values, if a Literal does not list them.
-        least, most: the limits of an integer.
+        choices: the allowed values, if no Literal lists them.
+        least, most: the smallest and the largest allowed integer.
     """
 
     help: str
@@ -113,7 +114,7 @@ class Option:
 
 @dataclass(frozen=True)
 class DeclaredOption:
-    """An option, completed with the keyword, the kind and the allowed values from its TypedDict."""
+    """An option, with the keyword, the kind and the allowed values from its TypedDict."""
 
     keyword: str
     option: Option
@@ -142,12 +143,12 @@ class DeclaredOption:
         )
 
     def value_of(self, given: Any) -> Any:
-        """Convert a value to the type that zerotools works with: a path, a number of bytes, a tuple
-        of texts. A converted value is returned unchanged.
+        """Convert a value to the type that zerotools works with, such as a path, a number of bytes
+        or a tuple of texts. A value that already has this type is returned unchanged.
 
         Raises:
-            BadRequest: the value is not allowed. The message names the keyword: on a command line,
-                click has refused a wrong value before.
+            BadRequest: the value is not allowed. The message names the keyword and not the flag,
+                because on a command line click refuses wrong values.
         """
         if given is None:
             return None
@@ -182,7 +183,8 @@ class DeclaredOption:
 
 
 def _plain(given: Any) -> Any:
-    """Return a number of numpy or torch as a Python number. Other values are returned unchanged."""
+    """Convert a number of numpy or torch to a Python number. Other values are returned
+    unchanged."""
     is_number = getattr(given, "shape", None) == () and hasattr(given, "item")
     return given.item() if is_number else given
 
@@ -316,11 +318,11 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
 
 
 def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value for every declared option: the given value, converted, or the default. None
-    has the same effect as no value.
+    """Return the value of every declared option: the converted value if one was given, else the
+    default. A given None has the same effect as no value.
 
     Raises:
-        TypeError: an option is not known, or a required one was not given.
+        TypeError: an option is not known, or a required option was not given.
         BadRequest: a value is not allowed.
     """
     declared = declared_options(declaration)
@@ -337,7 +339,8 @@ def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
-    """Return a decorator that records the TypedDict of the options of a function with `**options`.
+    """Return a decorator for functions with `**options`, which records the TypedDict of these
+    options.
 
     `describe_options` later adds these options to the function's signature.
     """
@@ -353,9 +356,9 @@ _DECLARATIONS: dict[Callable[..., Any], type] = {}
 
 
 def describe_options(function: _Function) -> _Function:
-    """Add every option with its default to the signature and the docstring of a function.
+    """Add every option, with its default, to the signature and the docstring of a function.
 
-    This is done when a user first accesses the function, because commands do not need it.
+    This happens when a user first accesses the function, because commands do not need it.
     """
     declaration = _DECLARATIONS.pop(function, None)
     if declaration is None:

@@ -1,5 +1,5 @@
-"""Options that choose a checkpoint and a model of it, and say how its files are read: their layout,
-threads and memory."""
+"""Options that choose a checkpoint and one of its models, and options for reading its files: the
+layout of the files, threads and memory."""
 
 from typing import Annotated, TypedDict
 
@@ -37,7 +37,7 @@ class SectionOption(TypedDict, total=False):
 
 
 class ReadingOptions(TagOption, SectionOption, total=False):
-    """Options that choose a checkpoint and a model of it, and say how its files are read."""
+    """Options that choose a checkpoint and one of its models, and the layout of its files."""
 
     layout: Annotated[
         PathOption | None,
@@ -75,6 +75,6 @@ class WorkersOption(TypedDict, total=False):
 
 
 class CheckingOptions(WorkersOption, total=False):
-    """Options for threads and memory of commands that read tensor data and write none."""
+    """Options for threads and memory, of commands that read tensor data but do not write any."""
 
     max_memory: Annotated[Size, Option(group=RESOURCES, default="256MiB", help=MEMORY_HELP)]

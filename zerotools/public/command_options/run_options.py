@@ -1,4 +1,4 @@
-"""Options of commands that write an output, the limits that options set, and the part of the work
+"""Options of commands that write an output: limits for memory and threads, and the part of the work
 that this process does."""
 
 import os
@@ -16,10 +16,10 @@ LAUNCHERS = ("slurm", "torchrun")
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
-    """Return the part of the work that the options select for this process; None without the
-    options `part` and `part_from`.
+    """Return the part of the work that the options select for this process; None if neither `part`
+    nor `part_from` was given.
 
-    `part` names the part. `part_from` names the launcher that gives this process its rank.
+    `part` names the part. `part_from` names the launcher that gave this process its rank.
 
     Raises:
         BadRequest: both options were given, or the launcher did not start this process.
@@ -33,7 +33,8 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
-    """Return the part of the work for this process, from the environment variables of its launcher.
+    """Return the part of the work for this process, which follows from the environment variables of
+    its launcher.
 
     Raises:
         BadRequest: the launcher did not start this process, or a variable is not a number.
