@@ -105,7 +105,7 @@ class ConversionResult:
         notes: sentences for the user.
         warnings: problems of the source, as sentences.
         lacking: the reason why other programs cannot load the output.
-        report_notes: sentences about the way in which the output was written.
+        report_notes: sentences about how the output was written.
         dropped: the parts of the source that the output cannot hold.
         copies, buffer_bytes: in a dry run, the number of copies, and the maximum memory of the
             buffers.

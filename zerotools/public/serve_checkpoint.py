@@ -158,8 +158,8 @@ def serve(
     on_error: Callable[[str], None] = lambda _: None,
     **options: Unpack[ServeKeywords],
 ) -> Iterator[ServedCheckpoint]:
-    """Return a context in which a server offers the Hugging Face model that `consolidate` would
-    write from the checkpoint at `path`, over HTTP. The server stops when the `with` block ends.
+    """Serve the Hugging Face model that `consolidate` would write from the checkpoint at `path`
+    over HTTP, inside a `with` block. The server stops when the block ends.
 
     No file is written, because threads of this process compute the requested bytes. `on_error` is
     called with a sentence for each request that failed.

@@ -194,10 +194,9 @@ MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return `--rename` rules, in the order in which the user should give them, each with the
-    number of weights that it would pair. `ours` and `theirs` are the weights without a partner.
-    Each rule pairs weights that the earlier rules leave without a partner.
-    """
+    """Return `--rename` rules for the user to give in this order, each with the number of weights
+    that it would pair. `ours` and `theirs` are the weights without a partner. Each rule pairs
+    weights that the earlier rules leave without a partner."""
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
         rule, count = _best(ours, theirs)

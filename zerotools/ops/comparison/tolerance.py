@@ -68,8 +68,7 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """Return the dtype in which two tensors are compared; None if no dtype holds the values of
-    both.
+    """Return the dtype for comparing two tensors; None if no dtype holds the values of both.
 
     - Two floating-point dtypes of different widths: the narrower one, as after an export.
     - Two floating-point dtypes of the same width, a dtype of scales (`float8_e8m0fnu`) and another

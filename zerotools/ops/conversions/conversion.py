@@ -54,8 +54,8 @@ class Conversion:
     Attributes:
         request: the request as text. An interrupted run can be resumed only by a run with the same
             text.
-        sums, sums_directory, sums_bytes: the context `sums` computes the merged weights into files
-            in `sums_directory`, from which the source reads them. They take `sums_bytes` bytes.
+        sums, sums_directory, sums_bytes: the context `sums` writes the merged weights to files in
+            `sums_directory`, and the source refers to these files. They take `sums_bytes` bytes.
         stamps: all files that were read for this plan. None of them may change until the output
             exists.
         command: the zerotools command that writes the output. Only this command may overwrite the

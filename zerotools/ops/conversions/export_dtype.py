@@ -50,7 +50,7 @@ def in_few_bits(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
     """Quantise the weights with the quantiser `dtype`. Return the result, and a description of the
-    output, in which the other tensors are as in `described`.
+    output. There the other tensors are as in `described`.
 
     Raises:
         BadRequest: the weights are quantised already, or cannot be quantised.

@@ -84,7 +84,7 @@ def merged_model(
     `is_merged`.
 
     `config_dir` has the config.json and tokenizer to use in place of those near the checkpoint.
-    `beside` are files to use if there are none.
+    `beside` are the files to use if neither has them.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.

@@ -1,5 +1,5 @@
 """Search for changes that make a training fit into memory. The results are sets of changes,
-cheapest first, of which no part would be enough.
+cheapest first. No part of a set would be enough.
 
 `zerotools estimate`, `zerotools init` and the daemon's refusals use this search. Changes are
 ordered by their cost. Each costs more than all changes above it together:
@@ -378,7 +378,7 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings in which several ranks share one sequence, or one layer. Return whether any
+        """Add settings with several ranks for one sequence, or for one layer. Return whether any
         setting fits."""
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro

@@ -7,7 +7,7 @@ element_blocks   read the elements of tensors in order, block by block
 fill             read and cast the bytes of one tile
 write            create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name
-part_share       the division of an output among N runs, each of which writes one part
+part_share       the division of an output into N parts, one for each of N runs
 execute_part     write one of these parts
 resume_identity  the inputs of an output; an interrupted run is resumed only with the same inputs
 load_arrays      load tensors into memory as numpy arrays

@@ -1,4 +1,4 @@
-"""Divide one output among N runs, each of which writes one share of its bytes.
+"""Divide the bytes of one output into N shares, one for each of N runs.
 
 The files of the output are put in a row, in their order, and the row is cut into N shares of equal
 size. All runs make the same cuts from the same layout, so they need not communicate.

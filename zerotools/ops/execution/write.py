@@ -51,8 +51,8 @@ class Writer:
     """Writes the files in `missing`, a dict from file names to the number of tensor bytes in the
     file.
 
-    The files in `cut` are written by several runs, of which each writes one range. Their checksums
-    are recorded in the journal and not written to the file.
+    Several runs write the files in `cut` together, one range for each run. The checksums of these
+    files are recorded in the journal and not written to the file.
 
     `bytes_shared` is the number of bytes that were not written because the file system shares their
     blocks with the source (reflink).

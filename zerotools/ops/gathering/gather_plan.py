@@ -69,8 +69,8 @@ class GatherPlan:
 
     @property
     def bytes_to_fetch(self) -> int:
-        """The total size in bytes of the files to fetch, including files of which some blocks were
-        already fetched."""
+        """The total size in bytes of the files to fetch, including blocks that were already
+        fetched."""
         return sum(each.file.size for some in self.fetches.values() for each in some)
 
     @cached_property
@@ -103,8 +103,8 @@ def prepare_gather(
     at_once: int,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> GatherPlan:
-    """Compare files that several sources have, and choose the source from which each file is
-    fetched. `on_bytes` gets the number of bytes that were compared since its last call.
+    """Compare files that several sources have, and choose a source for each file to fetch.
+    `on_bytes` gets the number of bytes that were compared since its last call.
 
     Raises:
         BadRequest: the sources have no files.

@@ -226,7 +226,7 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the sources that have it, in the order in which they were given."""
+    """A file, and the sources that have it, in the order that the user gave."""
 
     name: str
     holders: Mapping[str, FarFile]

@@ -157,8 +157,8 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the divisions into groups in which the parameters of every group are in the order of
-    the model.
+    """Return the possible divisions into groups that keep the parameters of every group in the
+    order of the model.
 
     If there are several, return only the divisions that follow the usual rules.
     """

@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """Another checkpoint, from which the holes of a damaged checkpoint are filled.
+    """Another checkpoint. Its values fill the holes of a damaged checkpoint.
 
     `weights` have the names of the output and absolute file names. `files` has the sizes of these
     files. `checkpoint` is the checkpoint as it was read.

@@ -81,8 +81,8 @@ class Salvage:
         left_out: the reason for each weight that is not complete, keyed by the weight's name.
         unnamed: lost files with unknown contents.
         other: the checkpoint that holes are filled from.
-        rounded: weights of which some elements were read from 16-bit copies, because their fp32
-            masters are lost, and are written in a wider dtype.
+        rounded: weights that are written in a wider dtype although some of their elements come from
+            16-bit copies, because their fp32 masters are lost.
         conversion: the conversion that writes the output; None if no weight is complete.
     """
 
@@ -198,7 +198,7 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Add the weights of which only the name is known, and the weights that cannot be made from the
+    """Add the weights that are known only by name, and the weights that cannot be made from the
     remaining data. They are added to `weights` if `other` has them, else to `left_out`."""
     lost = dict(own.lost)
     for name, file in examined.given.remains.lost_names.items():
@@ -302,8 +302,8 @@ def _exported(
 
 
 def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterator[str]:
-    """Yield the names of weights of which some elements come from 16-bit copies and are written
-    with more bits."""
+    """Yield the names of weights that are written with more bits than some of their elements have,
+    because these elements come from 16-bit copies."""
     for key, weight in weights.items():
         bits = written.tensors[key].dtype.bits
         if any(part.source == COPIES and part.dtype.bits < bits for part in weight.parts):

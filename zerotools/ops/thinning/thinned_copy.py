@@ -305,7 +305,7 @@ def _compare(
 
 
 def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterator[Key]:
-    """Yield the tensors of which a part is in one of the files `written`."""
+    """Yield the tensors that have a part in one of the files `written`."""
     new = {copy / name if name else copy for name in written}
     for key, tensor in found.tensors.items():
         if any(found.root.absolute() / file in new for file, _ in chunk_locations(tensor)):

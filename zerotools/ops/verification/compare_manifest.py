@@ -168,7 +168,7 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the dtype in which two tensors are known to be equal after a cast."""
+    """Return the dtype of the cast that makes the two tensors equal."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 

@@ -1,5 +1,5 @@
 """Check the values of tensors: find impossible values, and scales of quantised weights that cannot
-be used, because of which `consolidate --dtype` would refuse the checkpoint.
+be used, so that `consolidate --dtype` would refuse the checkpoint.
 
 NaN and infinities are normally impossible. Only attention masks may have infinities, and formats of
 weights store masks among the weights (`is_mask`). A mask has 0 for visible positions and minus

@@ -116,7 +116,7 @@ def _faults(
     found: Verification, names: Sequence[str], below: str
 ) -> tuple[dict[str, list[str]], dict[str, list[Span]], set[str]]:
     """Return the messages about each file, the damaged byte ranges of each file, and the names of
-    files of which all bytes count as damaged."""
+    files that count as damaged completely."""
     reasons, spans, broken = defaultdict[str, list[str]](list), dict[str, list[Span]](), set[str]()
     known = set(names)
     for each in found.findings:

@@ -143,7 +143,7 @@ def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> App
 
 
 def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the two matrices of the adapter, in the order in which their product has the layout of
+    """Return the two matrices of the adapter, in the order that gives their product the layout of
     the weight."""
     down, up = _loaded(halves, change.down), _loaded(halves, change.up)
     if change.layout in (Layout.ROWS, Layout.TRANSPOSED):

@@ -128,7 +128,7 @@ def says_scale(checkpoint: Checkpoint) -> bool:
 
 
 def _of_verl(file: Path) -> Mapping[str, Any]:
-    """Read the file in which verl records the rank and scale of an adapter."""
+    """Read verl's file with the rank and scale of an adapter."""
     tree = _record(file)
     if not {"r", "lora_alpha"} <= tree.keys():
         raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
@@ -179,7 +179,7 @@ _RECORDS: Mapping[str, Callable[[Path], Mapping[str, Any] | None]] = {
 def _of_numbers(
     numbers: Mapping[str, Any], checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
 ) -> dict[str, Any]:
-    """Return a config for an adapter of which only the rank and the scale are recorded."""
+    """Return a config for an adapter with only its rank and scale recorded."""
     more = {"use_rslora": True} if numbers.get("use_rslora") else {}
     return {
         "peft_type": "LORA",
