@@ -27,7 +27,7 @@ from zerotoolsd.queue.fair_share import DecayedUse, ranks_of
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
 
 GPUS = 8

@@ -26,10 +26,10 @@ from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.placement import QueuePlacement, QueueUsers
-from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import WaitingConditions
+from zerotoolsd.queue.write_rows import NewJob
 
 GPUS = 8
 RUNNING = 6

@@ -23,9 +23,9 @@ from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.attempts.orphan_processes import Traces, kill_orphans
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.procfs import all_processes
 from zerotoolsd.trainer.checkpoints.commit import check_structure
 

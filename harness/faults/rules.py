@@ -18,8 +18,8 @@ from pathlib import Path
 from harness.faults.operations import END
 from harness.patience import patient
 from zerotools.jobs.states import CANCELLED, SUCCEEDED
+from zerotoolsd.queue.import_found_jobs import REBUILD
 from zerotoolsd.queue.lifecycle import TRANSITIONS
-from zerotoolsd.queue.rebuild_import import REBUILD
 
 SLACK_SECONDS = 0.5
 """The longest time between a stop and the stamp of a command that had begun before it."""

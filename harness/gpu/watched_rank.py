@@ -24,7 +24,7 @@ def watched(path: Any, found: dict[str, Any]) -> None:
     inner = path.fetch
 
     def fetch(self: Any, names: Iterable[str], factor: float) -> None:
-        from zerotoolsd.trainer.engine_torch.update_path import local_tensor
+        from zerotoolsd.trainer.engine_torch.reduce_and_update import local_tensor
 
         asked = list(names)
         inner(self, asked, factor)
@@ -73,7 +73,7 @@ def main() -> None:
     entry["make_importable"]()
     from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
     from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
-    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate, PartitionedUpdate
+    from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate, PartitionedUpdate
 
     found = dict[str, Any]()
     for path in (InPlaceUpdate, PartitionedUpdate, MasterWeights):

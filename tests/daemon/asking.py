@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotoolsd.file_checks.check_server import Look, answer_to
 from zerotoolsd.file_checks.file_checker_pool import value_of
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 
 async def ask_thread(

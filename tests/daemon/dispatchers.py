@@ -20,8 +20,8 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
-from zerotoolsd.attempts import rebuild_queue
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts import recover_missing_attempts
+from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.run_directory import LaunchSettings, RankCommand
 from zerotoolsd.attempts.start_attempt import HostReaders
 from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig
@@ -32,12 +32,12 @@ from zerotoolsd.queue.fault_isolation import Touch
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
-from zerotoolsd.service.admission.dry_run import run_rank_checks
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
+from zerotoolsd.supervisor.attempt_plan import REQUEST
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.plan import REQUEST
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8), gpus=GpusConfig(locks=""))
@@ -108,7 +108,7 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state, rebuild=rebuild)
-    rebuild_queue.add_missing_from_runs(state, store, time.time())
+    recover_missing_attempts.add_missing_from_runs(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(

@@ -13,8 +13,8 @@ from harness.started import Started
 from tests.daemon.waiting import wait_for
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor import entry
+from zerotoolsd.supervisor.attempt_plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.durable_files import read_json, write_json
-from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.procfs import read_process
 
 TOKEN = uuid4().hex

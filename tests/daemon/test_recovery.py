@@ -12,8 +12,8 @@ from tests.daemon.dispatchers import leave_attempt, running
 from tests.daemon.made_attempts import TOKEN, make_attempt, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.queue.rows import LAUNCHING
+from zerotoolsd.supervisor.attempt_plan import EXIT_USED
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.plan import EXIT_USED
 
 
 def test_p2_an_attempt_that_cannot_be_prepared_again_is_fenced_first(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ COVERED: dict[str, str] = {
     "test_cause_of_end.py test_what_has_no_gpu_ran_out_of_no_gpu_memory",
     f"{HEARTBEATS}/rank_heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/"
     "test_rank_heartbeats.py test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",
-    f"{HEARTBEATS}/rank_phases.py StallLimits.is_eased": f"{OF_HEARTBEATS}/"
+    f"{HEARTBEATS}/stall_limits.py StallLimits.is_eased": f"{OF_HEARTBEATS}/"
     "test_stall_detector.py test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work",
-    f"{HEARTBEATS}/rank_phases.py StallLimits.deadline": f"{OF_HEARTBEATS}/"
+    f"{HEARTBEATS}/stall_limits.py StallLimits.deadline": f"{OF_HEARTBEATS}/"
     "test_stall_detector.py "
     "test_a_first_step_in_which_every_rank_waits_has_the_deadline_of_a_step",
     f"{TRAINER}/model/memory_estimate.py Prediction.__str__": f"{OF_TRAINER}/reporting/"

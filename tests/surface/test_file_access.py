@@ -35,9 +35,9 @@ OWN = {
     "users/open_as_user.py": "directories of the state directory, and those of users by descriptor",
     "users/served_users.py": "the installation, and state in the kernel of the daemon",
     "http/api/bearer_tokens.py": "tokens that the administrator names",
-    "http/api/connections.py": "/dev/null, a descriptor that is kept free",
-    "http/api/listen.py": "the socket, and the files of TLS",
-    "http/api/outputs.py": "logs in run directories, in a thread",
+    "http/api/connection_limits.py": "/dev/null, a descriptor that is kept free",
+    "http/api/listening_sockets.py": "the socket, and the files of TLS",
+    "http/api/job_outputs.py": "logs in run directories, in a thread",
     "http/api/server.py": "the socket",
     "attempts": "run directories",
     "app": "the state directory; the installation, before there is a daemon",
@@ -50,12 +50,12 @@ OWN = {
 }
 THREADS = {
     "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
-    "http/api/job_files.py": "parses a text, without a look at any file that it names",
-    "http/api/outputs.py": "logs in run directories",
+    "http/api/import_job_file.py": "parses a text, without a look at any file that it names",
+    "http/api/job_outputs.py": "logs in run directories",
     "dispatch/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
     "service/operations/job_results.py": "what ranks reported in run directories",
-    "resources/machine_snapshot.py": "waits, with a deadline, for the process that asks NVML",
+    "resources/snapshot_thread.py": "waits, with a deadline, for the process that asks NVML",
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""
 
@@ -63,13 +63,13 @@ STARTS = {
     "slurm/runner": "srun and supervisors, under Slurm, as the job's user",
     "users/run_as_user.py": "becomes the user, then the program",
     "service/admission/interpreter_check.py": "the job's interpreter at submit, as its user",
-    "attempts/backends/launch_backend.py": "supervisors, as the job's user",
+    "attempts/backends/choose_backend.py": "supervisors, as the job's user",
     "attempts/backends/systemd_unit.py": "systemd-run, whose unit is the job's user's",
     "attempts/backends/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
     "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",
     "file_checks/check_server.py": "processes that look, as the job's user",
     "monitoring/notifications/notify_command.py": "a program that a job names, as its user",
-    "monitoring/notifications/destinations.py": "sendmail, as the daemon's own user",
+    "monitoring/notifications/send_to_destinations.py": "sendmail, as the daemon's own user",
     "monitoring/notifications/run_command.py": "this program, of which it ends what is left",
     "supervisor": "of the job's user, as all that it starts",
 }

@@ -33,7 +33,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     ),
     "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
     "daemon/dispatch/test_dispatcher.py": frozenset({"run_directory.prepare_run_directory"}),
-    "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
+    "daemon/resources/test_snapshot_thread.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(
         {
             "zerotools.ops.mirroring.prefix_owner.read_claim",
@@ -41,7 +41,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
         }
     ),
     "daemon/test_no_memory.py": frozenset({"store._sql"}),
-    "daemon/service/test_views.py": frozenset(
+    "daemon/service/test_make_job_view.py": frozenset(
         {"last_report.last_report", "it.engine.why_it_waits"}
     ),
     "daemon/trainer/engine_deepspeed/test_operator_builds.py": frozenset(

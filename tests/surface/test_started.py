@@ -7,7 +7,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 PROGRAMS = {
     "daemon/own_program.py",
-    "daemon/supervisor/stop/test_reaper.py",
+    "daemon/supervisor/stop/test_kill_descendants.py",
     "harness/test_started.py",
 }
 """They are run by a test, as its process."""

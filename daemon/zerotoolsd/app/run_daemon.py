@@ -27,30 +27,30 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
-from zerotoolsd.attempts import rebuild_queue
-from zerotoolsd.attempts.backends.launch_backend import choose_way
+from zerotoolsd.attempts import recover_missing_attempts
+from zerotoolsd.attempts.backends.choose_backend import choose_way
 from zerotoolsd.attempts.run_directory import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
-from zerotoolsd.http.api.listen import open_socket, open_tcp, refuse_taken
+from zerotoolsd.http.api.listening_sockets import open_socket, open_tcp, refuse_taken
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.leaked_gpu_memory import look_for_suspects
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
-from zerotoolsd.service.admission import file_survey
-from zerotoolsd.service.admission.dry_run import run_rank_checks
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.service.admission import check_all_files
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
+from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.open_as_user import drop_groups, let_through
-from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.rights import Rights
 from zerotoolsd.users.served_users import ServedUsers, why_alone
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
@@ -81,7 +81,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
-    way = check_server.start_check_server(ALL_LOOKS, file_survey.NEEDS)
+    way = check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
     except ZerotoolsError as error:
@@ -132,7 +132,7 @@ async def _serve(
         SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
     )
     try:
-        rebuild_queue.add_missing_from_runs(state_dir, store, time.time())
+        recover_missing_attempts.add_missing_from_runs(state_dir, store, time.time())
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,

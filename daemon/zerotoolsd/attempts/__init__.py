@@ -3,20 +3,20 @@
 start_attempt         commits `launching`, makes the run directory, starts the supervisor
 run_directory         the files of an attempt, and the commands of its ranks
 launcher_command      the command of a user's own program
-job_environment, job_limits, numa_binding
-                      the environment of a job; its limits; processors and memory of its ranks
-start_backoff         why an attempt does not start yet
-backends              how the supervisor is started: as a child, by systemd, by a fork server
-attempt_watcher       watches the supervisors, and asks attempts to stop by a file
-attempt_status        the status of an attempt, from its run directory
-reattach              finds the attempts of the previous daemon, and of held jobs
-rebuild_queue         adds the data of run directories that the queue lacks
-ask_to_stop           decides which attempts are asked to save and stop
-cause_of_end          why an attempt ended: cause, advice, and whether a restart would help
-end_event             the lifecycle's event for the end of an attempt
-finalize_attempt      commits the end
-orphan_processes      ends processes that run without a supervisor
-supervisor_watchdog   ends supervisors that do not respond
+job_environment, resource_limits, numa_binding
+                          the environment of a job; its limits; processors and memory of its ranks
+start_backoff             why an attempt does not start yet
+backends                  how the supervisor is started: as a child, by systemd, by a fork server
+attempt_watcher           watches the supervisors, and asks attempts to stop by a file
+attempt_status            the status of an attempt, from its run directory
+reattach                  finds the attempts of the previous daemon, and of held jobs
+recover_missing_attempts  adds the data of run directories that the queue lacks
+ask_to_stop               decides which attempts are asked to save and stop
+cause_of_end              why an attempt ended: cause, advice, and whether a restart would help
+end_event                 the lifecycle's event for the end of an attempt
+finalize_attempt          commits the end
+orphan_processes          ends processes that run without a supervisor
+supervisor_watchdog       ends supervisors that do not respond
 last_report, progress_report
                       the reports of ranks; whether an attempt makes progress
 metric_counters       what the daemon counts for `/metrics`

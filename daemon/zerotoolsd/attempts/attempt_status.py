@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.durable_files import (
     LARGEST_RECORD,
     ReservedRecord,
@@ -22,7 +23,6 @@ from zerotoolsd.supervisor.durable_files import (
 from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
 from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts import attempt_status, last_report, orphan_processes
+from zerotoolsd.attempts.backends.choose_backend import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN
-from zerotoolsd.attempts.backends.spawner import Spawned, SupervisorSpawner
+from zerotoolsd.attempts.backends.spawn_supervisor import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.plan import REQUEST, RUN
+from zerotoolsd.supervisor.attempt_plan import REQUEST, RUN
 from zerotoolsd.supervisor.procfs import send_signal
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 from zerotoolsd.users.run_as_user import NOT_DROPPED
+from zerotoolsd.users.start_as_submitter import JobUser
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0

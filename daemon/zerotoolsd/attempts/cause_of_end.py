@@ -18,7 +18,7 @@ from zerotools.sensors.xids import GpuXid, is_fault
 from zerotoolsd.queue import lifecycle, retry_rules
 from zerotoolsd.queue.gpu_fences import XidsByGpu, listed
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 

@@ -17,11 +17,11 @@ from zerotoolsd.queue import lifecycle, retry_rules, time_limit
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.retry_rules import part_of_wait
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
-from zerotoolsd.supervisor.plan import OUTSIDE
 from zerotoolsd.supervisor.procfs import Process, boot_id
-from zerotoolsd.supervisor.stop.reaper import in_words, is_still_alive
+from zerotoolsd.supervisor.stop.kill_descendants import in_words, is_still_alive
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 from zerotoolsd.users.account import user_name
 

@@ -22,7 +22,7 @@ from zerotoolsd.queue.gpu_fences import fences_of
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.tables.preemption_table import YieldEnd
-from zerotoolsd.supervisor.stop.reaper import is_still_alive
+from zerotoolsd.supervisor.stop.kill_descendants import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
 """Largest difference, in seconds, between the clock of the kernel's log and CLOCK_MONOTONIC."""

@@ -17,7 +17,7 @@ from zerotools.jobs.text.secrets import (
     secret_argument_steps,
 )
 from zerotoolsd.users.account import NAME_SERVICE, UnknownAccount
-from zerotoolsd.users.job_user import USUAL_PATH, JobUser
+from zerotoolsd.users.start_as_submitter import USUAL_PATH, JobUser
 
 NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
 LEAST_UNSHOWN = 6

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts.backends.launch_backend import SUPERVISOR_LOG
+from zerotoolsd.attempts.backends.choose_backend import SUPERVISOR_LOG
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
+from zerotoolsd.supervisor.attempt_plan import PROGRESS, RUN, SUMMARY
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, open_regular, read_json
-from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 from zerotoolsd.users.open_as_user import opened_run_directory
 
 _TAIL_BYTES = 32 * 1024

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.supervisor.plan import PORT
+from zerotoolsd.supervisor.attempt_plan import PORT
 
 FINDER_ENTRY = Path(__file__).parents[1] / "children" / "checkpoint_finder" / "entry.py"
 ADOPTED_ENTRY = Path(__file__).parents[1] / "children" / "pid_watcher" / "entry.py"

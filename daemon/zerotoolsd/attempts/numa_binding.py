@@ -30,9 +30,9 @@ from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.numa import NumaTopology, ReadTopology, near_gpus, read_topology
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.rows import ENDED, AttemptRow
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
+from zerotoolsd.supervisor.attempt_plan import RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.rank_binding import RankBinding
 from zerotoolsd.users.open_as_user import opened_run_directory
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts.backends.systemd_unit import is_in_unit
+from zerotoolsd.supervisor.attempt_plan import RUN
 from zerotoolsd.supervisor.cgroups import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
@@ -35,7 +36,6 @@ from zerotoolsd.supervisor.exit_record.process_ledgers import (
     RecordedProcesses,
     read_process_tree,
 )
-from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import (
     Process,
     all_processes,
@@ -47,7 +47,7 @@ from zerotoolsd.supervisor.procfs import (
     read_process,
     signal_process,
 )
-from zerotoolsd.supervisor.stop.reaper import MOST_NAMED, left_behind
+from zerotoolsd.supervisor.stop.kill_descendants import MOST_NAMED, left_behind
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 MAX_LOOKS = 20

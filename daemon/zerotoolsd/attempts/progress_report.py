@@ -25,12 +25,12 @@ from zerotools.jobs.states import TERMINAL
 from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import ENDED, JobRow
+from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.supervisor.attempt_plan import PROGRESS
 from zerotoolsd.supervisor.durable_files import open_regular, read_json
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
-from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH, STEPPING
-from zerotoolsd.supervisor.plan import PROGRESS
+from zerotoolsd.supervisor.heartbeats.stall_limits import IMPORTING_TORCH, STEPPING
 from zerotoolsd.users.open_as_user import opened_run_directory
 
 _LARGEST = 256 * 1024

@@ -26,9 +26,8 @@ from zerotools.jobs.jobfile_tables.stall import limits_of
 from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.upload_records import FETCHED
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
 from zerotoolsd.attempts.launcher_command import (
     command_of,
     finder_command,
@@ -36,16 +35,17 @@ from zerotoolsd.attempts.launcher_command import (
     watching_command,
 )
 from zerotoolsd.attempts.numa_binding import UNBOUND, RankBindings
+from zerotoolsd.attempts.resource_limits import attempt_limits, declared_limits
 from zerotoolsd.config.config_tables import DataCacheConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 from zerotoolsd.supervisor.durable_files import read_json, reserve_space, sync_directory, write_json
-from zerotoolsd.supervisor.heartbeats.rank_phases import COMPLETE, END, REPORT
-from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
+from zerotoolsd.supervisor.heartbeats.stall_limits import COMPLETE, END, REPORT
 from zerotoolsd.supervisor.stop.stop_request_file import reserve_request
 from zerotoolsd.users.account import Account
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory, owner_of
+from zerotoolsd.users.start_as_submitter import JobUser
 
 SPEC = "spec.json"
 SCRIPT = "script"

@@ -17,10 +17,10 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.mounts import MountPoint, ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.sensors.numa import ReadTopology, read_topology
-from zerotoolsd.attempts import crash_points, job_limits, last_report, run_directory
+from zerotoolsd.attempts import crash_points, last_report, resource_limits, run_directory
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.spawner import NotReady
+from zerotoolsd.attempts.backends.spawn_supervisor import NotReady
 from zerotoolsd.attempts.numa_binding import UNBOUND, RankBinder
 from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff
@@ -29,8 +29,8 @@ from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.open_as_user import opened_run_directory
@@ -203,7 +203,7 @@ class AttemptStarter:
         gets no control group.
         """
         allowed = self._settings.config.limits
-        limits = job_limits.attempt_limits(job.spec.limits, allowed)
+        limits = resource_limits.attempt_limits(job.spec.limits, allowed)
         return limits if limits or allowed.cgroups else None
 
     def loads(self, attempt: AttemptRow) -> bool:

@@ -32,8 +32,8 @@ from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.orphan_processes import OrphanKiller, Traces
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.attempt_plan import ENDED, RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.plan import ENDED, RUN
 from zerotoolsd.supervisor.procfs import Process, is_of_uid, read_process, signal_process
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 

@@ -21,9 +21,9 @@ from zerotools.jobs import states
 from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
 from zerotoolsd.dispatch.removable_files import Mention, texts_of
 from zerotoolsd.queue.store import Store
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+from zerotoolsd.users.start_as_submitter import JobUser
 
 _COMING = "coming-"
 MOST_SEEN, MOST_FORGOTTEN = 20_000, 1000

@@ -27,9 +27,9 @@ from zerotoolsd.interface.api_types import (
     Unavailable,
 )
 from zerotoolsd.queue.clocks import SteadyCalendar
-from zerotoolsd.queue.row_writes import Changed
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import Changed
 from zerotoolsd.users.account import user_name
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
-from zerotoolsd.attempts import rebuild_queue
+from zerotoolsd.attempts import recover_missing_attempts
 from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
+from zerotoolsd.attempts.backends.spawn_supervisor import SupervisorSpawner
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.numa_binding import RankBinder
@@ -46,7 +46,7 @@ from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.monitoring.history_recorder import HistoryRecorder
-from zerotoolsd.monitoring.notifications.notifier import JobNotifier
+from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
 from zerotoolsd.queue.disk_reserve import why_little_room
@@ -58,10 +58,10 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.leak_watch import LeakWatch
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.resources.watch_gpu_use import SharedGpus
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SLEEP_FACTOR = 4.0
@@ -442,7 +442,9 @@ class Dispatcher:
 
         Raises NotAllowed if the job is not held.
         """
-        if ran := rebuild_queue.look_again(self.jobs_dir, self.store, job.id, time.time()):
+        if ran := recover_missing_attempts.look_again(
+            self.jobs_dir, self.store, job.id, time.time()
+        ):
             job = self.store.job(job.id)
         event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
         if job.state == states.HELD or not ran:

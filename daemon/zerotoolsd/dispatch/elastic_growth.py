@@ -24,7 +24,7 @@ from zerotoolsd.queue import clocks, fault_isolation, time_limit
 from zerotoolsd.queue.clocks import seconds_in
 from zerotoolsd.queue.placement import request_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.resource_requests import Request
 from zerotoolsd.queue.scheduling.scheduler import Start
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import RESIZE, YieldAsk, YieldRow

@@ -34,11 +34,11 @@ from zerotoolsd.attempts.run_directory import known_as, mirroring_commands
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.users.account import NameLookupTimeout
-from zerotoolsd.users.job_user import given_env
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+from zerotoolsd.users.start_as_submitter import given_env
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0

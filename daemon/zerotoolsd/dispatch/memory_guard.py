@@ -51,8 +51,8 @@ from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow, is_usable
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
-from zerotoolsd.resources.gpu_use import MeasuredUse, measure_gpu_use
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.resources.watch_gpu_use import MeasuredUse, measure_gpu_use
 
 MOST = 1.5
 """The largest memory that a job may need is this many times the part of its estimate that is

@@ -26,7 +26,7 @@ from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import (
+from zerotoolsd.queue.scheduling.resource_requests import (
     Request,
     ResourceNeed,
     order_of,
@@ -35,7 +35,7 @@ from zerotoolsd.queue.scheduling.requests import (
 )
 from zerotoolsd.queue.scheduling.scheduler import tick
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
-from zerotoolsd.resources.gpu_use import SharedGpus
+from zerotoolsd.resources.watch_gpu_use import SharedGpus
 
 log = logging.getLogger(__name__)
 

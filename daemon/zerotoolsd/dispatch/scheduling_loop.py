@@ -14,9 +14,9 @@ from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.resources.gpu_use import SharedGpus
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.resources.watch_gpu_use import SharedGpus
 
 POLL_SECONDS = 2.0
 """Seconds between two readings of the GPUs while a job is waiting for GPUs."""

@@ -31,7 +31,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files import mounts
 from zerotoolsd.users import run_as_user
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 LONGEST_ORDER = 1 << 16
 _PR_SET_PDEATHSIG = 1

@@ -29,7 +29,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.check_server import SIGN_OF_LIFE, Look, question_of
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 PATIENCE_SECONDS = 0.25
 IDLE_SECONDS = 60.0

@@ -4,14 +4,14 @@ lifecycle                     computes the next state of a job from a table of t
 change_state                  changes the state of a job, commits the change and announces it
 retry_rules                   the causes that end attempts, and how often and when each is retried
 clocks                        the current time, and waits that survive a change of the calendar
-schema, stored_values, rows, store
+schema, sql_values, rows, store
                               the SQLite database; each transaction records its change as an event
-row_writes, tables            write rows within a transaction
+write_rows, tables            write rows within a transaction
 transactions                  commits one change, or several changes together
 group_commit                  commits submits that arrive at the same time with one disk write
 disk_reserve                  reserves disk space, so that jobs can be ended on a full disk
-job_file_slices               writes the job files of an array before its jobs are queued
-rebuild_import                brings a queue up to date that is older than the run directories
+array_job_files               writes the job files of an array before its jobs are queued
+import_found_jobs             brings a queue up to date that is older than the run directories
 dependency_table, waiting_conditions
                               the conditions that must be met before a job starts
 scheduling                    decides which jobs start, and on which GPUs

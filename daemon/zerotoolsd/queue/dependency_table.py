@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from zerotools.jobs import states
 from zerotoolsd.interface.queue_terms import ANY, Dependency, Drain
-from zerotoolsd.queue.row_writes import RunMany, RunSql
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.stored_values import shortened_reason
+from zerotoolsd.queue.sql_values import shortened_reason
+from zerotoolsd.queue.write_rows import RunMany, RunSql
 
 _AT_ONCE = 500
 """Largest number of job numbers in one SQL statement."""

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from zerotoolsd.queue.disk_reserve import is_full
-from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import NewJob
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0

@@ -36,7 +36,7 @@ from zerotoolsd.queue.scheduling.memory_left_for_jobs import (
 )
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed, capability_need
 from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions, tick
 from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable_gpus
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse

@@ -201,7 +201,7 @@ MIGRATIONS: tuple[str, ...] = (
     "ALTER TABLE job ADD COLUMN expected TEXT;",
     # Memory of its GPUs that no process held when an attempt began, in bytes by UUID, as JSON.
     "ALTER TABLE attempt ADD COLUMN gpu_baseline TEXT;",
-    # Job files of an array, which are written before its jobs are (`queue.job_file_slices`); null:
+    # Job files of an array, which are written before its jobs are (`queue.array_job_files`); null:
     # `spec` and `spec_given` of the job have its file.
     """
     CREATE TABLE job_text (

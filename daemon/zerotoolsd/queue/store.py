@@ -18,13 +18,21 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotoolsd.interface.api_types import Conflict, Event
 from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
+from zerotoolsd.queue.array_job_files import JOBS, JobFileTable
 from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
 from zerotoolsd.queue.disk_reserve import DiskReserve
 from zerotoolsd.queue.gpu_fences import Fence
-from zerotoolsd.queue.job_file_slices import JOBS, JobFileTable
+from zerotoolsd.queue.import_found_jobs import Rebuild
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.rebuild_import import Rebuild
-from zerotoolsd.queue.row_writes import (
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
+from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
+from zerotoolsd.queue.sql_values import loaded_row, shortened_reason, sql_value, stored_row
+from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
+from zerotoolsd.queue.tables.orphan_leases_and_uploads import OrphanLeases, UploadTable
+from zerotoolsd.queue.tables.preemption_table import PreemptionTable
+from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, UserCounts, book_running
+from zerotoolsd.queue.transactions import Transactions
+from zerotoolsd.queue.write_rows import (
     INSERT_JOB,
     Change,
     Changed,
@@ -34,14 +42,6 @@ from zerotoolsd.queue.row_writes import (
     row_of,
     values_of,
 )
-from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
-from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
-from zerotoolsd.queue.stored_values import loaded_row, shortened_reason, sql_value, stored_row
-from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
-from zerotoolsd.queue.tables.orphan_leases_and_uploads import OrphanLeases, UploadTable
-from zerotoolsd.queue.tables.preemption_table import PreemptionTable
-from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, UserCounts, book_running
-from zerotoolsd.queue.transactions import Transactions
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256
@@ -322,7 +322,7 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Add the jobs and attempts that were found in run directories (`queue.rebuild_import`)."""
+        """Add the jobs and attempts found in run directories (`queue.import_found_jobs`)."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 

@@ -9,7 +9,7 @@ from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotoolsd.queue.clocks import Moment, seconds_in
 from zerotoolsd.queue.rows import ENDED, AttemptRow
-from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
 
 REASON = TIME_LIMIT
 """Reason that is written into the stop request when a job reaches its time limit."""

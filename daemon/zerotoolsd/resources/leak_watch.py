@@ -28,7 +28,6 @@ from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.gpu_use import roots_of
 from zerotoolsd.resources.leaked_gpu_memory import (
     FREE,
     GIB,
@@ -41,7 +40,8 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     look_for_suspects,
     memory_left,
 )
-from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.resources.snapshot_thread import SnapshotCache
+from zerotoolsd.resources.watch_gpu_use import roots_of
 from zerotoolsd.supervisor.procfs import read_process
 
 RESIDUE = "gpu_residue"

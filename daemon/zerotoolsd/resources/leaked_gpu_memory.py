@@ -22,7 +22,7 @@ from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts import orphan_processes as strays
 from zerotoolsd.attempts.orphan_processes import Traces
 from zerotoolsd.supervisor.procfs import Process, all_processes, descendants
-from zerotoolsd.supervisor.stop.reaper import plain_name
+from zerotoolsd.supervisor.stop.kill_descendants import plain_name
 from zerotoolsd.users.account import user_name
 
 PREFIX = "/dev/nvidia"

@@ -5,7 +5,7 @@ submission        takes a job into the queue
 admission         the checks before a job is accepted
 operations        changes of jobs, and requests about the machine
 explanation       why a job waits, was restarted or ended
-views             jobs as clients see them
+make_job_view     jobs as clients see them
 run_curves        curves of a job and of the jobs that it continues
 result_readers    checkpoints and predictions, read by a child process
 evaluation_jobs   jobs that evaluate the checkpoints of another job

@@ -25,9 +25,9 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import scores_in, step_of
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.interface.queue_terms import Dependency
-from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import JobParts, NewJob
 
 MOST_ARRAY_EVALUATIONS = 100
 """The largest number of jobs in an array with `eval.tasks`: one transaction writes their evaluation

@@ -36,8 +36,8 @@ from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.admission.dry_run import run_rank_checks
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
+from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, room_of
 from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.change_jobs import (

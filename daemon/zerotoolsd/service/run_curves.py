@@ -31,8 +31,8 @@ from zerotools.jobs.step_curves import (
     finite_number,
     step_of,
 )
+from zerotoolsd.supervisor.attempt_plan import PROGRESS
 from zerotoolsd.supervisor.durable_files import open_regular
-from zerotoolsd.supervisor.plan import PROGRESS
 from zerotoolsd.users.open_as_user import opened_run_directory
 
 MOST_STATEMENTS = 2000

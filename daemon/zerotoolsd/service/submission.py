@@ -25,7 +25,7 @@ from zerotools.jobs.jobfile.derive_evaluation_job import count_jobs, is_evaluate
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.training_estimate import kernels_of
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.attempts.job_limits import why_refused
+from zerotoolsd.attempts.resource_limits import why_refused
 from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.dispatch.removable_files import CLEANING_LOOKS
@@ -34,15 +34,16 @@ from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
+from zerotoolsd.queue.array_job_files import sliced_texts
 from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.job_file_slices import sliced_texts
 from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
-from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
+from zerotoolsd.queue.write_rows import JobParts, NewJob
 from zerotoolsd.service.admission.adoptable_process import look_at_process
+from zerotoolsd.service.admission.check_all_files import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
     directory_conflict,
@@ -51,8 +52,6 @@ from zerotoolsd.service.admission.directory_checks import (
     newest_undamaged,
     real_paths,
 )
-from zerotoolsd.service.admission.dry_run import run_rank_checks
-from zerotoolsd.service.admission.file_survey import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
 from zerotoolsd.service.admission.memory_check import (
     MachineMemory,
@@ -61,12 +60,13 @@ from zerotoolsd.service.admission.memory_check import (
     why_never,
 )
 from zerotoolsd.service.admission.preflight import too_large
+from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.account import user_name
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 from zerotoolsd.users.user_limits import why_queued_too_much
 
 LOOK_SECONDS = 10.0

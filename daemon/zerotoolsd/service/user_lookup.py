@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.users.account import UnknownAccount, find_account, group_names
-from zerotoolsd.users.policy import Caller
+from zerotoolsd.users.rights import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0

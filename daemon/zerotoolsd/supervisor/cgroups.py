@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerotoolsd.supervisor.plan import UNIT_PREFIX
+from zerotoolsd.supervisor.attempt_plan import UNIT_PREFIX
 
 REMOVE_SECONDS = 2.0
 OLD_SECONDS = 86400.0

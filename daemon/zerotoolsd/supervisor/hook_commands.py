@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.spawn_child import die_with

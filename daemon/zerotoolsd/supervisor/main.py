@@ -21,6 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.attempt_plan import (
+    ATTEMPT,
+    EXIT,
+    EXIT_LOCKED,
+    EXIT_NO_LIMITS,
+    EXIT_USED,
+    GOES_ON,
+    LOCK,
+    REQUEST,
+    RUN,
+    STOP,
+    Plan,
+)
 from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
 from zerotoolsd.supervisor.durable_files import read_json, room_of, write_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
@@ -36,25 +49,12 @@ from zerotoolsd.supervisor.exit_record.outcome import (
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.gpu_locks import take_locks
 from zerotoolsd.supervisor.hook_commands import THINNING_LOG, UPLOADING_LOG, run_until_stop
-from zerotoolsd.supervisor.plan import (
-    ATTEMPT,
-    EXIT,
-    EXIT_LOCKED,
-    EXIT_NO_LIMITS,
-    EXIT_USED,
-    GOES_ON,
-    LOCK,
-    REQUEST,
-    RUN,
-    STOP,
-    Plan,
-)
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
-from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer
 from zerotoolsd.supervisor.spawn_child import Execute, execute_program
-from zerotoolsd.supervisor.stop.reaper import kill_all
+from zerotoolsd.supervisor.start_ranks import become_subreaper
+from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 

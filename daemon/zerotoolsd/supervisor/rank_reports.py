@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from zerotoolsd.supervisor.attempt_plan import NOTIFY, PROGRESS, SUMMARY
 from zerotoolsd.supervisor.durable_files import is_shallow
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import ScriptHeartbeats
-from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 from zerotoolsd.supervisor.rank_log import log_line
 
 MAX_DATAGRAM = 4096

@@ -16,17 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.attempt_plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json, write_reserved
 from zerotoolsd.supervisor.exit_record.outcome import is_abnormal
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
 from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
 from zerotoolsd.supervisor.hook_commands import CheckpointCommands
-from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import HostMemory, oom_kills
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
-from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn_rank
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched_directory
 from zerotoolsd.supervisor.spawn_child import (
     BegunProgram,
@@ -35,7 +34,8 @@ from zerotoolsd.supervisor.spawn_child import (
     SignalWaker,
     execute_program,
 )
-from zerotoolsd.supervisor.stop.reaper import reap_children
+from zerotoolsd.supervisor.start_ranks import SupervisedRank, hold_port, spawn_rank
+from zerotoolsd.supervisor.stop.kill_descendants import reap_children
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
 from zerotoolsd.supervisor.transient_errors import hang_reason

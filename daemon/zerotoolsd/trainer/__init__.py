@@ -3,11 +3,11 @@
 The supervisor starts a rank as `python -P entry.py --run-dir DIR`. No other package imports this
 package. A module imports only modules that come later in this list:
 
-    entry, process              start a rank as a process, and end it with an exit status
+    entry, run_rank             start a rank as a process, and end it with an exit status
     dry_run                     reports the errors of a rank before its job is queued
     session                     prepares a rank: data, model, engine, checkpoint
     initial_state, loop         the state before the first step, and the training loop
-    multi_node                  lets the nodes of a job agree on decisions
+    agree_between_nodes         lets the nodes of a job agree on decisions
     dpo_reference               reference log-probabilities of preference pairs
     attention_self_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence

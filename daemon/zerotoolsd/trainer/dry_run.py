@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerotools.jobs.jobfile_tables.spec import JobSpec
-    from zerotoolsd.trainer.data.preview import DataSample
+    from zerotoolsd.trainer.data.preview_examples import DataSample
 
 BYTE_VALUES = 256
 
@@ -40,7 +40,7 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotools.ops.resume_from_other_program.job_names import unused_order
     from zerotoolsd.trainer.attention_self_test import check_leaks
     from zerotoolsd.trainer.data.collate import check_decoder_start
-    from zerotoolsd.trainer.data.preview import sample_data
+    from zerotoolsd.trainer.data.preview_examples import sample_data
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
     from zerotoolsd.trainer.engine.chunked_loss import check_chunked_loss
     from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
@@ -55,10 +55,10 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.model.attention_choice import check_attention
     from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32
     from zerotoolsd.trainer.model.lora import check_frozen_type
+    from zerotoolsd.trainer.model.match_pretrained import match_directory
     from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
     from zerotoolsd.trainer.model.meta_model import check_data_fits, make_meta_model, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
-    from zerotoolsd.trainer.model.pretrained import match_directory
     from zerotoolsd.trainer.reporting.mfu import flops_per_token
     from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
     from zerotoolsd.trainer.tensor_parallel_self_test import check_tensor_ranks

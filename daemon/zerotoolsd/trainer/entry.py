@@ -74,7 +74,7 @@ def main() -> NoReturn:
     parser.add_argument("--run-dir", type=Path, required=True, help="the attempt's directory")
     run_dir: Path = parser.parse_args().run_dir
     make_importable()
-    from zerotoolsd.trainer.process import main as run_rank
+    from zerotoolsd.trainer.run_rank import main as run_rank
 
     run_rank(run_dir, STARTED)
 

@@ -34,8 +34,8 @@ from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import schedule_changes, schedule_of
 from zerotoolsd.trainer.model import rng_state
 from zerotoolsd.trainer.model.lora import BASE, base_name, fan_in_fan_out
+from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 from zerotoolsd.trainer.reporting.reporter import Reporter

@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.supervisor.heartbeats.rank_phases import END
+from zerotoolsd.supervisor.heartbeats.stall_limits import END
 from zerotoolsd.trainer.background_saves import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches, Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult

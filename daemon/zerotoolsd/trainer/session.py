@@ -25,6 +25,13 @@ from zerotools.jobs.jobfile_tables.data import (
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
+from zerotoolsd.trainer.agree_between_nodes import (
+    check_checkpoint_visible,
+    check_same_model,
+    is_finished,
+    rendezvous_of,
+    share_failures,
+)
 from zerotoolsd.trainer.attention_self_test import check_leaks
 from zerotoolsd.trainer.background_saves import make_checkpointing
 from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir
@@ -55,6 +62,7 @@ from zerotoolsd.trainer.initial_state import (
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
+from zerotoolsd.trainer.model.match_pretrained import Pretrained, hub_layout, match_directory
 from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
 from zerotoolsd.trainer.model.meta_model import (
     MetaModel,
@@ -62,15 +70,7 @@ from zerotoolsd.trainer.model.meta_model import (
     make_meta_model,
     read_config,
 )
-from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match_directory
 from zerotoolsd.trainer.model.sharding import check_cuts
-from zerotoolsd.trainer.multi_node import (
-    check_checkpoint_visible,
-    check_same_model,
-    is_finished,
-    rendezvous_of,
-    share_failures,
-)
 from zerotoolsd.trainer.rank.check_same_files import check_same_files
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
 from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup, joined_group

@@ -16,7 +16,7 @@ from zerotools.core.errors import Unsupported, ZerotoolsError
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.sharding import check_cuts
 from zerotoolsd.trainer.model.tiny_model import small_model
-from zerotoolsd.trainer.tensor_parallel.layer_plan import (
+from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import (
     COLUMNS,
     GATHERED_COLUMNS,
     ROWS,

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from zerotoolsd.users.account import Account
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_OPENAT2 = 437

@@ -12,8 +12,8 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.account import NAME_SERVICE, Account, UnknownAccount, user_name
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.open_as_user import file_rights
+from zerotoolsd.users.start_as_submitter import JobUser
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}

@@ -20,7 +20,7 @@ from zerotools.jobs.client import daemon_client
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.http.api.visible_fields import view_for
-from zerotoolsd.users.policy import Access, Caller, Rights
+from zerotoolsd.users.rights import Access, Caller, Rights
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:

@@ -144,7 +144,7 @@ def test_a_held_lock_means_that_it_is_starting(tmp_path: Path) -> None:
 
 def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
     from tests.daemon.made_attempts import make_attempt, supervise
-    from zerotoolsd.supervisor.plan import EXIT_USED
+    from zerotoolsd.supervisor.attempt_plan import EXIT_USED
 
     run = make_attempt(tmp_path / "run", "exit=0")
     assert attempt_status.fence_unstarted_attempt(run, {"token": TOKEN, "outcome": "lost"})

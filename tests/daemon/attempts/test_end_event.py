@@ -14,7 +14,7 @@ from zerotoolsd.attempts.end_event import outcome_of, steps_lost
 from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.supervisor.plan import OUTSIDE
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 
 
 def a_row(spec: JobSpec, state: str = "pausing", best_step: int = 0) -> JobRow:

@@ -20,7 +20,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.launcher_command import command_of
-from zerotoolsd.supervisor.plan import PORT
+from zerotoolsd.supervisor.attempt_plan import PORT
 
 PROGRAM = Path(__file__).with_name("ranked_program.py")
 START_SECONDS = 90.0

@@ -26,7 +26,7 @@ from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import AttemptView, JobView
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.supervisor.plan import ATTEMPT
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT
 
 HERE = sorted(os.sched_getaffinity(0))
 LEFT, RIGHT = str(HERE[0]), str(HERE[-1])

@@ -27,7 +27,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.supervisor.stop.reaper import left_behind
+from zerotoolsd.supervisor.stop.kill_descendants import left_behind
 
 
 def gpu_job(fake: str, gpus: int | list[int | str] = 1) -> JobSpec:

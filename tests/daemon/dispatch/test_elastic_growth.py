@@ -14,7 +14,7 @@ from zerotoolsd.dispatch.elastic_growth import (
 )
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import Start, tick
 
 RULE = GrowthRule(after_seconds=300, factor=5)

@@ -30,7 +30,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
 from zerotoolsd.service.explanation import room_of

@@ -19,8 +19,8 @@ from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.queue import disk_reserve
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import NewJob
 
 JOBS = 30
 """Their changes take more than the room of the log at once."""

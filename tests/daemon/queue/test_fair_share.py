@@ -11,7 +11,7 @@ from tests.daemon.queue.scheduling.deciding import gpus as machine
 from zerotoolsd.queue.fair_share import DecayedUse, ShareWeights, fair_share_factor, ranks_of
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.resource_requests import Request
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
 from zerotoolsd.users.account import Account, UnknownAccount
 

@@ -14,10 +14,10 @@ from tests.daemon.daemons import make_job
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import group_commit
 from zerotoolsd.queue.group_commit import GroupCommit
-from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import NewJob
 
 
 class CountingStore(Store):

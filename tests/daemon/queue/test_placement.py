@@ -23,10 +23,10 @@ from zerotoolsd.queue.expected_memory import ExpectedMemory
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import EDIT, JobStatus
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
-from zerotoolsd.queue.row_writes import JobParts
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory, HostMemoryNow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.write_rows import JobParts
 
 
 class ReadingStore(Store):

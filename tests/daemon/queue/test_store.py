@@ -21,10 +21,10 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.row_writes import Changed, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, AttemptRow, JobRow
+from zerotoolsd.queue.sql_values import Unstorable
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.stored_values import Unstorable
+from zerotoolsd.queue.write_rows import Changed, NewJob
 
 Open = Callable[[Path], Store]
 

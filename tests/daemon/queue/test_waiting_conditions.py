@@ -16,9 +16,9 @@ from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
-from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
+from zerotoolsd.queue.write_rows import NewJob
 
 
 class Waits:

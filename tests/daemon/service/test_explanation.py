@@ -20,7 +20,7 @@ from zerotoolsd.service.explanation import (
     Waiting,
     explain_job,
 )
-from zerotoolsd.service.views import attempt_view
+from zerotoolsd.service.make_job_view import attempt_view
 
 JOB = JobRow(
     id=1,

@@ -18,7 +18,7 @@ from zerotoolsd.service.run_curves import (
     read_records,
     read_run,
 )
-from zerotoolsd.supervisor.plan import PROGRESS
+from zerotoolsd.supervisor.attempt_plan import PROGRESS
 
 
 def step(number: int, loss: float = 1.0, **more: Any) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
-from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS
+from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.admission.file_survey import Survey
+from zerotoolsd.service.admission.check_all_files import Survey
 from zerotoolsd.service.admission.memory_check import MachineMemory, estimate_job_memory
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zerotoolsd.service.user_lookup import KNOWN_SECONDS, UserDirectory, who_is
-from zerotoolsd.users.policy import Caller
+from zerotoolsd.users.rights import Caller
 
 
 class Lists:

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.cgroups import (
     read_group,
 )
 from zerotoolsd.supervisor.exit_record.outcome import Verdict, with_limits
-from zerotoolsd.supervisor.ranks import KnownRank
+from zerotoolsd.supervisor.start_ranks import KnownRank
 
 TOKEN = "0123456789abcdef"
 NAME = group_name(7, 2, TOKEN)

@@ -19,8 +19,8 @@ from tests.daemon.made_attempts import (
 from tests.daemon.waiting import wait_for
 from zerotoolsd.queue.lifecycle import YIELD
 from zerotoolsd.queue.tables.preemption_table import PAUSE, PURPOSES
+from zerotoolsd.supervisor.attempt_plan import GOES_ON
 from zerotoolsd.supervisor.durable_files import read_json, write_json
-from zerotoolsd.supervisor.plan import GOES_ON
 
 
 def test_what_thins_runs_beside_the_ranks_once_for_each_checkpoint_and_at_the_end(

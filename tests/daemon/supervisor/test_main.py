@@ -23,10 +23,10 @@ from tests.daemon.made_attempts import (
     wait_for_file,
 )
 from tests.daemon.waiting import wait_for
+from zerotoolsd.supervisor.attempt_plan import EXIT_LOCKED, EXIT_NO_LIMITS, EXIT_USED
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_NO_LIMITS, EXIT_USED
 from zerotoolsd.supervisor.procfs import boot_id, read_process
-from zerotoolsd.supervisor.stop.reaper import is_still_alive
+from zerotoolsd.supervisor.stop.kill_descendants import is_still_alive
 
 
 def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:

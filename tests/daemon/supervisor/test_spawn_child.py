@@ -16,8 +16,8 @@ from tests.daemon.hung_disks import hung_disk
 from tests.daemon.made_attempts import finish, make_attempt, supervise, wait_for_file
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor import spawn_child
+from zerotoolsd.supervisor.attempt_plan import PROGRESS
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.plan import PROGRESS
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.spawn_child import BegunProgram, CannotStart
 

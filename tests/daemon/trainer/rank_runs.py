@@ -36,7 +36,7 @@ from zerotoolsd.trainer.background_saves import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
-from zerotoolsd.trainer.engine_torch.update_path import local_tensor  # noqa: E402
+from zerotoolsd.trainer.engine_torch.reduce_and_update import local_tensor  # noqa: E402
 from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult  # noqa: E402
 from zerotoolsd.trainer.loop import TrainingRun  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402

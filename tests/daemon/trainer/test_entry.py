@@ -21,7 +21,7 @@ STDLIB_ONLY = (
     "zerotools.io.distcp.metadata",
     "zerotools.runs.manifest",
     "zerotoolsd.trainer.engine.schedule",
-    "zerotoolsd.trainer.process",
+    "zerotoolsd.trainer.run_rank",
     "zerotoolsd.trainer.engine.schedule",
 )
 

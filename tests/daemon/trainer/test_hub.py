@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from harness.launching import TINY_GPT2
 from tests.daemon.trainer.engine_deepspeed.test_deepspeed import config
-from tests.daemon.trainer.model.test_pretrained import MIXTRAL, saved, unprefixed
+from tests.daemon.trainer.model.test_match_pretrained import MIXTRAL, saved, unprefixed
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion

@@ -95,8 +95,8 @@ def losses_by_peft(base: Path, text: Path, *, double_quant: bool, half: bool) ->
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     from zerotoolsd.trainer.data.batches import Batches
-    from zerotoolsd.trainer.data.corpus import ByteTokens
     from zerotoolsd.trainer.data.example_pools import TokenWindows
+    from zerotoolsd.trainer.data.token_stream import ByteTokens
 
     dtype = torch.bfloat16 if half else torch.float32
     config = BitsAndBytesConfig(

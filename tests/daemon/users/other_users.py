@@ -16,8 +16,8 @@ import pytest
 
 from harness.started import run
 from zerotoolsd.users.account import Account
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.served_users import why_alone
+from zerotoolsd.users.start_as_submitter import JobUser
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 UID, OTHER_UID = 604_242, 604_243

@@ -16,7 +16,7 @@ from harness.started import run
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from zerotoolsd.supervisor import transient_errors
 from zerotoolsd.users import run_as_user
-from zerotoolsd.users.job_user import given_env
+from zerotoolsd.users.start_as_submitter import given_env
 
 SHOW = "cat /proc/self/status /proc/self/limits; umask; env; kill -PIPE $$; echo deaf"
 

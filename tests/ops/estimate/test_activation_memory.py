@@ -40,7 +40,7 @@ def counted(name: str, micro: MicroBatch) -> int:
         reading_own_part,
         set_sequence_part,
     )
-    from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
+    from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import layer_cuts
     from zerotoolsd.trainer.tensor_parallel_self_test import fold_ranks
 
     known = read_config(ModelSpec(config=config(name))).to_dict()

@@ -1,9 +1,9 @@
 """Starts the supervisor of a prepared attempt: as a child of the daemon, by systemd, or by a fork
 server that has imported torch already.
 
-launch_backend     chooses child or systemd, and starts the supervisor as a child
+choose_backend     chooses child or systemd, and starts the supervisor as a child
 systemd_unit       starts the supervisor as a systemd service, with `systemd-run`
-spawner            starts each supervisor in one of these ways; if systemd fails, as a child
+spawn_supervisor   starts each supervisor in one of these ways; if systemd fails, as a child
 fork_server        a process of one user that has torch imported, and forks supervisors
 fork_server_pool   all fork servers; chooses one, or gives the reason why none is used
 

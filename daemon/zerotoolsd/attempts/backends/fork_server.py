@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.launch_backend import (
+from zerotoolsd.attempts.backends.choose_backend import (
     LaunchBackend,
     open_log,
     supervisor_environment,
 )
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.preloaded import entry
 from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN, is_program
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 ANSWER_SECONDS = 2.0
 """Longest time to wait for a fork, in seconds. A fork takes milliseconds, and the daemon does
@@ -207,7 +207,7 @@ class ForkServer:
             self._process.wait(1.0)
 
 
-COMMON = ("zerotoolsd.trainer.process:set_library_defaults",)
+COMMON = ("zerotoolsd.trainer.run_rank:set_library_defaults",)
 TORCH = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",

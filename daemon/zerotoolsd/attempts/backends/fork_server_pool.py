@@ -17,6 +17,7 @@ from typing import Any
 from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,
     NoServer,
@@ -25,11 +26,10 @@ from zerotoolsd.attempts.backends.fork_server import (
     kind_of,
     why_cold,
 )
-from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.config.config_tables import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.plan import Plan
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.supervisor.attempt_plan import Plan
+from zerotoolsd.users.start_as_submitter import JobUser
 
 TEND_SECONDS = 1.0
 AGAIN_SECONDS = 60.0

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.launch_backend import (
+from zerotoolsd.attempts.backends.choose_backend import (
     SUPERVISOR_LOG,
     LaunchBackend,
     open_log,
@@ -34,9 +34,9 @@ from zerotoolsd.attempts.backends.launch_backend import (
     supervisor_environment,
 )
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.plan import UNIT_PREFIX
-from zerotoolsd.users.job_user import USUAL_PATH, JobUser
+from zerotoolsd.supervisor.attempt_plan import UNIT_PREFIX
 from zerotoolsd.users.open_as_user import opened_run_directory
+from zerotoolsd.users.start_as_submitter import USUAL_PATH, JobUser
 
 SLICE = "zerotools.slice"
 STOP_SECONDS = 60.0

@@ -24,7 +24,7 @@ from zerotools.ops.inspection.completeness import (
     damage_sentences,
     torn_files,
 )
-from zerotoolsd.children.checkpoint_finder.candidates import (
+from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import (
     Candidate,
     candidate_of,
     candidates_in,

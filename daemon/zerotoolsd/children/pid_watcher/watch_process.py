@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.io.telemetry.datagram_sender import Sender
+from zerotoolsd.supervisor.attempt_plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.procfs import (
     Process,
     all_processes,

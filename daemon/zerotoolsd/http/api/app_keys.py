@@ -12,7 +12,7 @@ from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Action, Rights
+from zerotoolsd.users.rights import Action, Rights
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobRequests] = web.AppKey("service")

@@ -19,7 +19,7 @@ from aiohttp import web
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, USER_LOCK
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
-from zerotoolsd.users.policy import Access, Caller, Owner, Rights
+from zerotoolsd.users.rights import Access, Caller, Owner, Rights
 
 
 @dataclass(frozen=True)

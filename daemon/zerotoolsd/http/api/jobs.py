@@ -29,7 +29,7 @@ from zerotoolsd.http.api.visible_fields import named, view_for
 from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayWish, JobView
 from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
-from zerotoolsd.users.policy import Access
+from zerotoolsd.users.rights import Access
 
 MAX_JOBS = 1000
 MOST_ARRAY_BYTES = 16 << 20

@@ -13,9 +13,9 @@ from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.authorize import decide, peer_uid, turn_of
-from zerotoolsd.http.api.connections import Connection
+from zerotoolsd.http.api.connection_limits import Connection
+from zerotoolsd.http.api.error_responses import problem_response
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
-from zerotoolsd.http.api.problems import problem_response
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.interface.api_types import Unauthorized
 

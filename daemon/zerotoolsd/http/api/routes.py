@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.http.api import cleaning, job_files, jobs, machine, outputs
+from zerotoolsd.http.api import cleaning, import_job_file, job_outputs, jobs, machine
 from zerotoolsd.http.api.app_keys import (
     ACTIONS,
     PAGE,
@@ -17,21 +17,21 @@ from zerotoolsd.http.api.app_keys import (
     NoPage,
 )
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
+from zerotoolsd.http.api.error_responses import problems
 from zerotoolsd.http.api.openapi import openapi_document
-from zerotoolsd.http.api.problems import problems
 from zerotoolsd.http.api.request_gate import gate_middleware
 from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Action, Rights
+from zerotoolsd.users.rights import Action, Rights
 
 ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs", jobs.submit), Action.SUBMIT),
     (web.post("/v1/arrays", jobs.submit_array), Action.SUBMIT),
     (web.post("/v1/adoptions", jobs.adopt), Action.ADOPT),
     (web.post("/v1/check", jobs.check), Action.CHECK),
-    (web.post("/v1/import", job_files.read_job_file), Action.CHECK),
+    (web.post("/v1/import", import_job_file.read_job_file), Action.CHECK),
     (web.get("/v1/jobs", jobs.list_jobs), Action.LIST),
     (web.get("/v1/jobs/{id}", jobs.show), Action.SHOW),
     (web.get("/v1/jobs/{id}/explain", jobs.explain), Action.EXPLAIN),
@@ -46,12 +46,12 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/array/retry", jobs.retry_array), Action.RETRY),
     (web.post("/v1/jobs/{id}/edit", jobs.edit), Action.EDIT),
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
-    (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
-    (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
-    (web.get("/v1/jobs/{id}/curves", outputs.curves), Action.READ_PROGRESS),
-    (web.get("/v1/jobs/{id}/checkpoints", outputs.checkpoints), Action.READ_RESULTS),
-    (web.get("/v1/jobs/{id}/predictions", outputs.predictions), Action.READ_RESULTS),
-    (web.get("/v1/jobs/{id}/examples", outputs.examples), Action.READ_EXAMPLES),
+    (web.get("/v1/jobs/{id}/logs", job_outputs.logs), Action.READ_LOGS),
+    (web.get("/v1/jobs/{id}/progress", job_outputs.progress), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/curves", job_outputs.curves), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/checkpoints", job_outputs.checkpoints), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/predictions", job_outputs.predictions), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/examples", job_outputs.examples), Action.READ_EXAMPLES),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),

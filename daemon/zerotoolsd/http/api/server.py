@@ -11,12 +11,12 @@ from pathlib import Path
 from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
-from zerotoolsd.http.api.connections import (
+from zerotoolsd.http.api.connection_limits import (
     ConnectionAcceptor,
     UserConnections,
     raise_connection_limit,
 )
-from zerotoolsd.http.api.listen import TcpListener, open_socket
+from zerotoolsd.http.api.listening_sockets import TcpListener, open_socket
 
 CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 5.0

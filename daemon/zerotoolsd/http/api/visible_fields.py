@@ -16,7 +16,7 @@ from aiohttp import web
 from zerotoolsd.http.api.app_keys import PEOPLE
 from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
-from zerotoolsd.users.policy import Access
+from zerotoolsd.users.rights import Access
 
 SEEN_OF_JOB = frozenset(
     {

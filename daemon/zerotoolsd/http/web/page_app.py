@@ -17,12 +17,13 @@ import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, USER_LOCK
-from zerotoolsd.http.api.problems import problem_response, problems
+from zerotoolsd.http.api.error_responses import problem_response, problems
 from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.routes import ROUTES
-from zerotoolsd.http.web import picture_documents
+from zerotoolsd.http.web import checkpoint_pictures
+from zerotoolsd.http.web.checkpoint_pictures import PictureDocuments
 from zerotoolsd.http.web.page_files import page_files
 from zerotoolsd.http.web.page_gate import (
     COOKIES,
@@ -33,12 +34,11 @@ from zerotoolsd.http.web.page_gate import (
     cookie_name,
     page_gate,
 )
-from zerotoolsd.http.web.picture_documents import PictureDocuments
 from zerotoolsd.http.web.sessions import WebSessions
 from zerotoolsd.interface.api_types import Forbidden, NotFound
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Action, Rights
+from zerotoolsd.users.rights import Action, Rights
 
 OF_API = frozenset(
     {
@@ -202,7 +202,7 @@ async def show_picture(request: web.Request) -> web.Response:
         body=document.encode(),
         content_type="text/html",
         charset="utf-8",
-        headers={"Content-Security-Policy": picture_documents.POLICY},
+        headers={"Content-Security-Policy": checkpoint_pictures.POLICY},
     )
 
 

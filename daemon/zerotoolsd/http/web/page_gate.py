@@ -30,9 +30,9 @@ from aiohttp.typedefs import Middleware
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
-from zerotoolsd.http.api.connections import Connection
+from zerotoolsd.http.api.connection_limits import Connection
+from zerotoolsd.http.api.error_responses import problem_response
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
-from zerotoolsd.http.api.problems import problem_response
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.web.sessions import WebSession, WebSessions
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized

@@ -16,14 +16,14 @@ from aiohttp.typedefs import Middleware
 from zerotools.core.counts import count_text
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import WebConfig
-from zerotoolsd.http.api.connections import ConnectionAcceptor, UserConnections
-from zerotoolsd.http.api.listen import BACKLOG
+from zerotoolsd.http.api.connection_limits import ConnectionAcceptor, UserConnections
+from zerotoolsd.http.api.listening_sockets import BACKLOG
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.rights import Rights
 
 ADDRESS = "127.0.0.1"
 PORTS = range(8730, 8794)

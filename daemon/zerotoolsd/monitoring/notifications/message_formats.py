@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, 
 
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.config import notify_config
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.tables.notice_outbox import Notice
 
 

@@ -21,7 +21,7 @@ from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConf
 from zerotoolsd.monitoring.notifications.webhooks import host_of
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, DESTINATION, WEBHOOK, Notice
 from zerotoolsd.supervisor.heartbeats.stall_detector import format_duration
 

@@ -15,8 +15,8 @@ from typing import Any
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
 from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.users.account import NameLookupTimeout
-from zerotoolsd.users.job_user import USUAL_PATH, given_env
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+from zerotoolsd.users.start_as_submitter import USUAL_PATH, given_env
 
 KILL_SECONDS = 5.0
 _RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("run_command.py")))

@@ -21,8 +21,8 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command `arguments`, and return its exit status."""
-    from zerotoolsd.supervisor.ranks import become_subreaper
-    from zerotoolsd.supervisor.stop.reaper import kill_all
+    from zerotoolsd.supervisor.start_ranks import become_subreaper
+    from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

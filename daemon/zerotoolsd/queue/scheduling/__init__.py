@@ -1,6 +1,6 @@
 """Chooses the queued jobs that start next and their GPUs, and says why other jobs wait.
 
-requests              the resources that jobs need, and the compute capability of their GPUs
+resource_requests     the resources that jobs need, and the compute capability of their GPUs
 pending_queue         the waiting jobs, grouped by need
 suitable_gpus         why a job cannot use a GPU
 memory_left_for_jobs  how much memory is left for jobs that declare their memory

@@ -18,7 +18,7 @@ from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import (
     NameJob,
     by_number,

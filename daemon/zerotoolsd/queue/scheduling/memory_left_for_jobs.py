@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.requests import DECLARED, Request, ResourceNeed, job_of
+from zerotoolsd.queue.scheduling.resource_requests import DECLARED, Request, ResourceNeed, job_of
 
 GIB = 2**30
 

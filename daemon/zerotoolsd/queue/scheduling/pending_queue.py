@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from zerotoolsd.queue.scheduling.requests import (
+from zerotoolsd.queue.scheduling.resource_requests import (
     Request,
     ResourceNeed,
     order_of,

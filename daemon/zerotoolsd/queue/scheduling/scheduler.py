@@ -44,7 +44,7 @@ from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocat
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryPass, free_shared_memory
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
-from zerotoolsd.queue.scheduling.requests import (
+from zerotoolsd.queue.scheduling.resource_requests import (
     Request,
     ResourceNeed,
     job_of,

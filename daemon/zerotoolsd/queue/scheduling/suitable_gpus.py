@@ -13,7 +13,7 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, room_of
-from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, ResourceNeed
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]

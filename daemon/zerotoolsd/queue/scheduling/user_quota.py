@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from zerotools.core.counts import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.users.user_limits import UserLimits
 
 

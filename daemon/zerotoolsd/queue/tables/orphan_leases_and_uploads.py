@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Lease, attempt_row
-from zerotoolsd.queue.stored_values import shortened_reason
+from zerotoolsd.queue.sql_values import shortened_reason
 
 RunSql = Callable[..., sqlite3.Cursor]
 Append = Callable[..., int]

@@ -26,8 +26,8 @@ from zerotools.jobs.preflight import (
 )
 from zerotools.jobs.submit_timeout import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow
-from zerotoolsd.users.job_user import JobUser, given_env
 from zerotoolsd.users.open_as_user import rights_of
+from zerotoolsd.users.start_as_submitter import JobUser, given_env
 
 LONGEST_ANSWER = 1 << 16
 KILL_SECONDS = 2.0

@@ -96,7 +96,7 @@ def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
     """Return whether the job continues from a checkpoint of another program, judged from file
     names.
 
-    The contents of such a checkpoint can only be checked with the model, as `dry_run` does.
+    The contents of such a checkpoint can only be checked with the model, as `start_dry_run` does.
     """
     if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False

@@ -15,8 +15,8 @@ from zerotoolsd.interface.time_slice import STEP_SECONDS, TimeSlice
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
-from zerotoolsd.queue.row_writes import Changed
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
+from zerotoolsd.queue.write_rows import Changed
 from zerotoolsd.users.account import user_name
 
 FindJob = Callable[[int], JobRow]

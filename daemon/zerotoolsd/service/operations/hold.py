@@ -23,9 +23,9 @@ from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, name_of
-from zerotoolsd.queue.row_writes import Changed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.preemption_table import PAUSE
+from zerotoolsd.queue.write_rows import Changed
 from zerotoolsd.service.operations.change_jobs import ChangeJob, FindJob
 from zerotoolsd.users.account import user_name
 

@@ -25,8 +25,8 @@ from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.row_writes import Changed, JobParts
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.write_rows import Changed, JobParts
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.change_jobs import FindJob

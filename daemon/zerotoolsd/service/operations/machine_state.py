@@ -15,11 +15,11 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.interface.prometheus_text import render_metrics
 from zerotoolsd.interface.queue_terms import Drain
-from zerotoolsd.monitoring.metrics import MetricsMoment, metric_families
+from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.gpu_fences import with_fences
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.service.views import share_view
+from zerotoolsd.service.make_job_view import share_view
 from zerotoolsd.users.account import user_name
 
 METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the GPUs

@@ -26,8 +26,7 @@ from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.evaluation_jobs import newest_evaluation
-from zerotoolsd.service.result_readers import thinned_sentence
-from zerotoolsd.service.views import (
+from zerotoolsd.service.make_job_view import (
     RelatedJobs,
     ShownSpec,
     bare_view,
@@ -37,6 +36,7 @@ from zerotoolsd.service.views import (
     set_key_steps,
     spec_steps,
 )
+from zerotoolsd.service.result_readers import thinned_sentence
 from zerotoolsd.users.served_users import ServedUsers
 
 ROWS_AT_ONCE = 20

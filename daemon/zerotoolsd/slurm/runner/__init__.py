@@ -4,8 +4,8 @@
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
 liveness          which processes still run, and who runs the next attempt, from shared files
-job_record        the state of the job, kept in its directory
+slurm_job_record  the state of the job, kept in its directory
 node              a node's part of one attempt
-node_step         all nodes of one attempt: srun, stops, the end of each, and the combined end
+srun_all_nodes    all nodes of one attempt: srun, stops, the end of each, and the combined end
 run_attempts      attempts, one after another, until the job is over or Slurm wants its nodes
 """

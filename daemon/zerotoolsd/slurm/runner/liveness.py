@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.slurm.job_directory import ATTEMPTS, JobDirectory, read_record, write_record
-from zerotoolsd.supervisor.plan import EXIT, PROGRESS, RUN
+from zerotoolsd.supervisor.attempt_plan import EXIT, PROGRESS, RUN
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 BEAT_SECONDS = 2.0

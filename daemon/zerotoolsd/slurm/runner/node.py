@@ -29,7 +29,7 @@ from zerotools.jobs.jobfile_tables.slurm_nodes import of_node
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
 from zerotoolsd.attempts import run_directory
-from zerotoolsd.attempts.backends.launch_backend import (
+from zerotoolsd.attempts.backends.choose_backend import (
     open_log,
     supervisor_command,
     supervisor_environment,
@@ -38,12 +38,12 @@ from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow
-from zerotoolsd.slurm.runner.job_record import read_job
 from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, LivenessFile
+from zerotoolsd.slurm.runner.slurm_job_record import read_job
+from zerotoolsd.supervisor.attempt_plan import EXIT, RUN
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.plan import EXIT, RUN
-from zerotoolsd.supervisor.ranks import become_subreaper
-from zerotoolsd.supervisor.stop.reaper import kill_all
+from zerotoolsd.supervisor.start_ranks import become_subreaper
+from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
 
 SETTINGS = "attempt.json"

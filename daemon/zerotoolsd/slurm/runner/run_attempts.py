@@ -36,15 +36,15 @@ from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.cause_of_end import saved_step
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.slurm.runner.job_record import JobState
 from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, AttemptTurns, LivenessFile
-from zerotoolsd.slurm.runner.node_step import (
+from zerotoolsd.slurm.runner.slurm_job_record import JobState
+from zerotoolsd.slurm.runner.srun_all_nodes import (
     NodeStep,
     combined_record,
     settled_record,
     step_environment,
 )
-from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 LOOK_SECONDS = 0.5

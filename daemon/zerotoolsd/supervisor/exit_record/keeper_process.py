@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.attempt_plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import (
     LARGEST_RECORD,
@@ -37,9 +38,8 @@ from zerotoolsd.supervisor.durable_files import (
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.rank_log import log_line
-from zerotoolsd.supervisor.stop.reaper import kill_all
+from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 KILLED = "its supervisor was killed"

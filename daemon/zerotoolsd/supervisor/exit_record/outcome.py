@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from zerotoolsd.supervisor.attempt_plan import GOES_ON, OUTSIDE, TIME_LIMIT, Plan
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.exit_record.first_failure import (
@@ -26,8 +27,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import (
     lost_elsewhere,
 )
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.plan import GOES_ON, OUTSIDE, TIME_LIMIT, Plan
-from zerotoolsd.supervisor.ranks import KnownRank
+from zerotoolsd.supervisor.start_ranks import KnownRank
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 EXIT_STOPPED = 75

@@ -1,6 +1,6 @@
 """Watches the progress of an attempt's ranks, and acts if they make none.
 
-rank_phases        the phases of a rank, and their deadlines without progress
+stall_limits       the phases of a rank, and their deadlines without progress
 shared_heartbeat   shared memory in which each rank reports its phase
 rank_heartbeats    reads the phases of all ranks once a second, also those of users' programs
 stall_detector     decides that ranks make no progress, and names the rank that others wait for

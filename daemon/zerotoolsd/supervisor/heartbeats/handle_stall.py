@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import Heartbeats, event_of
-from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL
 from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.heartbeats.stall_limits import END, StallLimits
 from zerotoolsd.supervisor.procfs import all_processes, descendants, process_report, process_state
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
-from zerotoolsd.supervisor.ranks import SupervisedRank
+from zerotoolsd.supervisor.start_ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0
 """Longest time, in seconds, that ranks have to save a checkpoint after a stall."""

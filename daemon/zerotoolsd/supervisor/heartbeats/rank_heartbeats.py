@@ -11,15 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.heartbeats.rank_phases import (
-    COMPLETE,
-    EVALUATING,
-    OFF,
-    SAVING,
-    STARTING,
-    STEPPING,
-    StallLimits,
-)
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, PulseBoard
 from zerotoolsd.supervisor.heartbeats.stall_detector import (
     NCCL_ADVICE,
@@ -30,6 +21,15 @@ from zerotoolsd.supervisor.heartbeats.stall_detector import (
     hangs_together,
     stall_sentence,
     straggler_of,
+)
+from zerotoolsd.supervisor.heartbeats.stall_limits import (
+    COMPLETE,
+    EVALUATING,
+    OFF,
+    SAVING,
+    STARTING,
+    STEPPING,
+    StallLimits,
 )
 from zerotoolsd.supervisor.procfs import Activity, process_state
 from zerotoolsd.supervisor.rank_log import log_line

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
+from zerotoolsd.supervisor.heartbeats.stall_limits import NAMES, STARTING
 
 VARIABLE = "ZEROTOOLS_PULSE"
 DUMP_SIGNAL = signal.SIGQUIT

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerotoolsd.supervisor.heartbeats.rank_phases import (
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
+from zerotoolsd.supervisor.heartbeats.stall_limits import (
     COLLECTIVE,
     COMPLETE,
     CONNECTING,
@@ -31,7 +32,6 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import (
     STEPPING,
     StallLimits,
 )
-from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 from zerotoolsd.supervisor.procfs import Activity
 
 MOST_BETWEEN = 5.0

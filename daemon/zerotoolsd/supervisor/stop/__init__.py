@@ -4,5 +4,5 @@ stop_request_file   requests to stop an attempt, in disk space that was reserved
 stop_programs       sends SIGTERM to the programs, and lets no other program begin after them
 process_kinds       tells programs from filters, and from shells and the like; finds their pipes
 output_readers      runners that read the output of programs, and keep running
-reaper              SIGKILL for every descendant, until none is left; names those that survive
+kill_descendants    SIGKILL for every descendant, until none is left; names those that survive
 """

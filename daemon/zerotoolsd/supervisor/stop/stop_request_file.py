@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotoolsd.supervisor.attempt_plan import GOES_ON, OUTSIDE, REQUEST, STOP
 from zerotoolsd.supervisor.durable_files import (
     LARGEST_RECORD,
     REQUEST_BYTES,
@@ -19,7 +20,6 @@ from zerotoolsd.supervisor.durable_files import (
     reserve_space,
     write_reserved,
 )
-from zerotoolsd.supervisor.plan import GOES_ON, OUTSIDE, REQUEST, STOP
 
 _LONGEST_GRACE = 1e9
 

@@ -5,7 +5,7 @@ The examples of each step are the same for any number of ranks.
 training_data        reads `[data]` and `[eval]`; every rank gets the same `TrainingData`
 tokenize_sources     tokenises the files of a job, once per node
 token_cache          keeps tokenised data for restarts and other jobs
-corpus               reads text files and token files as one stream of tokens
+token_stream         reads text files and token files as one stream of tokens
 tokenize_text        converts text to ids, also in other processes (tokenizing_process)
 encode_examples      converts prompts, responses and chats to ids (package `encoding`)
 example_store        stores encoded examples in a file
@@ -13,5 +13,5 @@ example_pools        numbers the examples of a job: windows of text, held-out pa
 packing              puts several examples into one sequence
 shuffle, batches     the order of the examples, and the batch of a step
 collate              converts a batch to tensors
-preview              formats the first examples, which are shown before a job is queued
+preview_examples     formats the first examples, which are shown before a job is queued
 """

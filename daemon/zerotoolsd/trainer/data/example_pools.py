@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.data.corpus import Tokens
 from zerotoolsd.trainer.data.shuffle import Shuffle
+from zerotoolsd.trainer.data.token_stream import Tokens
 
 IGNORED = -100
 """The target of a token that is not learned: -100, as in torch and transformers."""

@@ -22,14 +22,6 @@ from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.tokenizer_processes import count_for, memory_limit_of
-from zerotoolsd.trainer.data.corpus import (
-    BYTES_VOCABULARY,
-    find_files,
-    largest_id,
-    measured_sizes,
-    read_pieces,
-    write_bytes,
-)
 from zerotoolsd.trainer.data.encode_examples import (
     ModelInput,
     ReadingProgress,
@@ -44,6 +36,14 @@ from zerotoolsd.trainer.data.token_cache import (
     TokenCache,
     cached_digest,
     tokenising_fingerprint,
+)
+from zerotoolsd.trainer.data.token_stream import (
+    BYTES_VOCABULARY,
+    find_files,
+    largest_id,
+    measured_sizes,
+    read_pieces,
+    write_bytes,
 )
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
 

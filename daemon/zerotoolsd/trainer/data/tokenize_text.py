@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.data.corpus import Piece
-from zerotoolsd.trainer.data.encoding.text_ids import TextIds
+from zerotoolsd.trainer.data.encoding.token_positions import TextIds
 from zerotoolsd.trainer.data.example_pools import Ids
 from zerotoolsd.trainer.data.example_store import ID_TYPE, open_numbers
+from zerotoolsd.trainer.data.token_stream import Piece
 
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192

@@ -25,7 +25,6 @@ from zerotools.jobs.jobfile_tables.data import (
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, TokenStream
 from zerotoolsd.trainer.data.encode_examples import ModelInput
 from zerotoolsd.trainer.data.example_pools import (
     ExamplePool,
@@ -37,6 +36,7 @@ from zerotoolsd.trainer.data.example_pools import (
 from zerotoolsd.trainer.data.example_store import Examples, PreferencePairs
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
 from zerotoolsd.trainer.data.token_cache import cache_from
+from zerotoolsd.trainer.data.token_stream import ByteTokens, Tokens, TokenStream
 from zerotoolsd.trainer.data.tokenize_sources import (
     ReadSource,
     SourceReader,

@@ -31,14 +31,14 @@ from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
-from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.model.optimizer_groups import decayed_names
-from zerotoolsd.trainer.model.pretrained import (
+from zerotoolsd.trainer.model.match_pretrained import (
     Pretrained,
     ShapeMismatch,
     hub_layout,
     match_directory,
 )
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 
 
 @dataclass(frozen=True)

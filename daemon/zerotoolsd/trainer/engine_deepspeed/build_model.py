@@ -26,8 +26,8 @@ from zerotoolsd.trainer.model.initialise_from_seed import (
     with_memory,
     with_values,
 )
+from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.model.pretrained import Pretrained
 
 ConfigMapping = Mapping[str, Any]
 

@@ -42,9 +42,9 @@ from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import (
     refused_by_deepspeed,
 )
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
+from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names
-from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 from zerotoolsd.trainer.reporting.reporter import Reporter
 

@@ -5,7 +5,7 @@ build_state                    makes the model and the optimizer, with memory an
 live_state                     the tensors of a run, by their names in a checkpoint
 optimizer                      makes the optimizer and its state
 adafactor, adamw8bit, muon     optimizers for weights that are split by rows among ranks
-update_path                    gradients to the optimizer, updated weights to the model
+reduce_and_update              gradients to the optimizer, updated weights to the model
 master_weights                 fp32 master weights in another memory: offload, and stage 1
 save_shards, load_shards       tensors to and from a checkpoint
 """

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import MOMENTS
-from zerotoolsd.trainer.engine_torch.update_path import Reduction, local_tensor
+from zerotoolsd.trainer.engine_torch.reduce_and_update import Reduction, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap_local
 

@@ -29,7 +29,7 @@ from zerotools.core.training_memory import (
     UPDATE_BUCKET_BYTES,
     MemoryLayout,
 )
-from zerotoolsd.trainer.engine_torch.update_path import (
+from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     RowPartition,
     combine_norms,
     local_norm,

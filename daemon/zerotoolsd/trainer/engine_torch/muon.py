@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from zerotools.sensors.snapshot import BF16_CAPABILITY
-from zerotoolsd.trainer.engine_torch.update_path import Reduction, local_tensor
+from zerotoolsd.trainer.engine_torch.reduce_and_update import Reduction, local_tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5

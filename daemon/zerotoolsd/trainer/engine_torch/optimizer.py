@@ -13,7 +13,7 @@ from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
-from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clip_factor, local_tensor
+from zerotoolsd.trainer.engine_torch.reduce_and_update import UpdatePath, clip_factor, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap_local
 
@@ -45,7 +45,7 @@ class UpdateBucket:
 
 @dataclass(frozen=True)
 class ShardedOptimizer:
-    """torch's optimizers for the weights of `update_path`, in buckets.
+    """torch's optimizers for the weights of `reduce_and_update`, in buckets.
 
     `kind` is the job's `train.optimizer`. `decayed` are the names of the weights with weight decay.
     """

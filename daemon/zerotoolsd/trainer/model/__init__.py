@@ -8,8 +8,8 @@ keep_fp32             which parameters stay in fp32 in a 16-bit model
 attention_choice      which attention implementation and which GPU kernel is used
 segment_attention     attention over packed sequences, one segment at a time
 initialise_from_seed  initial values from the seed
-pretrained            the tensors of a Hugging Face directory that fill each parameter
-traced_conversions    tensors that record how transformers' conversions move them
+match_pretrained      the tensors of a Hugging Face directory that fill each parameter
+symbolic_tensors      tensors that record how transformers' conversions move them
 fill_shards           reads the part of each tensor that a rank keeps
 rng_state             the random number generators of a rank
 memory_estimate       the predicted memory of a rank

@@ -16,7 +16,7 @@ from zerotools.ops.estimate.state_memory import (
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_linears
 from zerotoolsd.trainer.model.optimizer_groups import muon_names
-from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
+from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import layer_cuts
 
 MIB = 1 << 20
 

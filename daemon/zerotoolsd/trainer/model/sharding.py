@@ -48,8 +48,8 @@ from zerotoolsd.trainer.memory_tiers import BUFFERS, TORCH_DTYPES, MemoryTier, M
 from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_buffers
-from zerotoolsd.trainer.tensor_parallel.layer_plan import LayerCuts, layer_cuts
 from zerotoolsd.trainer.tensor_parallel.parallel_layers import cut_layers
+from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import LayerCuts, layer_cuts
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotoolsd.supervisor.heartbeats.rank_phases import CONNECTING
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.rank_settings import Rank
 from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet_nodes

@@ -16,7 +16,7 @@ from zerotools.core.counts import count_text
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP, SAVING, STEPPING
+from zerotoolsd.supervisor.heartbeats.stall_limits import EVALUATING, FIRST_STEP, SAVING, STEPPING
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult

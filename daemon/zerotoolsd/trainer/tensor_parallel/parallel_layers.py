@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
-from zerotoolsd.trainer.tensor_parallel.layer_plan import (
+from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import (
     COLUMNS,
     GATHERED_COLUMNS,
     ROWS,

@@ -29,14 +29,14 @@ from tests.daemon.made_attempts import (
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server as servers
+from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import ForkServer, NoServer, kind_of, why_cold
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
+from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.rank_binding import RankBinding
 from zerotoolsd.users.account import Account
-from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.start_as_submitter import JobUser
 
 
 def has_token(pid: int) -> bool:

@@ -19,6 +19,7 @@ from tests.daemon.made_attempts import FAKE_RANK, an_attempt_row
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server
+from zerotoolsd.attempts.backends.choose_backend import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,
     NoServer,
@@ -26,7 +27,6 @@ from zerotoolsd.attempts.backends.fork_server import (
     WarmSupervisor,
 )
 from zerotoolsd.attempts.backends.fork_server_pool import AGAIN_SECONDS, ForkServerPool
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN
 from zerotoolsd.config.config_tables import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
-from zerotoolsd.children.checkpoint_finder.candidates import candidates_in
+from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import candidates_in
 from zerotoolsd.children.checkpoint_finder.find_checkpoints import CheckpointSearch, start_search
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"

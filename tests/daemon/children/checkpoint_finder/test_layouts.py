@@ -15,7 +15,7 @@ from tests.daemon.children.checkpoint_finder.layouts import (
     tensors,
 )
 from tests.daemon.children.checkpoint_finder.test_find_checkpoints import news, search
-from zerotoolsd.children.checkpoint_finder.candidates import candidates_in
+from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import candidates_in
 
 SEEDS = 150
 

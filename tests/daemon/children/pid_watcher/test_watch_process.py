@@ -16,9 +16,9 @@ from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 from zerotoolsd.attempts.launcher_command import watching_command
 from zerotoolsd.children.pid_watcher import watch_process as exit_info
 from zerotoolsd.children.pid_watcher.watch_process import WatchedTree, exit_status
-from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT, Plan
+from zerotoolsd.supervisor.attempt_plan import REQUEST, TIME_LIMIT, Plan
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process, zombie_status
-from zerotoolsd.supervisor.ranks import spawn_rank
+from zerotoolsd.supervisor.start_ranks import spawn_rank
 
 
 def test_a_time_limit_that_is_over_while_it_starts_ends_the_process(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from zerotoolsd.interface.api_types import (
 )
 from zerotoolsd.interface.prometheus_text import render_metrics
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
-from zerotoolsd.monitoring.metrics import MetricsMoment, metric_families
+from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.explanation import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.daemon.http.api.answer_log import AnswerLog
 from tests.daemon.http.api.fake_page import FakePage
-from zerotoolsd.http.api.listen import TcpListener, open_socket
+from zerotoolsd.http.api.listening_sockets import TcpListener, open_socket
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer

@@ -21,11 +21,11 @@ from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from tests.daemon.http.api.test_every_route import OPERATIONS, Operation
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.http.api.authorize import decide
-from zerotoolsd.http.api.listen import open_tcp
+from zerotoolsd.http.api.listening_sockets import open_tcp
 from zerotoolsd.http.api.request_limits import CONCURRENT
 from zerotoolsd.http.api.routes import ROUTES, make_app
 from zerotoolsd.interface.api_types import Event, Forbidden
-from zerotoolsd.users.policy import Action, Reach
+from zerotoolsd.users.rights import Action, Reach
 
 ANNAS, BOBS = os.geteuid() + 4711, os.geteuid() + 4712
 """Neither is the daemon's own user, so neither is an administrator."""

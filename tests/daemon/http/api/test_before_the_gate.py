@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 
 from tests.daemon.http.api.test_bearer_tokens import ANNA
-from tests.daemon.http.api.test_listen import ask, served
-from zerotoolsd.http.api import connections
+from tests.daemon.http.api.test_listening_sockets import ask, served
+from zerotoolsd.http.api import connection_limits
 
 BOMB_BYTES = 400 << 20
 
@@ -81,7 +81,7 @@ def test_the_rest_of_a_refused_body_is_not_read_for_ever(port: int) -> None:
             while sent < 1 << 28:
                 link.sendall(part)
                 sent += len(part)
-        assert sent < connections.MOST_UNREAD + (8 << 20), "and what the kernel's buffers hold"
+        assert sent < connection_limits.MOST_UNREAD + (8 << 20), "and the kernel's buffers"
 
 
 class Nowhere(asyncio.Transport):
@@ -116,7 +116,7 @@ async def turns_of(body: bytes) -> int:
         bodies.append(await request.read())
         return web.Response()
 
-    one = connections.Connection(web.Server(read), asyncio.get_running_loop())
+    one = connection_limits.Connection(web.Server(read), asyncio.get_running_loop())
     one.connection_made(Nowhere())
     one.begin()
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -135,7 +135,7 @@ def test_a_body_of_many_chunks_is_parsed_in_turn_with_others(
 ) -> None:
     """A chunk takes five microseconds, and a megabyte may be 170,000 of them."""
     body = b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n"
-    monkeypatch.setattr(connections, "PARSE_SECONDS", 99.0)
+    monkeypatch.setattr(connection_limits, "PARSE_SECONDS", 99.0)
     assert asyncio.run(turns_of(body)) < 10
-    monkeypatch.setattr(connections, "PARSE_SECONDS", 0.0)
-    assert asyncio.run(turns_of(body)) >= len(body) // connections.PARSE_BYTES
+    monkeypatch.setattr(connection_limits, "PARSE_SECONDS", 0.0)
+    assert asyncio.run(turns_of(body)) >= len(body) // connection_limits.PARSE_BYTES

@@ -33,14 +33,14 @@ from zerotools.jobs.jobfile.parse import given_of
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
 from zerotoolsd.http.api.app_keys import JobPage, NoPage
-from zerotoolsd.http.api.listen import open_socket, open_tcp
+from zerotoolsd.http.api.listening_sockets import open_socket, open_tcp
 from zerotoolsd.http.api.openapi.openapi_document import document
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Caller, Rights
+from zerotoolsd.users.rights import Caller, Rights
 
 ME, OTHER = os.geteuid(), 4711
 LAST = 1

@@ -22,8 +22,8 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.serving import serving
 from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from zerotoolsd.config.config_tables import ApiConfig
-from zerotoolsd.http.api import connections
-from zerotoolsd.http.api.listen import open_tcp
+from zerotoolsd.http.api import connection_limits
+from zerotoolsd.http.api.listening_sockets import open_tcp
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 RIGHT = {"Authorization": f"Bearer {ANNA}"}
@@ -144,7 +144,7 @@ def test_tls_to_a_port_without_is_an_error_there_and_no_more(
 def test_half_a_handshake_holds_no_place_for_long(
     tmp_path: Path, certificates: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.2)
     with (
         served(tmp_path, certificates, most=1) as port,
         socket.create_connection(("127.0.0.1", port), timeout=10) as half,
@@ -212,7 +212,7 @@ def test_many_that_begin_at_once_are_all_answered_and_silent_ones_hold_up_nobody
 def test_a_handshake_that_has_begun_ends_when_no_more_are_accepted(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SIGNING_TURNS", sys.maxsize)
+    monkeypatch.setattr(connection_limits, "SIGNING_TURNS", sys.maxsize)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "good.pem", certificates / "good.key")
 
@@ -221,7 +221,7 @@ def test_a_handshake_that_has_begun_ends_when_no_more_are_accepted(
 
     async def story() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        acceptor = connections.ConnectionAcceptor(listening, web.Server(never), tls=context)
+        acceptor = connection_limits.ConnectionAcceptor(listening, web.Server(never), tls=context)
         with socket.create_connection(listening.getsockname()) as client:
             client.sendall(b"\x16")
             end = Deadline(10)

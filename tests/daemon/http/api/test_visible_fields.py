@@ -17,7 +17,7 @@ from zerotoolsd.http.api.visible_fields import (
     view_for,
 )
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
-from zerotoolsd.users.policy import Access, Caller, Rights
+from zerotoolsd.users.rights import Access, Caller, Rights
 
 STRANGER = os.geteuid() + 4711
 OTHER = os.geteuid() + 4712

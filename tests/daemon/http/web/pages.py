@@ -20,7 +20,7 @@ from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.web.page_gate import SECRET_HEADER
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.rights import Rights
 
 ANNA, BOB, OWN = 1001, 1002, 7
 """Two users, and that of the daemon."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served
-from zerotoolsd.http.web.picture_documents import POLICY
+from zerotoolsd.http.web.checkpoint_pictures import POLICY
 
 
 def token_of(page: Served, uid: int = ANNA) -> tuple[Browser, str]:

@@ -14,13 +14,13 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
-from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.supervisor.attempt_plan import PROGRESS
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
-from zerotoolsd.supervisor.plan import PROGRESS
 
 
 @contextmanager

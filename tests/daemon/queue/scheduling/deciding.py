@@ -11,7 +11,7 @@ from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick, touch_nothing
 
 HOST = Host(

@@ -11,7 +11,7 @@ from zerotools.core.counts import count_text
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.resource_requests import Request
 from zerotoolsd.queue.scheduling.scheduler import Start
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, shortage_text, usable_gpus
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, lease, started, wants
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.users.user_limits import UserLimits
 

@@ -15,7 +15,7 @@ from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, usable_gpus
 

@@ -8,7 +8,7 @@ from tests.daemon.queue.scheduling.deciding import LIMITS, cpu, decide, gpus, se
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
-from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.resource_requests import Request
 from zerotoolsd.queue.scheduling.suitable_gpus import usable_gpus, why_impossible
 
 MEMORY = DeclaredMemory(context=GIB)

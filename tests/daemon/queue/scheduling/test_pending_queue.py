@@ -13,7 +13,7 @@ from tests.daemon.queue.scheduling.plain_pass import plain_pass
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
 
 gpu_kinds = st.sampled_from(["free", "free", "leased", "ends", "ends later", "fenced", "busy"])

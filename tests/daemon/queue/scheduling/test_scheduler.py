@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, seen, started, wants
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.resource_requests import Request
 
 
 def test_gpus_are_given_by_number_index_and_uuid() -> None:

@@ -22,7 +22,7 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import merged_reasons, why_impossible
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, started, wants
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse, never_within, why_beyond
 from zerotoolsd.users.user_limits import UserLimits
 

@@ -31,8 +31,8 @@ from zerotoolsd.service.operations.show_jobs import (
     shortened_job_file,
 )
 from zerotoolsd.service.result_readers import thinned_sentence
-from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.served_users import OWN_ONLY
+from zerotoolsd.users.start_as_submitter import JobUser
 
 
 def row(number: int = 1, **changes: Any) -> JobRow:

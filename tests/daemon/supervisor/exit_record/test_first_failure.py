@@ -20,7 +20,7 @@ from zerotoolsd.supervisor.exit_record.outcome import (
     judge_stalled,
     judge_watched,
 )
-from zerotoolsd.supervisor.ranks import KnownRank
+from zerotoolsd.supervisor.start_ranks import KnownRank
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 TIMEOUT = "RuntimeError: Timed out waiting 600000ms for recv operation to complete"

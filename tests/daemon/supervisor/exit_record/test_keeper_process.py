@@ -16,13 +16,13 @@ import pytest
 from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, RUN, Plan
 from zerotoolsd.supervisor.durable_files import ReservedRecord, read_json, write_json
 from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.main import supervise
-from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, RUN, Plan
 from zerotoolsd.supervisor.rank_reports import Progress
-from zerotoolsd.supervisor.ranks import become_subreaper
+from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
 
 Act = Callable[[Plan, Records, RankLedger], None]

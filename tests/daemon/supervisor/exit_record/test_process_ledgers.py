@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.made_attempts import make_attempt
+from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.exit_record.outcome import inferred_record
 from zerotoolsd.supervisor.exit_record.process_ledgers import (
     ProcessTreeFile,
@@ -20,7 +21,6 @@ from zerotoolsd.supervisor.exit_record.process_ledgers import (
     read_process_tree,
     remove_process_tree,
 )
-from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import Process
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from zerotoolsd.supervisor.heartbeats.rank_heartbeats import Heartbeats, ScriptHeartbeats
-from zerotoolsd.supervisor.heartbeats.rank_phases import StallLimits
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
+from zerotoolsd.supervisor.heartbeats.stall_limits import StallLimits
 
 
 @pytest.mark.parametrize("on_gpus", [True, False])

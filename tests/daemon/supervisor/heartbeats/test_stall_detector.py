@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.supervisor.heartbeats.rank_phases import StallLimits
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 from zerotoolsd.supervisor.heartbeats.stall_detector import (
     NCCL_ADVICE,
@@ -19,6 +18,7 @@ from zerotoolsd.supervisor.heartbeats.stall_detector import (
     stall_sentence,
     straggler_of,
 )
+from zerotoolsd.supervisor.heartbeats.stall_limits import StallLimits
 from zerotoolsd.supervisor.procfs import Activity
 
 SECONDS = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save": 7200}

@@ -13,8 +13,8 @@ from tests.daemon.dispatchers import Running, running
 from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
 from zerotoolsd.interface.api_types import Unavailable
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.plan import OUTSIDE
 from zerotoolsd.supervisor.stop.stop_request_file import (
     RequestedStop,
     RequestReader,

@@ -12,7 +12,6 @@ import pytest
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.token_files import TokenArray
-from zerotoolsd.trainer.data.corpus import TokenStream, largest_id
 from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, mark_learned
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.data.example_store import (
@@ -21,6 +20,7 @@ from zerotoolsd.trainer.data.example_store import (
     index_of,
     write_examples,
 )
+from zerotoolsd.trainer.data.token_stream import TokenStream, largest_id
 
 
 def numbers(path: Path, count: int) -> Path:

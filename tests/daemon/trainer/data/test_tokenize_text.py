@@ -14,8 +14,8 @@ from tests.daemon.trainer.finetuning import make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile_tables.data import DataSpec
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.data.corpus import PIECE_BYTES, Piece, read_pieces, write_bytes
-from zerotoolsd.trainer.data.encoding.text_ids import TextIds
+from zerotoolsd.trainer.data.encoding.token_positions import TextIds
+from zerotoolsd.trainer.data.token_stream import PIECE_BYTES, Piece, read_pieces, write_bytes
 from zerotoolsd.trainer.data.tokenize_text import TokenFile, in_processes, load_tokenizer, tokenize
 
 

@@ -92,8 +92,8 @@ def evaluated_by_peft(directory: Path, text: Path) -> float:
     from transformers import LlamaForCausalLM
 
     from zerotoolsd.trainer.data.batches import Batches
-    from zerotoolsd.trainer.data.corpus import ByteTokens
     from zerotoolsd.trainer.data.example_pools import TokenWindows
+    from zerotoolsd.trainer.data.token_stream import ByteTokens
 
     stream = ByteTokens([text], [text.stat().st_size])
     examples = Batches(TokenWindows(stream, 32), seed=7).examples(0, 12)

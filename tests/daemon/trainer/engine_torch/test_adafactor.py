@@ -15,7 +15,7 @@ def test_steps_are_those_of_torch() -> None:
 
     from zerotools.jobs.jobfile_tables.train import TrainSpec
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
+    from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
 
     numbers = torch.Generator().manual_seed(3)

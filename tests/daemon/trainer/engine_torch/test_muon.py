@@ -112,8 +112,8 @@ def plain_losses(kind: str, model_path: Path, text: Path) -> Iterator[float]:
     from transformers import LlamaForCausalLM
 
     from zerotoolsd.trainer.data.batches import Batches
-    from zerotoolsd.trainer.data.corpus import ByteTokens
     from zerotoolsd.trainer.data.example_pools import TokenWindows
+    from zerotoolsd.trainer.data.token_stream import ByteTokens
 
     torch.manual_seed(0)
     model = LlamaForCausalLM.from_pretrained(model_path).train()
@@ -244,7 +244,7 @@ def test_steps_are_those_of_torch(scale: str) -> None:
 
     from zerotools.jobs.jobfile_tables.train import TrainSpec
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
+    from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
 
     numbers = torch.Generator().manual_seed(3)

@@ -29,7 +29,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     import torch
 
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
+    from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
 
     torch.manual_seed(0)

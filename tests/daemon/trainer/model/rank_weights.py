@@ -25,8 +25,8 @@ from zerotools.jobs.jobfile_tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.memory_tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402
 from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights  # noqa: E402
+from zerotoolsd.trainer.model.match_pretrained import match_directory  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
-from zerotoolsd.trainer.model.pretrained import match_directory  # noqa: E402
 from zerotoolsd.trainer.model.sharding import shard_model  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import join_group  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402

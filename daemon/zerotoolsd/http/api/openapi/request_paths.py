@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerotools.jobs.states import OLD_VERBS, STATE_WORDS, STATES
+from zerotoolsd.http.api.job_outputs import LONGEST_WAIT_SECONDS, MOST_POINTS, MOST_ROWS
 from zerotoolsd.http.api.openapi.json_schemas import (
     ATTEMPT,
     COUNT,
@@ -27,7 +28,6 @@ from zerotoolsd.http.api.openapi.json_schemas import (
     ref,
 )
 from zerotoolsd.http.api.openapi.request_schemas import MOST_SHOWN
-from zerotoolsd.http.api.outputs import LONGEST_WAIT_SECONDS, MOST_POINTS, MOST_ROWS
 from zerotoolsd.http.api.request_validation import (
     MOST_HISTORY_POINTS,
     MOST_HISTORY_SECONDS,

@@ -2,7 +2,7 @@
 text.
 
 If the template marks the answers itself, with `{% generation %}`, these marks are used. Otherwise
-`template_probes` finds the answers.
+`find_answers` finds the answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
-from zerotoolsd.trainer.data.encoding.template_probes import (
+from zerotoolsd.trainer.data.encoding.find_answers import (
     TEXTS,
     AnswerEnd,
     Answers,

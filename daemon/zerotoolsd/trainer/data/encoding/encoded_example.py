@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerotools.jobs.datafiles.example_files import Record
-from zerotoolsd.trainer.data.encoding.text_ids import TextIds
+from zerotoolsd.trainer.data.encoding.token_positions import TextIds
 
 LEARNED = 1 << 31
 """The bit that marks an id as learned. Token ids are smaller than this number."""

@@ -28,7 +28,7 @@ from zerotoolsd.trainer.data.encoding.encoded_example import (
     cut_to_limits,
     mark_learned,
 )
-from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
+from zerotoolsd.trainer.data.encoding.token_positions import LocatedIds
 
 
 def make_encoder(

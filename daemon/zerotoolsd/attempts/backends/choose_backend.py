@@ -1,0 +1,162 @@
+"""Chooses how supervisors are started: as children of the daemon, or by systemd."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.supervisor import entry
+from zerotoolsd.users.open_as_user import opened_run_directory
+from zerotoolsd.users.start_as_submitter import JobUser
+
+AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
+VARIABLE = "ZEROTOOLS_LAUNCH"
+"""Environment variable that a systemd unit sets to "systemd" if its sandbox is too strict for
+jobs.
+
+It is used if the configuration has the value "auto".
+"""
+BOOTED = Path("/run/systemd/system")
+"""Path that exists if systemd is the init system of this machine (sd_booted(3))."""
+PROGRAM = "systemd-run"
+_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchBackend:
+    """How supervisors are started.
+
+    Attributes:
+        program: the path of systemd-run; None: supervisors are children of the daemon.
+        of_user: whether the user's systemd is used instead of the system's.
+        seconds: the timeout of systemd-run, which can take a second on a machine under load.
+        may_be_child: whether a child is started if systemd fails.
+        why: the reason, as the end of a sentence that begins "supervisors are ...".
+    """
+
+    program: str | None
+    why: str
+    of_user: bool = False
+    seconds: float = 30.0
+    may_be_child: bool = True
+
+
+CHILDREN = LaunchBackend(program=None, why="children of the daemon")
+
+
+def choose_way(
+    by: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    uid: int | None = None,
+    booted: Callable[[], bool] = BOOTED.is_dir,
+) -> LaunchBackend:
+    """Return how the daemon starts supervisors. `by` is the value in its configuration.
+
+    Raises BadRequest if the value is unknown, or if systemd is required but does not run this
+    machine.
+    """
+    uid = os.geteuid() if uid is None else uid
+    wanted = environment.get(VARIABLE, AUTO) if by == AUTO else by
+    if wanted not in (AUTO, CHILD, SYSTEMD):
+        raise BadRequest(f'{VARIABLE} = "{wanted}": must be auto, systemd or child')
+    is_unit = _started_by_systemd(environment)
+    of_user = uid != 0 or (is_unit and "MANAGERPID" in environment)
+    program = shutil.which(PROGRAM, path=environment.get("PATH") or _USUAL_PATH)
+    missing = _missing(environment, program, of_user=of_user, booted=booted())
+    if wanted == SYSTEMD:
+        if missing is not None and not booted():
+            raise BadRequest(f"launch.by = systemd: {missing}")
+        why = "started by systemd, as configured"
+        return LaunchBackend(
+            program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False
+        )
+    if wanted == CHILD:
+        return LaunchBackend(program=None, why="children of the daemon, as configured")
+    if not is_unit:
+        missing = missing or "systemd did not start the daemon"
+    if missing is not None:
+        return LaunchBackend(program=None, why=f"children of the daemon: {missing}")
+    return LaunchBackend(program=program, why="started by systemd", of_user=of_user)
+
+
+def _started_by_systemd(environment: Mapping[str, str]) -> bool:
+    """Return whether systemd itself has started this process.
+
+    A shell in a unit inherits SYSTEMD_EXEC_PID, but its own pid differs from that value. systemd
+    before version 248 does not set the variable; then the process must have NOTIFY_SOCKET, which
+    shells do not have.
+    """
+    pid = environment.get("SYSTEMD_EXEC_PID")
+    return pid == str(os.getpid()) if pid is not None else "NOTIFY_SOCKET" in environment
+
+
+def _missing(
+    environment: Mapping[str, str], program: str | None, *, of_user: bool, booted: bool
+) -> str | None:
+    if not booted:
+        return "systemd does not run this machine"
+    if program is None:
+        return f"{PROGRAM} is not on PATH"
+    if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
+        return "the user's systemd did not start it, and only root can start units of the system"
+    return None
+
+
+SUPERVISOR_LOG = "supervisor.log"
+_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
+
+
+def supervisor_command(run_dir: Path) -> tuple[str, ...]:
+    """Return the command that runs the supervisor of the attempt in `run_dir`."""
+    return (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir))
+
+
+def supervisor_environment(
+    user: JobUser | None = None, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the environment variables of a supervisor that runs as `user` (None: the user of
+    the daemon).
+
+    The ranks do not inherit them.
+    """
+    if user is not None:
+        return user.environment(environment)
+    return {name: environment[name] for name in _KEPT if name in environment}
+
+
+def open_log(run_dir: Path) -> int:
+    """Open the log of the supervisor in `run_dir`, create it with mode 0600 if it is missing,
+    and return its file descriptor. Raises OSError.
+    """
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with opened_run_directory(run_dir) as base:
+        return os.open(base / SUPERVISOR_LOG, flags, 0o600)
+
+
+def spawn_child(
+    run_dir: Path, user: JobUser | None = None, group: Mapping[str, Any] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run directory as a child process. Raises OSError.
+
+    The supervisor runs as `user` in the control group `group` (`run_as_user`). By default it has
+    the user and the control group of the daemon.
+    """
+    command = supervisor_command(run_dir)
+    with os.fdopen(open_log(run_dir), "wb") as log:
+        return subprocess.Popen(
+            command if user is None else user.command(command, group=group),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=supervisor_environment(user),
+            start_new_session=True,
+        )
