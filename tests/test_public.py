@@ -215,7 +215,7 @@ def test_thin_says_what_it_would_do_and_then_does_it(tmp_path: Path) -> None:
     )
     assert [(each.status, each.soundness) for each in done.checkpoints] == [("thinned", "whole")]
     assert told[-1].done == told[-1].total > told[0].done > 0
-    assert done.notes[-1].startswith("no daemon answers, so it was not checked")
+    assert done.notes[-1].startswith("no daemon answers, so it is not known")
     left = zerotools.load_state_dict(path, framework="numpy")
     assert all(left[name].tobytes() == array.tobytes() for name, array in whole.items())
     again = zerotools.thin([path], yes=True, socket=nobody)

@@ -224,7 +224,7 @@ def test_a_yaml_of_llamafactory_is_told_from_one_of_axolotl(
     assert imported(capsys, "--llamafactory", str(config)).status == 0
     done = imported(capsys, "--axolotl", str(config))
     assert done.status == 2
-    assert "LLaMA-Factory's is given with --llamafactory" in done.err
+    assert "LLaMA-Factory's config, use --llamafactory" in done.err
     config.write_text("- a\n- b\n")
     done = imported(capsys, "--llamafactory", str(config))
     assert done.status == 2
@@ -388,7 +388,7 @@ def test_a_model_of_the_cache_is_found(
     (snapshot.parents[1] / "refs" / "main").write_text("abc")
     done = imported(capsys, "--launch", line)
     assert f'path = "{snapshot}"' in done.out
-    assert "needs code that comes with it" in done.err
+    assert "does not run the Python code" in done.err
     assert "hf download" not in done.err
 
 
@@ -475,7 +475,7 @@ def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFi
     found = page_import(page, "p.txt", ())
     assert found.tree["train"]["batch_size"] == 8
     assert "line 1 is not read" in capsys.readouterr().err
-    with pytest.raises(BadRequest, match="given no program"):
+    with pytest.raises(BadRequest, match="no program"):
         page_import("deepspeed --num_gpus 2 # x", "p.txt", ())
     with pytest.raises(
         BadRequest, match=r"has no launch line and no config.* init makes a job file"
@@ -512,7 +512,7 @@ def test_pages_import_as_they_were_saved(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert second.problem is None
     assert look_up(second.tree, "zero.stage") == 2
     assert second.formulas["train.batch_size"] == (
-        "train.batch_size = the sequences of a GPU at a time (train.micro_batch_size) "
+        "train.batch_size = the sequences that a GPU processes at once (train.micro_batch_size) "
         "x 4 (deepspeed_config.gradient_accumulation_steps) x 2 GPUs"
     )
     tutorial = page_import(pages.TUTORIAL, "tutorial.txt", ())

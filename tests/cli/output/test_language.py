@@ -80,8 +80,8 @@ def test_texts_of_the_message_stand_in_the_hint() -> None:
         ("x.toml: there is no such job file", "没有 x.toml"),
         ("x.txt: there is no such page", "没有 x.txt"),
         (
-            "run.sh:5: from --lr on, a shell does not read this command as it was typed: a prompt "
-            "(line 5); repair it with --lenient",
+            "run.sh:5: from --lr on, a shell would misread this command: a prompt (line 5); "
+            "repair it with --lenient",
             "命令从网页复制时变了样，从 --lr 起",
         ),
         (
@@ -102,9 +102,9 @@ def test_who_imports_a_page_is_helped_in_chinese(said: str, hint: str) -> None:
 def test_a_sentence_of_a_report_is_in_the_language_of_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = "data.jsonl is not here; put it there, or set data.examples"
+    said = "data.jsonl was not found; copy the file there, or set data.examples"
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
-    assert translated(said) == "这里没有 data.jsonl；把它放到那里，或者设置 data.examples"
+    assert translated(said) == "没有找到 data.jsonl；把文件放到那里，或者设置 data.examples"
     assert translated("in no catalogue") == "in no catalogue"
     assert translated("69 to 89") == "69 到 89"
     assert translated("what leads to this") == "what leads to this", "a number stands there"

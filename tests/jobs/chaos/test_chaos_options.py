@@ -24,7 +24,7 @@ def asked(tmp_path: Path, **changes: Any) -> ChaosOptions:
         ({"minutes": 1e9}, "--minutes 1000000000.0: must be between 0.1 and 120"),
         ({"minutes": float("nan")}, "--minutes nan: must be between 0.1 and 120"),
         ({"every": 0.0}, "--every 0.0: must be between 0.1 and 600"),
-        ({"every": 121.0}, "--every 121.0: is longer than the 120 s of --minutes 2.0"),
+        ({"every": 121.0}, "--every 121.0: is longer than the whole test (--minutes 2.0 = 120 s)"),
         ({"jobs": 0}, "--jobs 0: must be between 1 and 64"),
         ({"jobs": 65}, "--jobs 65: must be between 1 and 64"),
         ({"seed": -1}, "--seed -1: must be between 0 and 4294967295"),

@@ -48,7 +48,9 @@ def test_a_job_that_is_there_once_and_succeeded(tmp_path: Path) -> None:
 
 def test_a_job_that_is_lost_or_there_twice(tmp_path: Path) -> None:
     one = job(tmp_path)
-    assert chaos_report.of_queue([one], []).broken == ["job 1 (toy-1) was acknowledged and is lost"]
+    assert chaos_report.of_queue([one], []).broken == [
+        "job 1 (toy-1) was acknowledged, but the queue does not have it"
+    ]
     twice = [{"id": 1, "name": "toy-1"}, {"id": 2, "name": "toy-1"}]
     assert chaos_report.of_queue([one], twice).broken == ["toy-1 is in the queue 2 times"]
 
@@ -56,7 +58,7 @@ def test_a_job_that_is_lost_or_there_twice(tmp_path: Path) -> None:
 def test_another_end_than_the_right_one(tmp_path: Path) -> None:
     one = job(tmp_path, state="failed", reason="it crashed")
     assert chaos_report.of_ends([one], runs([]), None).broken == [
-        "job 1 (toy-1) is failed, and not succeeded: it crashed"
+        "job 1 (toy-1) is failed, but should be succeeded: it crashed"
     ]
     one.ends |= {"failed"}
     assert chaos_report.of_ends([one], runs([]), None).held
@@ -73,7 +75,9 @@ def test_what_the_program_noted(tmp_path: Path) -> None:
     lines = ["began 1 from 0", "step 1", "saved 1", "began 2 from 0", "step 2", "beside 3"]
     alone, newest, whole, _ = chaos_report.of_runs([job(tmp_path)], runs(lines))
     assert alone.broken == ["job 1 (toy-1): attempt 3 ran at the same time as another one"]
-    assert newest.broken == ["job 1 (toy-1): attempt 2 began from step 0, and step 1 was saved"]
+    assert newest.broken == [
+        "job 1 (toy-1): attempt 2 began from step 0, although step 1 was saved"
+    ]
     assert whole.broken == ["job 1 (toy-1): step 2 came after step 0"]
 
 

@@ -75,8 +75,8 @@ def test_nobody_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"", "broke off the connection"),
-        (b"SSH-2.0-OpenSSH\r\n", "broke off the connection"),
+        (b"", "closed the connection"),
+        (b"SSH-2.0-OpenSSH\r\n", "closed the connection"),
         (http_answer("200 OK", b"<html>"), "is not zerotoolsd"),
         (http_answer("200 OK", b"[1]"), "is not zerotoolsd"),
         (http_answer("500 Oops", b"<html>"), "is not zerotoolsd"),
@@ -199,7 +199,7 @@ def test_only_what_was_set_is_sent(tmp_path: Path) -> None:
 def test_states_of_one_release_have_no_order() -> None:
     health = {"version": "0.3.0.dev0+gfffffffff", "api_versions": [1]}
     other = str(daemon_compatibility.which_to_upgrade(health, "0.3.0.dev0+g111111111"))
-    assert "of another commit: restart the daemon from this installation" in other
+    assert "built from another commit: restart the daemon from this installation" in other
     assert daemon_compatibility.which_to_upgrade(health, "0.3.0.dev0+gfffffffff") is None
     later = str(daemon_compatibility.which_to_upgrade(health, "0.3.0"))
     assert later.endswith("upgrade the daemon and restart it (running jobs continue)")

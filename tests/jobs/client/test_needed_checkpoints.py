@@ -64,13 +64,13 @@ def test_the_newest_of_its_own_and_what_it_names(tmp_path: Path) -> None:
     named = {"resume_from": str(tmp_path / "elsewhere")}
     found = list(needs_of(job(output_dir=str(tmp_path), spec=named)))
     assert [(need.path.name, need.why.split(" =")[0]) for need in found] == [
-        ("step-00000006", "it is the newest in its output directory"),
+        ("step-00000006", "it is the newest checkpoint in the job's output directory"),
         ("elsewhere", "resume_from"),
     ]
     assert needed(tmp_path / "step-00000003", found) is None
     said = needed(tmp_path / "step-00000006", found)
     assert said is not None
-    assert "is needed by job 7 (tiny), which is running: it is the newest in its" in said
+    assert "is needed by job 7 (tiny), which is running: it is the newest checkpoint in the" in said
 
 
 def test_what_it_reported_and_what_its_attempt_began_from(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_a_silent_job_names_is_needed(tmp_path: Path) -> None:
     assert {need.path.name for need in found} == {"out", "a", "c"}
     assert found[0].concerns(tmp_path / "out" / "step-3")
     assert not any(need.concerns(tmp_path / "other") for need in found)
-    assert "its directories do not respond" in found[0].sentence(tmp_path)
+    assert "the file system does not respond" in found[0].sentence(tmp_path)
 
 
 def test_a_process_that_starts_too_slowly_gives_no_answer() -> None:

@@ -66,7 +66,7 @@ def test_a_socket_that_is_named_is_one_word_there(ssh: SshDouble, tmp_path: Path
 
 
 def test_nothing_listens_there(ssh: SshDouble) -> None:
-    with pytest.raises(DaemonUnreachable, match="no zerotoolsd listens on box at any of the usual"):
+    with pytest.raises(DaemonUnreachable, match="no zerotoolsd listens on box in any of the usual"):
         SshTunnel(SshHost("box"))
     assert ssh.calls[-1] == "over"
 

@@ -89,10 +89,13 @@ def test_parts_calls_weights_and_tools_are_read() -> None:
         ([ASKED], "x: the conversation has no turn of the assistant"),
         ([], "x: is an empty list of turns"),
         (7, "x: is a number, not a list of turns"),
-        ("[oops", "x: is text, and not JSON"),
+        ("[oops", "x: must be JSON"),
         ([ASKED, "b"], "x: turn 2 is text, not an object"),
         ([ASKED, {"content": "b"}], 'x: turn 2 has no "role" and no "from"; it has content'),
-        ([{"role": "critic", "content": "a"}], 'x: turn 1 has the role "critic", and roles are'),
+        (
+            [{"role": "critic", "content": "a"}],
+            'x: turn 1 has the role "critic"; the supported roles are',
+        ),
         ([ASKED, {"role": "assistant", "content": 3}], 'turn 2: "content" is a number, not text'),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": "u"}]}, SAID],
@@ -100,14 +103,17 @@ def test_parts_calls_weights_and_tools_are_read() -> None:
         ),
         (
             [ASKED, {"from": "function_call", "value": "{oops"}],
-            "x: turn 2: is text, and not JSON",
+            "x: turn 2: must be JSON",
         ),
         (
             [ASKED, {**SAID, "tool_calls": [{"function": {}}]}],
-            'x: turn 2 has a tool call without a function and its "name"',
+            'x: turn 2 has a tool call that gives no "name" of a "function"',
         ),
         ([ASKED, {**SAID, "tool_calls": 7}], 'x: turn 2: "tool_calls" is a number, not a list'),
-        ([{"role": ["user"], "content": "a"}], 'x: turn 1 has the role ["user"], and roles are'),
+        (
+            [{"role": ["user"], "content": "a"}],
+            'x: turn 1 has the role ["user"]; the supported roles are',
+        ),
         ([{"role": "user", "content": b"a"}], 'x: turn 1: "content" is bytes, not text'),
     ],
 )

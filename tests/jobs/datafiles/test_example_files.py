@@ -81,7 +81,11 @@ def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
         (GOOD + '{"q": 1, "a": 2}', "it has q, a"),
         ('{"prompt": "a"}', 'has no column "response" (data.response_column); it has prompt'),
         ('{"prompt": 3, "response": "b"}', '"prompt" is a number, not text'),
-        ('{"prompt": "a", "response": "\\ud83d"}', r'"response" has \ud83d, half a character'),
+        (
+            '{"prompt": "a", "response": "\\ud83d"}',
+            r'"response" has \ud83d, which is only half of '
+            "a character",
+        ),
         ("[" * 100_000, ", line 1: is not JSON"),
         (f"[\n{GOOD},\n{GOOD}", ", line 5: the array is not closed"),
         (f"[\n{GOOD}{GOOD}]", ", line 3: a comma is missing between two examples"),
@@ -160,8 +164,9 @@ def test_a_preference_is_its_chosen_and_then_its_rejected_answer(tmp_path: Path)
         ),
         (
             {"prompt": "p", "chosen": "c", "rejected": ""},
-            ', line 2: "rejected" is empty, and a preference has a prompt, a chosen and a rejected '
-            "answer; give it text, or leave the line out",
+            ', line 2: "rejected" is empty, but a preference needs a prompt, a chosen and a '
+            "rejected "
+            "answer; write the missing text, or remove the line",
         ),
         ({"prompt": "p", "chosen": "c", "rejected": None}, ', line 2: "rejected" is empty,'),
         ({"prompt": "", "chosen": "c", "rejected": "r"}, ', line 2: "prompt" is empty'),

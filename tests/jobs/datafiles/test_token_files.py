@@ -55,8 +55,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
     for damaged, sentence in (
         (whole[:-1], "327 bytes, but its header needs 328: it is truncated"),
         (b"no numpy" + whole, "is not a .npy file"),
-        (whole.replace(b"descr", b"wrong"), "its header is not that of a .npy array"),
-        (whole[:8] + b"\xff\xff" + whole[10:], "its header is not that of a .npy array"),
+        (whole.replace(b"descr", b"wrong"), "its header does not describe a .npy array"),
+        (whole[:8] + b"\xff\xff" + whole[10:], "its header does not describe a .npy array"),
         (b"", "is not a .npy file"),
     ):
         path.write_bytes(damaged)

@@ -150,7 +150,7 @@ def test_a_container_that_forbids_policies_is_told_how_to_allow_them() -> None:
         raise PermissionError(errno.EPERM, "x")
 
     _, found = look(dual_socket(), forbidden)
-    assert found.found == "none can be preferred: Operation not permitted"
+    assert found.found == "the daemon cannot choose the node of memory: Operation not permitted"
     assert "--cap-add SYS_NICE" in str(found.do)
 
     def absent() -> object:

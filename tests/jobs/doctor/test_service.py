@@ -90,12 +90,12 @@ def test_nothing_is_said_of_what_is_off_or_unknown() -> None:
 
 def test_each_server_is_shown_with_its_memory() -> None:
     (none,) = found()
-    assert none.found == "is on; no fork server runs, and the next job makes one"
+    assert none.found == "is on; no fork server runs, and the next job starts one"
     one, other = found(servers=[SERVER, {**SERVER, "ready": False, "memory_bytes": None}])
     assert one.level == other.level == OK
-    held = "holds 340 MiB, has started 1 job, idle for 61 s"
-    assert one.found == f"pid 4711 for /env/bin/python {held}"
-    assert other.found == "pid 4711 for /env/bin/python still imports"
+    held = "340 MiB of memory, 1 job started, idle for 61 s"
+    assert one.found == f"pid 4711 for /env/bin/python: {held}"
+    assert other.found == "pid 4711 for /env/bin/python still imports its packages"
 
 
 def test_what_failed_and_what_cannot_be_are_warnings() -> None:

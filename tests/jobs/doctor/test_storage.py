@@ -109,7 +109,7 @@ def test_a_directory_that_never_answers_is_told_and_keeps_no_command_from_ending
         place, home = hung.door / "state", hung.door / "home"
         [found] = look_at_state(place, place / "api.sock", 0)
         assert found.what == "state"
-        assert "its jobs continue without it" in str(found.do)
+        assert "the daemon's jobs continue" in str(found.do)
         [found] = look_at_locks({"HOME": str(home)})
         assert found.found == f"{home} did not answer within 0.2 s"
         [found] = look_at_room({"the state directory": place})

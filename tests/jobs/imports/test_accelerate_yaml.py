@@ -135,10 +135,11 @@ def test_one_process_is_one_whatever_the_number_beside_it() -> None:
 def test_a_config_of_something_else_is_told_so() -> None:
     imported = accelerate_text("base_model: llama\nlearning_rate: 1e-4\n", a_job(FREE))
     assert said(imported) == (
-        "acc.yaml: has no distributed_type, which every accelerate config has; is it one?"
+        "acc.yaml: has no distributed_type, which every accelerate config has; is it an "
+        "accelerate config?"
     )
     other = accelerate_text("zero_optimization: {stage: 2}\n", a_job(FREE))
-    assert said(other).endswith("; DeepSpeed's JSON is given with --deepspeed")
+    assert said(other).endswith("; if it is DeepSpeed's JSON, use --deepspeed")
 
 
 def test_one_rank_where_accelerate_would_take_every_gpu_is_told() -> None:
@@ -146,7 +147,7 @@ def test_one_rank_where_accelerate_would_take_every_gpu_is_told() -> None:
     row = next(row for row in imported.findings.rows if row.key == "num_processes")
     assert (row.job, row.why) == (
         "gpus",
-        "accelerate takes every GPU then; the job has one rank",
+        "without it accelerate uses every GPU, but the job has one rank",
     )
     assert imported.spec is not None
     assert imported.spec.world_size == 1
@@ -179,7 +180,7 @@ def test_strategies_are_stages(strategy: str, stage: int) -> None:
         ),
         (
             "distributed_type: MULTI_GPU\nnum_processes: 4\ngpu_ids: 0,1\n",
-            "acc.yaml:2 num_processes = 4: gpu_ids lists 2; make them agree",
+            "acc.yaml:2 num_processes = 4: gpu_ids lists 2 GPUs; make them agree",
         ),
         (
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
@@ -212,7 +213,7 @@ def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
     [
         ("distributed_type: MEGATRON_LM\n", "supported: NO, MULTI_GPU"),
         (NO + "num_machines: 2\n", "give the job file [rendezvous]"),
-        (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
+        (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run only on this machine"),
         (NO + "mixed_precision: fp8\n", "acc.yaml:2 mixed_precision"),
         (NO + "dynamo_config:\n  dynamo_backend: TVM\n", "acc.yaml:2 dynamo_config"),
     ],
@@ -273,18 +274,30 @@ def test_ranks_that_share_layers() -> None:
 @pytest.mark.parametrize(
     ("kind", "sizes", "told"),
     [
-        ("FSDP", {"dp_shard": 2}, "1 copies x 2 ranks that share one make 2 ranks"),
+        ("FSDP", {"dp_shard": 2}, "1 copies of the model x 2 ranks per copy = 2 ranks"),
         ("FSDP", {"dp_shard": "two"}, 'dp_shard_size = "two": must be a whole number'),
-        ("MULTI_GPU", {"dp_shard": 4}, "shards the model, but distributed_type MULTI_GPU does not"),
-        ("FSDP", {"cp": 2, "sp": 2}, "sp_size = 2 both have ranks share sequences; leave one"),
-        ("FSDP", {"cp": 2}, "x 2 ranks that share sequences make 2 ranks, but"),
+        (
+            "MULTI_GPU",
+            {"dp_shard": 4},
+            "shards the model, but distributed_type MULTI_GPU never shards it",
+        ),
+        (
+            "FSDP",
+            {"cp": 2, "sp": 2},
+            "sp_size = 2 cannot be combined, because each divides sequences",
+        ),
+        ("FSDP", {"cp": 2}, "x 2 ranks that share sequences = 2 ranks, but"),
         (
             "FSDP",
             {"tp": 2},
-            "1 copies x 1 ranks that share one x 2 tensor ranks make 2 ranks, but",
+            "1 copies of the model x 1 ranks per copy x 2 tensor ranks = 2 ranks, but",
         ),
-        ("MULTI_GPU", {"tp": 4}, "tp_size = 4: jobs support tensor parallelism together with FSDP"),
-        ("FSDP", {"dp_replicate": 2, "tp": 2}, "jobs do not support it together with 2 copies"),
+        ("MULTI_GPU", {"tp": 4}, "tp_size = 4: jobs support tensor parallelism only with FSDP"),
+        (
+            "FSDP",
+            {"dp_replicate": 2, "tp": 2},
+            "jobs do not support tensor parallelism together with 2 copies",
+        ),
     ],
 )
 def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) -> None:

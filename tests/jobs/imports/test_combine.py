@@ -122,7 +122,7 @@ def test_the_diff_is_that_of_the_file_as_it_was_written() -> None:
     assert '+    "train_micro_batch_size_per_gpu": 4,' in found.changes
     assert '-        "reduce_bucket_size": 5e8,' in found.changes
     assert '+        "reduce_bucket_size": 500000000' in found.changes
-    assert found.changes[:2] == ("--- ds.json", "+++ ds.json as DeepSpeed has it")
+    assert found.changes[:2] == ("--- ds.json", "+++ ds.json as DeepSpeed reads it")
     assert given(found)["zero_optimization"]["stage"] == 2
     assert given(found)["optimizer"]["params"] == {"lr": 5e-5}
 

@@ -19,8 +19,7 @@ class TestNotSupported:
         [
             (
                 {"optimizer": {"type": "Lamb", "params": {"lr": "auto", "betas": "auto"}}},
-                'Adam, AdamW, SGD and Muon of DeepSpeed\'s optimizers; engine = "deepspeed" '
-                "supports it",
+                'only DeepSpeed\'s Adam, AdamW, SGD and Muon; engine = "deepspeed" supports it',
             ),
             (
                 {"scheduler": {"type": "OneCycle", "params": {"warmup_min_lr": "auto"}}},
@@ -81,8 +80,8 @@ class TestNotSupported:
         imported = ds_text(json.dumps(config), A_JOB)
         assert outcomes(imported)["optimizer.params.coeff_beta"] == "unknown"
         assert said(imported) == (
-            'ds.json:1 optimizer.type = "Lamb": the engine torch supports only Adam, AdamW, SGD '
-            'and Muon of DeepSpeed\'s optimizers; engine = "deepspeed" supports it'
+            'ds.json:1 optimizer.type = "Lamb": the engine torch supports only DeepSpeed\'s '
+            'Adam, AdamW, SGD and Muon; engine = "deepspeed" supports it'
         )
 
 
@@ -184,9 +183,7 @@ class TestRightRefusals:
         assert train["learning_rate"] == 1e-3
         assert "muon_learning_rate" not in train
         config["optimizer"]["params"]["muon_lr"] = 0.02  # type: ignore[index]
-        assert "the scheduler gives all weights its warmup_max_lr; remove it" in said(
-            ds_text(json.dumps(config), job)
-        )
+        assert "the rate of all weights; remove it" in said(ds_text(json.dumps(config), job))
 
     @pytest.mark.parametrize("key", ["per_head_muon", "adam_w_mode"])
     def test_muon_in_other_forms_is_refused(self, key: str) -> None:
@@ -199,7 +196,8 @@ class TestRightRefusals:
         config = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm": 0.3}}}
         for job in (self.ENGINE, a_job(JOB + "batch_size = 8\n")):
             assert (
-                "ds.json:1 optimizer.params.max_grad_norm = 0.3: DeepSpeed rejects it there; write "
+                "ds.json:1 optimizer.params.max_grad_norm = 0.3: DeepSpeed rejects it in this "
+                "section; write "
                 "gradient_clipping = 0.3 at the top of ds.json"
             ) in said(ds_text(json.dumps(config), job))
 
@@ -221,7 +219,7 @@ class TestRightRefusals:
         assert ds_text(json.dumps(config), self.ENGINE).problem is None
         rows = ds_text(json.dumps(config), a_job(JOB + "batch_size = 8\n")).findings.rows
         why = {row.key: row.why for row in rows}["zero_optimization.offload_optimizer.ratio"]
-        assert why == "the engine torch offloads the whole optimizer"
+        assert why == "the engine torch always offloads the whole optimizer"
 
     @pytest.mark.parametrize(
         ("section", "compiles"),

@@ -20,8 +20,8 @@ from zerotools.jobs.binding.declaration import keys_of
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
 MAX_UNKNOWN = 20
-"""The most unknown keys of one table that a message lists, because the search for a similar key
-takes time."""
+"""A message lists at most this many unknown keys of one table, because the search for a similar
+key takes time."""
 _HINTS: dict[type[Any], dict[str, Any]] = {}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -43,7 +43,7 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("train_batch_size", "global_batch_size", "bs", "batch"), "train.batch_size"),
     **dict.fromkeys(
         ("gradient_accumulation_steps", "grad_accum", "accumulate_grad_batches"),
-        "train.micro_batch_size (the accumulation follows from it)",
+        "train.micro_batch_size (the job computes the accumulation)",
     ),
     **dict.fromkeys(("wd", "decay"), "train.weight_decay"),
     **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_num_steps"), "train.warmup_steps"),

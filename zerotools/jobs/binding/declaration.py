@@ -74,7 +74,7 @@ def key(doc: str, *, default: Any = ..., factory: Any = ..., **given: Unpack[Key
     """
     unknown = given.keys() - _NO_RULES.keys()
     if unknown:
-        raise TypeError(f"a key has no rule {', '.join(sorted(unknown))}")
+        raise TypeError(f"unknown rules for a key: {', '.join(sorted(unknown))}")
     rules = {"doc": doc, **_NO_RULES, **given}
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)

@@ -29,9 +29,9 @@ def seconds_of(span: int | str) -> int:
             if number
         )
     if seconds < 1:
-        raise ValueError('must be seconds, or days, hours, minutes, seconds such as "1d12h", "90m"')
+        raise ValueError('must be a number of seconds, or a time such as "1d12h" or "90m"')
     if seconds > LONGEST_SECONDS:
-        raise ValueError(f"must be {LONGEST_SECONDS // 86400} days at most")
+        raise ValueError(f"must be at most {LONGEST_SECONDS // 86400} days")
     return seconds
 
 

@@ -16,7 +16,7 @@ MOST_JOBS = 64
 MOST_SEED = 2**32 - 1
 LEAST_ROOM = 64 << 20
 END_SECONDS = 120.0
-"""The time in seconds that the jobs have to end after the last fault."""
+"""The time limit in seconds for the jobs to end after the last fault."""
 TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
 
 
@@ -58,8 +58,8 @@ def make_request(
     _check("--every", every, LEAST_EVERY, MOST_EVERY)
     if every > 60 * minutes:
         raise BadRequest(
-            f"--every {every}: is longer than the {60 * minutes:g} s of --minutes {minutes}, so "
-            "nothing may happen; choose a shorter one"
+            f"--every {every}: is longer than the whole test (--minutes {minutes} = "
+            f"{60 * minutes:g} s), so there may be no fault; choose a shorter interval"
         )
     _check("--jobs", jobs, 1, MOST_JOBS)
     if seed is None:

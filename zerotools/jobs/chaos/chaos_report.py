@@ -17,11 +17,11 @@ from zerotools.jobs.chaos.toy_program import RunLog
 from zerotools.jobs.chaos.toy_queue import ToyJob
 
 GONE_SECONDS = 5.0
-"""The time in seconds that the processes of the test may take to end."""
+"""The time limit in seconds for the processes of the test to end."""
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job ended as it should"
 ALONE = "no two attempts of a job ran at the same time"
-NEWEST = "no step that a checkpoint contains ran again"
+NEWEST = "no saved step ran again"
 WHOLE = "no saved step was lost"
 OVER = "no job ran again after it had finished"
 DAEMON = "the daemon ended only when it was killed"
@@ -114,7 +114,9 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Gua
     numbers = {int(each["id"]): str(each["name"]) for each in listed}
     for job in jobs:
         if job.number is not None and numbers.get(job.number) != job.name:
-            promise.broken.append(f"job {job.number} ({job.name}) was acknowledged and is lost")
+            promise.broken.append(
+                f"job {job.number} ({job.name}) was acknowledged, but the queue does not have it"
+            )
         if names[job.name] > 1:
             promise.broken.append(f"{job.name} is in the queue {names[job.name]} times")
     return promise
@@ -133,7 +135,7 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None
         if state not in job.ends:
             wanted = " or ".join(sorted(job.ends))
             why = job.view.get("reason") or "no reason is recorded"
-            promise.broken.append(f"{_told(job)} is {state}, and not {wanted}: {why}")
+            promise.broken.append(f"{_told(job)} is {state}, but should be {wanted}: {why}")
         elif state == states.SUCCEEDED:
             promise.broken += [f"{_told(job)}: {why}" for why in runs[job.name].unfinished()]
     return promise

@@ -23,9 +23,9 @@ from zerotools.jobs.chaos.toy_queue import ToyJob, ToyQueue
 STOPPED_SECONDS = (0.5, 3.0)
 RESTART_SECONDS = (0.2, 1.0)
 PATIENCE_SECONDS = 3.0
-"""The time in seconds to search for a target of a fault.
+"""The time limit in seconds for the search for a fault's target.
 
-A fault without a target is left out after this time.
+If no target is found, the fault is skipped.
 """
 TRY_SECONDS = 0.2
 RANK, SUPERVISOR, KEEPER = "rank", "supervisor", "keeper"

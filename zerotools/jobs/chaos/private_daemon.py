@@ -46,7 +46,7 @@ class PrivateDaemon:
         self.log = place / "zerotoolsd.log"
         self.starts = 0
         self.own_ends: list[str] = []
-        """Descriptions of the daemon's ends that the test did not cause."""
+        """Sentences about times when the daemon ended although the test had not killed it."""
         self.is_stopped = False
         """True while the daemon is stopped by SIGSTOP and does not answer."""
         self._config = place / "zerotoolsd.toml"

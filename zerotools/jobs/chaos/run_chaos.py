@@ -134,12 +134,12 @@ class _Drill:
         """
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
-        self._say(f"no more faults: {left} jobs have {seconds:.0f} s to end")
+        self._say(f"no more faults; the {left} remaining jobs must end within {seconds:.0f} s")
         deadline = time.monotonic() + seconds
         while any(not job.is_over for job in queue.jobs):
             if time.monotonic() > deadline:
                 late = f"not all jobs ended within {seconds:.0f} s"
-                self._say(f"{late}: all is ended now")
+                self._say(f"{late}: the test kills them now")
                 return f"{late}: {queue.said_of_live()}"
             self._go_on(queue.submit)
         return None

@@ -164,7 +164,7 @@ class RunLog:
         self.again: list[str] = []
         """Sentences about steps that were run again, although a checkpoint contained them."""
         self.lost: list[str] = []
-        """Sentences about steps that are missing: they were saved and lost, or never run."""
+        """Sentences about missing steps: a saved step was lost, or a step was never run."""
         self.late: list[str] = []
         """Sentences about steps that were run after the last step was done."""
         self.saved = 0
@@ -190,11 +190,12 @@ class RunLog:
     def _began(self, attempt: str, begin: int) -> None:
         if begin < self.saved:
             self.again.append(
-                f"attempt {attempt} began from step {begin}, and step {self.saved} was saved"
+                f"attempt {attempt} began from step {begin}, although step {self.saved} was saved"
             )
         if begin > self._at:
             self.lost.append(
-                f"attempt {attempt} began from step {begin}, and step {self._at} was the last"
+                f"attempt {attempt} began from step {begin}, but the last step before it was "
+                f"{self._at}"
             )
         # A checkpoint may have its name, and the program have been killed before it noted so.
         self.saved = max(self.saved, begin)
@@ -202,7 +203,7 @@ class RunLog:
 
     def _step(self, step: int) -> None:
         if self._is_done:
-            self.late.append(f"step {step} was run after the program was done")
+            self.late.append(f"step {step} was run after the last step")
         if step != self._at + 1:
             self.lost.append(f"step {step} came after step {self._at}")
         self._at = step
@@ -210,11 +211,11 @@ class RunLog:
     def _done(self, state: int) -> None:
         self._is_done = True
         if self._at != self._steps:
-            self.lost.append(f"it was done after step {self._at} of {self._steps}")
+            self.lost.append(f"it finished after step {self._at} of {self._steps}")
         elif state != final_state(self._steps):
             self.lost.append(
-                f"its last state is {state}, and {self._steps} steps, each once, give "
-                f"{final_state(self._steps)}"
+                f"its last state is {state}, but after {self._steps} steps, each run once, it "
+                f"must be {final_state(self._steps)}"
             )
 
     def unfinished(self) -> Iterator[str]:
@@ -222,12 +223,14 @@ class RunLog:
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:
-            yield f"its last step {self._steps} was not saved, step {self.saved} was"
+            yield f"its last step {self._steps} was not saved; the last saved step is {self.saved}"
 
 
 def main(arguments: list[str] | None = None, program: type[ToyProgram] = ToyProgram) -> int:
     """Run the toy program with the arguments of the command line."""
-    parser = argparse.ArgumentParser(description="Counts steps, saves, and continues.")
+    parser = argparse.ArgumentParser(
+        description="Counts steps, saves the count, and resumes from the last saved count."
+    )
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--pace", type=float, required=True)
     parser.add_argument("--every", type=int, required=True)

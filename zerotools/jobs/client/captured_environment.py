@@ -38,8 +38,8 @@ PREFIXES = (
 )
 
 OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
-"""Variables that are selected in addition for a job under Slurm: the paths of the cluster and
-of job records.
+"""Variables that are selected only for jobs under Slurm: the paths of the cluster's configuration
+and of the job records.
 """
 
 

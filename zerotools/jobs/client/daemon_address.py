@@ -22,7 +22,7 @@ STATE_VARIABLE = "ZEROTOOLS_STATE_DIR"
 SYSTEM_STATE = Path("/var/lib/zerotools")
 RETRY_SECONDS = 0.01
 LONGEST_ADDRESS = 107
-"""The most bytes of a path in `sockaddr_un`, without the closing NUL (unix(7))."""
+"""The largest length in bytes of a path in `sockaddr_un`, without the closing NUL (unix(7))."""
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -38,7 +38,7 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
         return Path.home() / ".local" / "state" / "zerotools"
     except RuntimeError:
         raise BadRequest(
-            f"no home directory was found for the state; set {STATE_VARIABLE}"
+            f"the user has no home directory for the daemon's files; set {STATE_VARIABLE}"
         ) from None
 
 

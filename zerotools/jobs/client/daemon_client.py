@@ -48,7 +48,7 @@ _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
 }
 _STRANGE = ("no_such_path", "method_not_allowed")
 _STRANGE_JOB = ("job: ", "unknown key ")
-"""The first words of a daemon's messages that it does not know a key of the job.
+"""The beginnings of the messages with which a daemon refuses a key that it does not know.
 
 The client has already checked the job, so the daemon must be an older version.
 """
@@ -181,7 +181,10 @@ class DaemonRequests:
                 )
             case _:
                 reason = str(error) or type(error).__name__
-                return AnswerLost(f"the daemon at {self.shown} broke off the connection ({reason})")
+                return AnswerLost(
+                    f"the daemon at {self.shown} closed the connection before it "
+                    f"answered ({reason})"
+                )
         return DaemonUnreachable(why)
 
 

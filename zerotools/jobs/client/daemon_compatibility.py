@@ -56,8 +56,9 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
         return None
     elif version.version_order(its) == version.version_order(mine):
         return (
-            f"the daemon is zerotoolsd {its} and this is zerotools {mine}, of another commit: "
-            "restart the daemon from this installation, or use the zerotools of the daemon's"
+            f"the daemon is zerotoolsd {its} and this is zerotools {mine}, built from another "
+            "commit: restart the daemon from this installation, or use the zerotools of the "
+            "daemon's installation"
         )
     who = f"the daemon is zerotoolsd {its} and this is zerotools {mine}"
     if older:

@@ -27,7 +27,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.runs import checkpoint_dirs
 
-NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resume from it"
+NOT_CHECKED = "no daemon answers, so it is not known whether a job would resume from the checkpoint"
 COMMAND = (sys.executable, "-P", __file__)
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 DEADLINE_SECONDS, START_SECONDS = 5.0, 20.0
@@ -132,7 +132,7 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
         for each in found:
             yield Need(*about, Path(each.path), each.why, Path(each.real))
         return
-    silent = "its job file names it, and its directories do not respond"
+    silent = "the job file names it, and the file system does not respond"
     spec = job.get("spec") or {}
     named = [
         *(job.get("output_dir"), (job.get("latest_checkpoint") or {}).get("path")),
@@ -179,7 +179,7 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
     newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
     if newest is None:
         return
-    yield newest, "it is the newest in its output directory"
+    yield newest, "it is the newest checkpoint in the job's output directory"
     whole = checkpoint_dirs.newest_valid(output_dir, digests=False).path
     if whole not in (None, newest):
         yield (

@@ -48,8 +48,8 @@ from zerotools.jobs.client.daemon_address import (
 
 END_SECONDS = 5.0
 LONGEST_DIRECTORY = 60
-"""The longest path of the directory for ssh's control socket, in bytes. ssh appends 17
-characters to the path of the socket, and the result must fit into 107.
+"""The largest length in bytes of the path of the directory for ssh's control socket. ssh appends
+17 characters to the path of the socket, and the result may have at most 107.
 """
 _OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
 
@@ -136,9 +136,9 @@ class SshTunnel:
         Return the path of the daemon's socket on the other machine.
         """
         if not answer.sockets:
-            where = self.host.path or "any of the usual directories"
+            where = f"at {self.host.path}" if self.host.path else "in any of the usual directories"
             raise DaemonUnreachable(
-                f"no zerotoolsd listens on {self.host.shown} at {where}; start it there, or name "
+                f"no zerotoolsd listens on {self.host.shown} {where}; start it there, or name "
                 "its socket: --host ssh://HOST/PATH/OF/api.sock"
             )
         there = answer.sockets[0]

@@ -79,9 +79,9 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
         if other is job or not _is_moved_by(given, place):
             continue
         yield BadRequest(
-            f"{job.source}: resume_from = {given}: {other.source} writes there, so it is "
-            f"not known which checkpoint the job would resume from; submit it when {other.source} "
-            "has ended, or name one checkpoint that exists now (step-...)"
+            f"{job.source}: resume_from = {given}: {other.source} writes checkpoints there, so it "
+            "is not known which of them the job would resume from; submit the job when "
+            f"{other.source} has ended, or name one checkpoint that exists now (step-...)"
         )
 
 

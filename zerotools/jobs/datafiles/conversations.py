@@ -99,7 +99,7 @@ def _from_json(place: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{place}: is text, and not JSON: {error}") from None
+        raise BadFile(f"{place}: must be JSON: {error}") from None
 
 
 def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
@@ -121,8 +121,8 @@ def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
         return {"role": ASSISTANT, "content": "", "tool_calls": _called(place, content)}, True
     if not isinstance(role, str) or role not in ROLES:
         raise BadFile(
-            f"{place} has the role {json.dumps(role, ensure_ascii=False)}, and roles are "
-            f"{', '.join(ROLES)}"
+            f"{place} has the role {json.dumps(role, ensure_ascii=False)}; the supported roles "
+            f"are {', '.join(ROLES)}"
         )
     text = _content(place, names[1], content)
     if "tool_calls" in rest:
@@ -166,7 +166,7 @@ def _with_arguments(place: str, call: Any) -> dict[str, Any]:
     """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise BadFile(f'{place} has a tool call without a function and its "name"')
+        raise BadFile(f'{place} has a tool call that gives no "name" of a "function"')
     arguments = function.get("arguments", {})
     if isinstance(arguments, str) and arguments:
         arguments = _from_json(f"{place}: the arguments of {function['name']}", arguments)

@@ -47,7 +47,7 @@ _INSTRUCTION, _INPUT, _OUTPUT = "instruction", "input", "output"
 
 _SUFFIXES = (*COLUMNAR, *SEPARATORS, ".jsonl", ".ndjson")
 _FIRST_BYTES = 1 << 20
-_OTHERWISE = 'with data.documents = "off" the file is trained on as it is'
+_OTHERWISE = 'set data.documents = "off" to train on the whole file as plain text'
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
         if found.is_empty:
             lost = column_name if found.prompt else data.prompt_column
             raise BadFile(
-                f'{place}: "{lost}" is empty, and a preference has a prompt, a chosen and a '
-                "rejected answer; give it text, or leave the line out"
+                f'{place}: "{lost}" is empty, but a preference needs a prompt, a chosen and a '
+                "rejected answer; write the missing text, or remove the line"
             )
         return found
     asked = prompt if isinstance(prompt, list) else [{"role": USER, "content": prompt}]

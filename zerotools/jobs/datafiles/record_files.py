@@ -276,7 +276,9 @@ def checked_text(what: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(value[error.start]):04x}"
-        raise BadFile(f"{what} has {half}, half a character: write the other half too") from None
+        raise BadFile(
+            f"{what} has {half}, which is only half of a character: write the other half, too"
+        ) from None
     return value
 
 

@@ -54,7 +54,7 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
             length = struct.unpack("<I" if wide else "<H", start[8 : 12 if wide else 10])[0]
             if length > _LONGEST_HEADER:
                 raise BadFile(
-                    f"{path}: its header has {length} bytes, but that of an array has at most "
+                    f"{path}: its header has {length} bytes; a header may have at most "
                     f"{_LONGEST_HEADER}"
                 )
             offset = (12 if wide else 10) + length
@@ -80,7 +80,9 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
         tree = ast.literal_eval(header.decode("latin-1"))
         kind, shape = str(tree["descr"]), tuple(tree["shape"])
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
-        raise BadFile(f"{path}: its header is not that of a .npy array") from None
+        raise BadFile(
+            f"{path}: its header does not describe a .npy array; save the array again"
+        ) from None
     name = _NUMPY_NAMES.get(kind[1:]) if kind[:1] in ("<", "=") else None
     if name is None:
         raise BadFile(

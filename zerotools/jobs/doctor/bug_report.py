@@ -41,9 +41,8 @@ All other variables are left out.
 NAMES_MACHINES = re.compile(
     r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
 )
-"""Parts of variable names.
-
-A variable with such a name contains the name of a machine or a user, and is left out.
+"""Parts of the names of variables that a report leaves out, because their values name a machine
+or a user.
 """
 FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """

@@ -52,7 +52,7 @@ def look_at_gpus(
         yield warning(
             "NVML",
             snapshot.gpus_error,
-            'without it only device = "cpu" jobs start; on a machine with NVIDIA GPUs check '
+            'without NVML only device = "cpu" jobs start; on a machine with NVIDIA GPUs check '
             "nvidia-smi and dmesg",
         )
         return
@@ -70,7 +70,9 @@ def look_at_gpus(
 def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
     what = f"GPU {gpu.index}"
     if gpu.mig_instances is not None:
-        yield warning(what, str(gpu.error), f"nvidia-smi -i {gpu.index} -mig 0 makes it whole")
+        yield warning(
+            what, str(gpu.error), f"nvidia-smi -i {gpu.index} -mig 0 makes it one GPU again"
+        )
     elif gpu.error is not None:
         yield problem(
             what,
@@ -88,7 +90,11 @@ def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
     elif not is_ours and foreign_bytes(gpu) > usual_foreign_bytes(gpu):
         yield _in_use(gpu, what)
     elif (gpu.temperature_celsius or 0) >= HOT_CELSIUS:
-        yield warning(what, f"has {gpu.temperature_celsius} degrees", "it slows down; cool it")
+        yield warning(
+            what,
+            f"has {gpu.temperature_celsius} degrees",
+            "the GPU slows down when it is hot; improve its cooling",
+        )
     else:
         yield ok(what, f"{gpu.name or 'a GPU'}, {gpu.uuid}")
 
@@ -97,14 +103,14 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
     used, limit = foreign_bytes(gpu) / 2**30, usual_foreign_bytes(gpu) / 2**30
     pids = ", ".join(str(process.pid) for process in gpu.processes if not process.graphics)
     whom = f"by pid {pids}" if pids else "by no visible process"
-    do = "end them if they are yours"
+    do = "end these processes if they are yours"
     if not pids:
-        do = "a process of another container, or a killed one, may hold it; see fuser -v "
+        do = "a killed process, or one in another container, may hold it; see fuser -v "
         do += f"/dev/nvidia{gpu.index}"
     keys = (
-        f"no job starts on it while others hold more than {limit:.1f} GiB ({USUAL_WORDS}); "
-        "limits.foreign_memory_bytes in zerotoolsd.toml sets another limit, and gpus.exclude keeps "
-        "jobs off it"
+        f"no job starts on the GPU while other programs hold more than {limit:.1f} GiB "
+        f"({USUAL_WORDS}); limits.foreign_memory_bytes in zerotoolsd.toml sets another "
+        "limit, and gpus.exclude keeps jobs off the GPU"
     )
     return warning(what, f"{used:.1f} GiB are in use {whom}", f"{do}; {keys}")
 
@@ -132,8 +138,8 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
                 f"GPU {lease.get('gpu_uuid')}",
                 f"stays reserved for {lease['held_by']}, which outlived job {lease.get('job_id')}",
                 "the GPU is free when the process ends; a process in state D or Z waits for a "
-                "file system or a driver: check dmesg, mount and nvidia-smi; a process of "
-                "another user can be ended by that user or by root",
+                "file system or a driver: check dmesg, mount and nvidia-smi; only its user and "
+                "root can end it",
             )
 
 
@@ -151,12 +157,12 @@ def look_at_gpu_locks(
     else:
         place, why = str(directory), _why_not(directory)
     if why is None:
-        yield ok(what, f"are shared by locks in {place}")
+        yield ok(what, f"their daemons share them by locks in {place}")
         return
     yield warning(
         what,
-        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees the use of "
-        "other daemons only in the memory that NVML shows",
+        f"two daemons may give one GPU to two jobs: {why}; a daemon then notices jobs of "
+        "other daemons only by the GPU memory that NVML shows",
         f"as root: install -d -m 1777 {place or directory}, and for the next boot zerotoolsd "
         "--print-unit tmpfiles > /etc/tmpfiles.d/zerotools.conf (zerotools help share-gpus)",
     )
@@ -168,9 +174,9 @@ def _why_not(directory: Path) -> str | None:
     except OSError as error:
         return f"{directory}: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
-        return f"{directory} is not a directory of root"
+        return f"{directory} is not a directory that belongs to root"
     mode = stat.S_IMODE(found.st_mode)
-    return None if mode == 0o1777 else f"{directory} has mode {mode:04o}, and must have 1777"
+    return None if mode == 0o1777 else f"{directory} has mode {mode:04o}, but must have 1777"
 
 
 def look_at_memory_nodes(
@@ -193,9 +199,10 @@ def look_at_memory_nodes(
         if found.why is not None:
             yield warning(
                 f"GPU {gpu.index}",
-                f"its ranks are not bound: {found.why}",
-                "its jobs run, and copy over the link between the memory nodes; give the daemon "
-                f"processors near it (cpuset of the container, AllowedCPUs= of the unit; {HOW_TO})",
+                f"its ranks are not bound to processors near it: {found.why}",
+                "jobs on it copy data over the slower link between the memory nodes; give the "
+                "daemon processors near the GPU (cpuset of the container, AllowedCPUs= of the "
+                f"unit; {HOW_TO})",
             )
     yield from _policy(policy)
 
@@ -219,7 +226,11 @@ def _policy(policy: Callable[[], object]) -> Iterator[DoctorFinding]:
     try:
         policy()
     except OSError as error:
-        do = "memory is allocated on the node of the rank while that node has free memory"
+        do = "memory is allocated on the rank's node as long as that node has free memory"
         if error.errno == errno.EPERM:
-            do += "; Docker allows it with --cap-add SYS_NICE"
-        yield warning(WHAT, f"none can be preferred: {os.strerror(error.errno or 0)}", do)
+            do += "; in Docker, --cap-add SYS_NICE allows the choice"
+        yield warning(
+            WHAT,
+            f"the daemon cannot choose the node of memory: {os.strerror(error.errno or 0)}",
+            do,
+        )

@@ -56,7 +56,7 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
     if not (mounted / "cgroup.controllers").is_file():
         yield warning(
             "cgroups",
-            "version 2 is not mounted at /sys/fs/cgroup",
+            "cgroup version 2 is not mounted at /sys/fs/cgroup",
             "jobs with [limits] are refused, and processes of jobs are followed without groups; "
             "boot with systemd.unified_cgroup_hierarchy=1",
         )
@@ -91,7 +91,7 @@ def _cgroups_of_units(place: Path, manager: str) -> DoctorFinding:
     return warning(
         "cgroups",
         f"each attempt has a separate group, with no {' and no '.join(lacking)} controller",
-        "these limits of jobs cannot be kept; "
+        "these limits of jobs are not enforced; "
         + (
             "see cgroup_disable= on the kernel's command line"
             if manager == "/"
@@ -119,14 +119,14 @@ def _clock(now: float, synchronised: bool | None) -> Iterator[DoctorFinding]:
     if now < BUILT:
         yield problem(
             "clock",
-            f"it says {time.strftime('%Y-%m-%d', time.gmtime(now))}, which cannot be",
-            "set it: timedatectl set-ntp true",
+            f"it shows {time.strftime('%Y-%m-%d', time.gmtime(now))}, which cannot be right",
+            "set it: run timedatectl set-ntp true",
         )
     elif synchronised is False:
         yield warning(
             "clock",
             "it is not synchronised",
-            "times in logs and records follow it: timedatectl set-ntp true",
+            "times in logs and records may be wrong: run timedatectl set-ntp true",
         )
     else:
         yield ok("clock", "is synchronised" if synchronised else "looks right")

@@ -83,8 +83,8 @@ def look_at_python(
         why = answer.get("why") or "no torch"
         yield warning(
             "torch",
-            f"{python} has none that can be imported ({why})",
-            "install it there, or name the python of each job in its job file",
+            f"{python} cannot import torch ({why})",
+            "install torch there, or name the python of each job in its job file",
         )
         return
     needed = REQUIREMENTS["torch"]
@@ -96,8 +96,8 @@ def look_at_python(
     if answer.get("transformers") is None:
         yield warning(
             "transformers",
-            f"{python} has none",
-            "jobs of engine torch and deepspeed need it: "
+            f"{python} does not have it",
+            'jobs with engine = "torch" or "deepspeed" need it: '
             f"{install_command(REQUIREMENTS['transformers'], python=str(python))}",
         )
     if has_gpus:
@@ -114,12 +114,12 @@ def _gpu_build(python: str, answer: Mapping[str, Any]) -> Iterator[DoctorFinding
     elif not answer.get("gpus"):
         yield problem(
             "torch",
-            f"{answer['torch']} (CUDA {answer['cuda']}) sees no GPU, and NVML does",
+            f"{answer['torch']} (CUDA {answer['cuda']}) sees no GPU, but NVML does",
             "the driver may be too old for this CUDA, or CUDA_VISIBLE_DEVICES is set; see "
             "nvidia-smi",
         )
     elif answer.get("nccl") is None:
-        yield warning("NCCL", f"torch of {python} has none", "jobs of several GPUs need it")
+        yield warning("NCCL", f"torch of {python} has no NCCL", "jobs on several GPUs need it")
     else:
         yield ok("NCCL", str(answer["nccl"]))
 

@@ -45,10 +45,14 @@ def look_at_service(
         return
     by, why = str(launch.get("by")), str(launch.get("why"))
     if (trouble := launch.get("trouble")) is not None:
-        say, do = (warning, "") if by == "child" else (problem, "until then jobs wait; ")
+        say, do = (
+            (warning, "")
+            if by == "child"
+            else (problem, "jobs wait until systemd can start them; ")
+        )
         yield say(
             "processes of jobs",
-            f"systemd could not start the last one ({trouble})",
+            f"systemd could not start the last job ({trouble})",
             f"{do}check journalctl -b; systemd before 243 needs the drop-in of zerotoolsd "
             "--print-unit jobs-as-children (zerotools help install-as-a-service)",
         )
@@ -117,27 +121,27 @@ def look_at_fork_servers(
         yield warning(
             WHAT,
             "is on, but every job starts cold: supervisors run in separate systemd units",
-            f'take [warm_start] out, or set [launch] by = "child" ({HOW_TO} lists the costs)',
+            f'remove [warm_start], or set [launch] by = "child" ({HOW_TO} lists the costs)',
         )
         return
     if (trouble := warm.get("trouble")) is not None:
         yield warning(
             WHAT,
             f"the last fork server that failed: {trouble}",
-            f"jobs start cold until another one is ready; {HOW_TO} explains the reasons",
+            f"jobs start cold until a new fork server is ready; {HOW_TO} explains the reasons",
         )
     servers = warm.get("servers", ())
     for server in servers:
         yield ok(WHAT, _server(server))
     if not servers and trouble is None:
-        yield ok(WHAT, "is on; no fork server runs, and the next job makes one")
+        yield ok(WHAT, "is on; no fork server runs, and the next job starts one")
 
 
 def _server(server: Mapping[str, Any]) -> str:
     who = f"pid {server['pid']} for {server['python']}"
     if not server["ready"]:
-        return f"{who} still imports"
+        return f"{who} still imports its packages"
     held, jobs = server["memory_bytes"] / 2**20, count_text(server["jobs"], "job")
     return (
-        f"{who} holds {held:.0f} MiB, has started {jobs}, idle for {server['idle_seconds']:.0f} s"
+        f"{who}: {held:.0f} MiB of memory, {jobs} started, idle for {server['idle_seconds']:.0f} s"
     )

@@ -120,7 +120,9 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
     # A file system without a count of inodes, such as btrfs, returns 0.
     inodes_left = found.f_favail / found.f_files if found.f_files else 1.0
     if found.f_flag & os.ST_RDONLY:
-        yield problem(what, f"{path} is mounted read-only", "mount it again, or check dmesg")
+        yield problem(
+            what, f"{path} is mounted read-only", "mount it again as writable, or check dmesg"
+        )
     elif free < NO_BYTES:
         yield problem(what, said, "a full disk refuses submits: free space with zerotools clean")
     elif found.f_files and found.f_favail < NO_INODES:
@@ -146,19 +148,21 @@ def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doct
         yield problem(
             "state",
             f"{state_dir}, or {socket_path}, did not answer within {LOOK_SECONDS:g} s",
-            f"{HANGS}; a daemon there stands still, and its jobs continue without it",
+            f"{HANGS}; a daemon that uses it stands still, but the daemon's jobs continue",
         )
     yield from found or ()
 
 
 def _look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
     if not state_dir.exists():
-        yield ok("state", f"{state_dir} is not there yet: a first zerotoolsd makes it")
+        yield ok("state", f"{state_dir} does not exist yet: zerotoolsd makes it when it starts")
     else:
         yield from _permissions(state_dir, uid)
         for staged in sorted(state_dir.glob("*.new")):
             yield warning(
-                "left over", f"{staged} of an interrupted start", f"rm {staged} while none runs"
+                "left over",
+                f"{staged} is of an interrupted start",
+                f"while no daemon runs: rm {staged}",
             )
     yield from _socket(socket_path)
 
@@ -170,8 +174,8 @@ def _permissions(path: Path, uid: int) -> Iterator[DoctorFinding]:
     elif found.st_uid != uid:
         yield problem(
             "state",
-            f"{path} belongs to uid {found.st_uid}, and you are uid {uid}",
-            f"chown it, or set ZEROTOOLS_STATE_DIR (or sudo, for uid {found.st_uid})",
+            f"{path} belongs to uid {found.st_uid}, but you are uid {uid}",
+            f"chown it, set ZEROTOOLS_STATE_DIR, or run as uid {found.st_uid} with sudo",
         )
     elif found.st_mode & 0o022:
         yield problem(
@@ -191,19 +195,23 @@ def _permissions(path: Path, uid: int) -> Iterator[DoctorFinding]:
 
 def _socket(path: Path) -> Iterator[DoctorFinding]:
     if not path.exists():
-        yield warning("daemon", f"none listens at {path}", "start zerotoolsd, or name its --socket")
+        yield warning(
+            "daemon", f"no daemon listens at {path}", "start zerotoolsd, or name its --socket"
+        )
         return
     try:
         connect_socket(path, CONNECT_SECONDS).close()
     except TimeoutError:
         yield problem(
             "daemon",
-            f"the one at {path} takes no connection within {CONNECT_SECONDS:g} s",
+            f"the daemon at {path} accepted no connection within {CONNECT_SECONDS:g} s",
             "check its log; if it hangs, end it with SIGKILL and start it again: its jobs continue",
         )
     except OSError as error:
         if error.errno == errno.EACCES:
-            yield problem("daemon", f"{path} is not yours to connect to", "ask its owner, or root")
+            yield problem(
+                "daemon", f"you may not connect to {path}", "ask its owner or root for access"
+            )
         else:
             yield problem(
                 "daemon",

@@ -54,7 +54,7 @@ class Mesh:
         """Return the mesh as a product of its sizes."""
         tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
         each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
-        return f"{self.copies} copies x {self.shard} ranks that share one{tensor}{each}"
+        return f"{self.copies} copies of the model x {self.shard} ranks per copy{tensor}{each}"
 
 
 def read_parallelism(reading: ConfigReading, kind: str) -> None:
@@ -69,8 +69,8 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
     copies, shard, tensor, *both = (_size(reading, given, table, name) for name in names)
     if min(both) > 1:
         reading.findings.wrong.append(
-            f"{given.said}: {_NAME}_cp_size = {both[0]} and {_NAME}_sp_size = {both[1]} both "
-            "have ranks share sequences; leave one of them out"
+            f"{given.said}: {_NAME}_cp_size = {both[0]} and {_NAME}_sp_size = {both[1]} cannot "
+            "be combined, because each divides sequences among ranks; leave one of them out"
         )
         return
     mesh = Mesh(copies, shard, tensor, max(both))
@@ -84,22 +84,23 @@ def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(
             f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs support tensor parallelism "
-            f"together with FSDP, and distributed_type is {kind}; set distributed_type: FSDP, or "
-            "remove it"
+            f"only with FSDP, but distributed_type is {kind}; set distributed_type: FSDP, or "
+            "remove the size"
         )
     elif mesh.tensor > 1 and mesh.copies > 1:
         reading.findings.unsupported.append(
-            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support it together with "
-            f"{mesh.copies} copies; remove one of them"
+            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support tensor "
+            f"parallelism together with {mesh.copies} copies of the model; remove one of them"
         )
     elif mesh.shard > 1 and kind not in ("FSDP", "DEEPSPEED"):
         reading.findings.wrong.append(
             f"{given.said}.{_NAME}_dp_shard_size = {mesh.shard}: shards the model, but "
-            f"distributed_type {kind} does not; set distributed_type: FSDP, or remove it"
+            f"distributed_type {kind} never shards it; set distributed_type: FSDP, or remove the "
+            "size"
         )
     elif mesh.ranks > 1 and ranks is not None and ranks.value != mesh.ranks:
         reading.findings.wrong.append(
-            f"{given.said}: {mesh} make {mesh.ranks} ranks, but {ranks.place} says "
+            f"{given.said}: {mesh} = {mesh.ranks} ranks, but {ranks.place} says "
             f"{ranks.value}; make them agree"
         )
     else:
@@ -119,7 +120,12 @@ def _map(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> N
         why = f"{size} rank{'s' * (size > 1)} share each of {mesh.copies} copies (HSDP)"
         reading.map(given, "zero.shard_size", size, why)
     elif mesh.together == 1:
-        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy, or each has a copy")
+        reading.row(
+            KeyOutcome.IGNORED,
+            given,
+            None,
+            "all ranks share one copy of the model, or each has its own",
+        )
 
 
 def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], name: str) -> int:
@@ -128,7 +134,7 @@ def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], 
         return 1
     if type(value) is not int or value < 1:
         key = f"{given.said}.{_NAME}_{name}_size"
-        wrong = f"{key} = {format_value(value)}: must be a whole number, 1 or more"
+        wrong = f"{key} = {format_value(value)}: must be a whole number of at least 1"
         reading.findings.wrong.append(wrong)
         return 1
     return value
@@ -148,7 +154,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
         if machines.value not in (None, 1):
             what = f"{machines.said} = {format_value(machines.value)}: {SEVERAL_MACHINES}"
             reading.findings.unsupported.append(what)
-        reading.row(KeyOutcome.IGNORED, machines, None, "the job is that of one machine")
+        reading.row(KeyOutcome.IGNORED, machines, None, "the job runs on one machine")
     processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
     listed = None if ids is None else _listed(reading, ids)
     if ids is not None and not listed:
@@ -160,7 +166,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     if kind != "NO" and world_size(reading.claims) is None:
         key, why = (
             ranks_key(reading.claims),
-            "accelerate takes every GPU then; the job has one rank",
+            "without it accelerate uses every GPU, but the job has one rank",
         )
         row = ReportRow(KeyOutcome.DEFAULT, "num_processes", reading.source, None, key, why)
         reading.findings.rows.append(row)
@@ -175,7 +181,7 @@ def read_affinity(reading: ConfigReading) -> None:
     if given is None:
         return
     if given.value is not True:
-        why = 'numa = "off" leaves the ranks to the kernel'
+        why = 'with numa = "off" the kernel places the ranks'
         reading.row(KeyOutcome.IGNORED, given, None, why)
     elif known is not None and known.value == NUMA_CORES:
         reading.row(KeyOutcome.MAPPED, given, "numa", f'{known.place} says "{NUMA_CORES}"')
@@ -203,7 +209,7 @@ def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
 
 def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[int] | None) -> None:
     if type(given.value) is not int or given.value < 1:
-        what = f"{given.said} = {format_value(given.value)}: must be a whole number, 1 at least"
+        what = f"{given.said} = {format_value(given.value)}: must be a whole number of at least 1"
         reading.findings.wrong.append(what)
         return
     key = ranks_key(reading.claims)
@@ -212,7 +218,7 @@ def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[i
         reading.row(KeyOutcome.IGNORED, given, None, why)
         return
     if listed is not None and len(listed) != given.value:
-        what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)}; make them agree"
+        what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)} GPUs; make them agree"
         reading.findings.wrong.append(what)
         return
     known = world_size(reading.claims)

@@ -44,7 +44,7 @@ _TABLES = ("gpu_ids", "dynamo_config", "parallelism_config")
 _ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
 
 
-_ONE_MACHINE = "on one machine the same as without HYBRID"
+_ONE_MACHINE = "on one machine HYBRID changes nothing"
 _STRATEGIES: dict[str, tuple[int, str]] = {
     "FULL_SHARD": (3, ""),
     "SHARD_GRAD_OP": (2, ""),
@@ -80,9 +80,9 @@ def read_accelerate(
     if "distributed_type" not in document.tree:
         what = "has no distributed_type, which every accelerate config has"
         if "zero_optimization" in document.tree or "train_batch_size" in document.tree:
-            what += "; DeepSpeed's JSON is given with --deepspeed"
+            what += "; if it is DeepSpeed's JSON, use --deepspeed"
         else:
-            what += "; is it one?"
+            what += "; is it an accelerate config?"
         findings.wrong.append(f"{document.source}: {what}")
         return Launched()
     given = dict(_given(document, findings))
@@ -136,9 +136,9 @@ def _environment(reading: ConfigReading) -> None:
     if given is None:
         return
     if given.value != "LOCAL_MACHINE":
-        what = f"{given.said} = {format_value(given.value)}: jobs run on this machine"
+        what = f"{given.said} = {format_value(given.value)}: jobs run only on this machine"
         reading.findings.unsupported.append(what)
-    reading.row(KeyOutcome.IGNORED, given, None, "jobs run on this machine")
+    reading.row(KeyOutcome.IGNORED, given, None, "jobs run only on this machine")
 
 
 def _distributed_type(reading: ConfigReading) -> str:
@@ -190,7 +190,7 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
         for given in section.values():
             reading.findings.wrong.append(
                 f"{given.said} = {format_value(given.value)}: cannot be combined with {file.said}, "
-                "which has the whole configuration; remove it"
+                "which replaces the whole section; remove it"
             )
         reading.row(KeyOutcome.MAPPED, file, None, "read below")
         return Launched(file=file)
@@ -224,7 +224,7 @@ def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -
     for name in ("offload_param_device", "offload_param_nvme_path"):
         given = section.get(name)
         if given is not None and given.value not in (None, "none", False):
-            why = f"is for stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
+            why = f"has an effect only at stage 3, and the stage is {stage}"
             reading.row(KeyOutcome.IGNORED, section.pop(name), None, why)
 
 

@@ -47,7 +47,7 @@ from zerotools.jobs.text.toml_writer import to_toml
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
-"""Values that are not written to the job file: a job without the key has the same value."""
+"""Values that are not written to the job file, because a job without the key does the same."""
 
 
 Load = Callable[[str], Document]
@@ -205,7 +205,7 @@ def job_text(imported: Imported) -> str:
     listed = "".join(
         f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
     )
-    return f"{text}\n# A job also needs these keys, which the import does not give:\n{listed}"
+    return f"{text}\n# A job also needs these keys, which the imported files do not have:\n{listed}"
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
@@ -217,7 +217,7 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
         return {}
     steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
     ranks = look_up(tree, "gpus") or look_up(tree, "ranks")
-    factors = ["the sequences of a GPU at a time (train.micro_batch_size)"]
+    factors = ["the sequences that a GPU processes at once (train.micro_batch_size)"]
     factors += [] if steps is None else [f"{steps.value} ({steps.key})"]
     factors += [f"{ranks} GPUs"] if isinstance(ranks, int) else ["the number of GPUs"]
     return {JOB_TOTAL: f"{JOB_TOTAL} = {' x '.join(factors)}"}
@@ -255,7 +255,7 @@ def _leave_schedule(
     claims.said[:] = [
         each for each in claims.said if (each.key, each.place) != ("train.schedule", given.said)
     ]
-    why = f"the Trainer takes the scheduler of {deepspeed.source} then: {kind}"
+    why = f"the Trainer uses the scheduler in {deepspeed.source} instead: {kind}"
     findings.rows[:] = [
         replace(row, outcome=KeyOutcome.IGNORED, job=None, why=why)
         if (row.key, row.place) == (given.title, given.place)
@@ -331,7 +331,7 @@ def _unsaid(claim: Claim) -> str:
     if claim.key not in job_keys():
         return f"{where}: the engine torch does not support this yet ({claim.key})"
     allowed = job_keys()[claim.key][0].metadata.get("allowed")
-    choices = f"; it takes {', '.join(map(format_value, allowed))}" if allowed else ""
+    choices = f"; supported: {', '.join(map(format_value, allowed))}" if allowed else ""
     return f"{where}: {claim.key} = {format_value(claim.value)} is not supported{choices}"
 
 
@@ -395,7 +395,9 @@ def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
             indent = next((len(x) - len(x.lstrip()) for x in written[1:] if x.strip()), 2)
             before, after = written, _lines(tree, indent or 2)
     name = document.source
-    yield from difflib.unified_diff(before, after, name, f"{name} as DeepSpeed has it", lineterm="")
+    yield from difflib.unified_diff(
+        before, after, name, f"{name} as DeepSpeed reads it", lineterm=""
+    )
 
 
 def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
@@ -453,21 +455,21 @@ def training_differences(
     `program`. With them, users know what to expect when they compare losses.
     """
     if look_up(tree, "data.examples") is not None:
-        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
+        yield "prompts: rendered by the tokenizer's chat template if it has one"
         yield "loss: only on responses, never on prompts (data.loss_on)"
         if look_up(tree, "data.packing") is None:
             yield "batches: an example is a sequence; data.packing = true joins short ones"
     elif look_up(tree, "data.preferences") is not None:
-        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
-        yield "reference: the start weights; computed once, before the first step"
+        yield "prompts: rendered by the tokenizer's chat template if it has one"
+        yield "reference model: the start weights; its log-probabilities are computed only once"
     elif look_up(tree, "data.text") is not None:
         yield "text: one stream of all files, in windows of data.sequence_length tokens"
     if look_up(tree, "eval.predict_with_generate"):
         beams = look_up(tree, "eval.num_beams") or 1
         if beams > 1:
-            yield f"scores: BLEU and ROUGE by zerotools[scores], {beams} beams"
+            yield f"scores: BLEU and ROUGE (zerotools[scores]), with {beams} beams"
         else:
-            yield "scores: BLEU and ROUGE by zerotools[scores], no beam search (eval.num_beams)"
-    yield f"checkpoints: step-N of zerotools; {program} does not read them"
+            yield "scores: BLEU and ROUGE (zerotools[scores]), without beam search (eval.num_beams)"
+    yield f"checkpoints: in the format of zerotools (step-N); {program} cannot read them"
     if any(row.outcome is KeyOutcome.UNKNOWN for row in rows):
-        yield f"the arguments above that are unknown: only {program} reads them"
+        yield f"unknown arguments: only {program} uses them, not the job"

@@ -44,8 +44,8 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
 from zerotools.jobs.text.document import Document, Trail
 
 FIRST_STEP = (
-    "in bf16 at this stage, unlike stages 1 to 3, DeepSpeed first takes an optimizer step with "
-    "zero gradients: the weights decay once more, and the first updates are smaller"
+    "in bf16 at this stage, DeepSpeed first takes an extra optimizer step with zero gradients "
+    "(not at stages 1 to 3): the weights decay once more, and the first updates are smaller"
 )
 """Source: `initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and
 fused_optimizer.py, which DeepSpeed calls at stage 0 only (`_do_optimizer_sanity_check` in
@@ -176,7 +176,7 @@ def _read_clipping(reading: ConfigReading) -> None:
 
 def _clips(release: Release) -> str:
     if default_clipping(release):
-        return f"DeepSpeed {release_text(release)}; those before 0.19.3 do not clip"
+        return f"default of DeepSpeed {release_text(release)}; releases before 0.19.3 do not clip"
     return f"DeepSpeed {release_text(release)} does not clip"
 
 
@@ -211,7 +211,7 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
     elif key.action is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
         reading.refuse(given, f"{key.why}, but the engine torch does not support it")
     else:
-        off = "is off" if key.default is None else "as the engine torch does it"
+        off = "is off" if key.default is None else "the engine torch does the same"
         why = off if key.action is KeyAction.FEATURE else key.why
         reading.row(KeyOutcome.IGNORED, given, None, why)
 
@@ -226,7 +226,7 @@ def _switch_off_amp(reading: ConfigReading, name: str) -> None:
     """
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
-        reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
+        reading.resolve(name, {"enabled": False}, "without apex, the Trainer switches it off")
 
 
 def _resolve(reading: ConfigReading, name: str, hidden_size: int | None) -> bool:
@@ -272,7 +272,7 @@ def _refuse_second_name(reading: ConfigReading) -> None:
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
     if old and any(_is_in(name, "bf16") for name in reading.remaining):
         reading.findings.wrong.append(
-            f"{old[0].said}: bfloat16 is an older name of bf16, and DeepSpeed passes over it where "
+            f"{old[0].said}: bfloat16 is an older name of bf16, and DeepSpeed ignores bfloat16 if "
             "both are given; write everything under bf16"
         )
 
@@ -349,7 +349,7 @@ def _read_layers(reading: ConfigReading) -> None:
         if same is None:
             continue
         if given is None or size <= 1 or same.value == 1:
-            reading.row(KeyOutcome.IGNORED, same, None, "only autotp_size switches it on")
+            reading.row(KeyOutcome.IGNORED, same, None, "has an effect only with autotp_size")
         elif same.value == size:
             reading.map(same, JOB_TENSOR_RANKS, size)
         else:
@@ -406,7 +406,7 @@ def read_wandb(reading: ConfigReading) -> None:
     else:
         _note_empty(reading, team)
     if group is not None and group.value:
-        reading.row(KeyOutcome.IGNORED, group, None, "a job's run belongs to no group")
+        reading.row(KeyOutcome.IGNORED, group, None, "zerotools puts its runs into no group")
     else:
         _note_empty(reading, group)
 
@@ -431,12 +431,12 @@ def read_removed(reading: ConfigReading) -> None:
         given = reading.remaining.pop(name)
         if is_disabled(given.value):
             reading.settled[name] = None
-            why = f"is off, and left out: DeepSpeed {now} does not start with it"
+            why = f"is off; the job leaves it out, because DeepSpeed {now} refuses the key"
             reading.row(KeyOutcome.IGNORED, given, None, why)
         else:
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: DeepSpeed {now} no longer accepts it "
-                f"(since {release_text(gone.since)}) and does not start; {gone.instead}"
+                f"{given.said} = {format_value(given.value)}: DeepSpeed {now} does not start with "
+                f"it (removed in {release_text(gone.since)}); {gone.instead}"
             )
 
 

@@ -25,7 +25,8 @@ WARMUP = "train.warmup_steps"
 OPTIMIZER = "train.optimizer"
 MUON_RATE = "train.muon_learning_rate"
 _DIFFERS = {
-    "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
+    "weight_decay": "as in Hugging Face's Trainer, applies to all parameters except biases and "
+    "norms",
 }
 """Parameter of DeepSpeed's optimizer -> a sentence that says how the optimizer of engine torch
 uses the parameter differently.
@@ -45,7 +46,7 @@ def read_missing(reading: ConfigReading, tree: Mapping[str, Any]) -> None:
     """Use the default optimizer and schedule of Hugging Face's Trainer if the config `tree` has
     no optimizer or no scheduler.
     """
-    why = "Hugging Face's Trainer, its default"
+    why = "the Trainer's default"
     if not _has_type(tree, "optimizer"):
         said_of = reading.claims.of(OPTIMIZER)
         adam = said_of is None or said_of.value == TRAINER[OPTIMIZER]
@@ -66,7 +67,8 @@ def read_optimizer(reading: ConfigReading) -> None:
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
-            f"{clips.said} = {format_value(clips.value)}: DeepSpeed rejects it there; write "
+            f"{clips.said} = {format_value(clips.value)}: DeepSpeed rejects it in this section; "
+            "write "
             f"gradient_clipping = {format_value(clips.value)} at the top of {reading.source} "
             "instead"
         )
@@ -93,7 +95,7 @@ def read_optimizer(reading: ConfigReading) -> None:
         )
         return
     has = "" if gone is not None else '; engine = "deepspeed" supports it'
-    supported = "the engine torch supports only Adam, AdamW, SGD and Muon of DeepSpeed's optimizers"
+    supported = "the engine torch supports only DeepSpeed's Adam, AdamW, SGD and Muon"
     reading.refuse(kind, supported + has)
 
 
@@ -113,7 +115,7 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
     why = "" if name == "adamw" or coupled else "DeepSpeed's Adam decays as AdamW does"
     reading.map(kind, OPTIMIZER, "adamw", why)
     if decoupled is not None:
-        beside = "with this decay the two are the same" if name == "adam" else "AdamW is AdamW"
+        beside = "here DeepSpeed's Adam is AdamW" if name == "adam" else "AdamW is always AdamW"
         outcome = KeyOutcome.PASSED if reading.engine == "deepspeed" else KeyOutcome.IGNORED
         reading.row(outcome, decoupled, None, beside)
     of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
@@ -122,11 +124,13 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
 
 
 def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
-    reading.map(kind, OPTIMIZER, "muon", "as torch's Muon; its iterations are in bf16")
+    reading.map(kind, OPTIMIZER, "muon", "computed by torch's Muon, whose iterations are in bf16")
     reading.default("optimizer.type", "train.muon_scale", "original", "DeepSpeed's Muon")
     decoupled = reading.take(_DECOUPLED)
     if decoupled is not None and decoupled.value is False:
-        reading.refuse(decoupled, "Muon's other half is AdamW here; remove it")
+        reading.refuse(
+            decoupled, "parameters that Muon does not update get AdamW, never Adam; remove it"
+        )
     _muon_rates(reading)
     _parameters(reading, MUON_DEFAULTS)
     momentum = reading.take(f"{_WEIGHTS}.momentum")
@@ -144,7 +148,9 @@ def _muon_rates(reading: ConfigReading) -> None:
     for name, key in (("adam_lr", RATE), ("muon_lr", MUON_RATE)):
         own = reading.take(f"{_WEIGHTS}.{name}")
         if own is not None and is_one:
-            reading.refuse(own, "the scheduler gives all weights its warmup_max_lr; remove it")
+            reading.refuse(
+                own, "the scheduler's warmup_max_lr is the rate of all weights; remove it"
+            )
         elif is_one and key == MUON_RATE:
             continue  # as `train.learning_rate`, which the scheduler sets
         elif own is not None:
@@ -178,7 +184,7 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
     if reading.peek(name) == AUTO:
         known = reading.known(key)
         if known is None:
-            reading.resolve(name, None, f"{key}, which the job file does not have yet")
+            reading.resolve(name, None, f"the value of {key}, which you must add to the job file")
         else:
             reading.resolve(name, known.value, known.origin)
 
@@ -225,7 +231,9 @@ def _warmup(reading: ConfigReading) -> None:
     own = reading.engine == "deepspeed"
     differs = "" if curve == "linear" or own else _STRAIGHT
     if shape is not None:
-        reading.row(KeyOutcome.IGNORED, shape, None, differs or "as the job file has it")
+        reading.row(
+            KeyOutcome.IGNORED, shape, None, differs or "the job's warm-up has the same curve"
+        )
     if reading.peek(name) is None:
         reading.take(name)
         reading.default(name, WARMUP, 1000)
@@ -238,14 +246,14 @@ def _warmup(reading: ConfigReading) -> None:
         if given.note == AUTO and known is not None:
             steps = known.value
         if isinstance(steps, int) and steps <= 1:
-            here = "one" if steps == 1 else "none"
-            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes {here}"
+            here = "one such step" if steps == 1 else "no such step"
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job has {here}"
         reading.map(given, WARMUP, steps, differs)
     _start(reading)
 
 
-_STRAIGHT = "a straight line here; DeepSpeed's curve is a logarithm"
-_AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
+_STRAIGHT = "the job's warm-up is a straight line; DeepSpeed's is a logarithm"
+_AT_NOTHING = "with this value, DeepSpeed takes its first two steps at learning rate 0"
 """Source: runtime/lr_schedules.py, `max(2, warmup_num_steps)`.
 
 The first call of `step` belongs to iteration 0.
@@ -256,12 +264,12 @@ def _resolve_warmup(reading: ConfigReading, name: str) -> None:
     known = reading.known(WARMUP)
     if reading.peek(name) == AUTO and known is not None:
         # DeepSpeed 0.19.6 and later refuse 0, which transformers turns into 1 as well
-        reading.resolve(name, max(1, known.value), f"{known.origin}, 1 at least")
+        reading.resolve(name, max(1, known.value), f"{known.origin}, but at least 1")
 
 
 def _resolve_start(reading: ConfigReading, name: str) -> None:
     if reading.peek(name) == AUTO:
-        reading.resolve(name, 0, "Hugging Face's Trainer, always 0")
+        reading.resolve(name, 0, "always 0 in Hugging Face's Trainer")
 
 
 _FOREIGN: dict[str, Callable[[ConfigReading, str], None]] = {
@@ -277,9 +285,9 @@ def _start(reading: ConfigReading) -> None:
         _resolve_start(reading, f"{_PARAMS}.{floor}")
         given = reading.take(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
-            reading.refuse(given, "a warm-up begins at 0; remove it")
+            reading.refuse(given, "a job's warm-up always begins at 0; remove it")
         elif given is not None:
-            reading.row(KeyOutcome.MAPPED, given, WARMUP, "begins at 0")
+            reading.row(KeyOutcome.MAPPED, given, WARMUP, "a job's warm-up always begins at 0")
 
 
 def _peak(reading: ConfigReading, kind: str) -> None:
@@ -296,9 +304,9 @@ def _peak(reading: ConfigReading, kind: str) -> None:
             reading.default(name, RATE, 1e-3)
         elif (known := reading.known(RATE)) is not None and known.value != 1e-3:
             reading.findings.wrong.append(
-                f"{RATE}: {known.origin} says {format_value(known.value)}, and WarmupDecayLR "
-                "without "
-                f"warmup_max_lr climbs to 0.001 in DeepSpeed; write {name} in {reading.source}"
+                f"{RATE}: {known.origin} says {format_value(known.value)}, but DeepSpeed's "
+                "WarmupDecayLR without warmup_max_lr rises to 0.001; write the rate you want as "
+                f"{name} in {reading.source}"
             )
 
 

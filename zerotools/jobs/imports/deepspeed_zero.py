@@ -27,7 +27,7 @@ _OLD = (
 _RATIO = "zero_optimization.offload_optimizer.ratio"
 _TILES = "zero_optimization.sub_group_size"
 _PATH = "offload.path"
-_PATH_MEANS = "masters and moments, in mapped files"
+_PATH_MEANS = "for the fp32 weights and the optimizer state, in memory-mapped files"
 
 
 def read_zero(reading: ConfigReading) -> None:
@@ -42,13 +42,19 @@ def read_zero(reading: ConfigReading) -> None:
     _ratio(reading, stage, place)
     tiles = reading.take(_TILES)
     if tiles is not None and stage is not None and stage < 3:
-        reading.row(KeyOutcome.IGNORED, tiles, None, f"is for stage 3, and the stage is {stage}")
+        reading.row(
+            KeyOutcome.IGNORED,
+            tiles,
+            None,
+            f"has an effect only at stage 3, and the stage is {stage}",
+        )
     elif tiles is not None:
         reading.remaining[_TILES] = tiles
     for name, given in reading.remaining.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: is for stage 3, and {place} is "
+                f"{given.said} = {format_value(given.value)}: has an effect only at stage 3, but "
+                f"{place} is "
                 f"{stage}; "
                 "remove it, or train at stage 3"
             )
@@ -59,7 +65,7 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
     whole = reading.take("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0
-        reading.map(whole, JOB_STAGE, stage, "the old spelling of stage 1 or 0")
+        reading.map(whole, JOB_STAGE, stage, "an old spelling: true is stage 1, false is stage 0")
         return stage, whole.said
     if reading.peek(STAGE) == AUTO:
         known = reading.known(JOB_STAGE)
@@ -86,7 +92,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         if given is not None and any(each.startswith(new) for each in reading.remaining):
             reading.findings.wrong.append(
                 f"{given.said} = {format_value(given.value)}: {new} has replaced it, and DeepSpeed "
-                "does not start if both are given; remove the older"
+                "does not start if both are given; remove the older key"
             )
         if given is not None:
             device = "cpu" if given.value else "none"
@@ -120,7 +126,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
         return
     size = given.value
     if size in (None, AUTO) or size < 0:
-        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy")
+        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy of the model")
     elif not size or size != int(size):
         what = (
             f"{given.said} = {format_value(size)}: must be a number of ranks, or -1 for all ranks"
@@ -135,7 +141,9 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     elif reading.engine == "deepspeed":
         reading.row(KeyOutcome.PASSED, given)
     else:
-        reading.map(given, key, int(size), "the number of ranks that share one copy (HSDP)")
+        reading.map(
+            given, key, int(size), "the number of ranks that share one copy of the model (HSDP)"
+        )
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
@@ -156,7 +164,7 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     elif reading.engine == "deepspeed":
         reading.remaining[_RATIO] = given
     else:
-        why = "the engine torch offloads the whole optimizer" if part else "as the engine does it"
+        why = "the engine torch always offloads the whole optimizer"
         reading.row(KeyOutcome.IGNORED, given, None, why)
 
 

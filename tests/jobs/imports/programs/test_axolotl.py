@@ -83,7 +83,7 @@ def test_qlora_keeps_the_frozen_weights_in_4_bits(tmp_path: Path) -> None:
     job = imported(tmp_path, text.replace("load_in_4bit: false", "load_in_4bit: true"))
     assert (key(job, "lora.rank"), key(job, "lora.frozen_precision")) == (32, "nf4")
     assert key(job, "lora.double_quant") is True
-    assert "keep all their bits" in rows(imported(tmp_path), "ignored")["load_in_4bit"]
+    assert "are not quantised" in rows(imported(tmp_path), "ignored")["load_in_4bit"]
 
 
 OPTIONS = """bnb_config_kwargs:
@@ -111,7 +111,7 @@ def test_options_of_bitsandbytes_are_read_from_their_table(tmp_path: Path) -> No
 def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
     text = CONFIG.replace("adapter: lora", "adapter:")
     text = text.replace("load_in_4bit: false", "load_in_4bit: true")
-    assert "are trained by adapters alone" in str(imported(tmp_path, text).problem)
+    assert "cannot be trained without adapters" in str(imported(tmp_path, text).problem)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_what_a_dataset_says_besides_is_listed(tmp_path: Path) -> None:
 def test_data_of_a_hub_is_missing(tmp_path: Path) -> None:
     job = imported(tmp_path, CONFIG.replace("{root}/a.jsonl", "tatsu-lab/alpaca"))
     assert "data.examples" in job.missing
-    assert "is not downloaded" in rows(job, "ignored")["datasets"]
+    assert "downloads no data" in rows(job, "ignored")["datasets"]
 
 
 def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r"LLaMA-Factory's is given with --llamafactory"):
+    with pytest.raises(BadRequest, match=r"LLaMA-Factory's config, use --llamafactory"):
         imported(tmp_path, "model_name_or_path: m\n")
 
 
@@ -211,4 +211,4 @@ def test_preferences_have_the_columns_of_their_type(
 @pytest.mark.parametrize("kind", ["chatml.ultra", "zephyr.nectar", "{prompt_format: '[{prompt}]'}"])
 def test_preferences_of_other_types_are_refused(kind: str, tmp_path: Path) -> None:
     problem = imported(tmp_path, PAIRS.replace("{type}", kind)).problem
-    assert "is not supported; supported types end with argilla, icr" in str(problem)
+    assert "is not supported; the supported types end with argilla, icr" in str(problem)

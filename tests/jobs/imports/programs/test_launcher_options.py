@@ -40,7 +40,7 @@ def test_a_list_of_cores_is_listed_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("value", "options", "why"),
     [
-        ("0", "", 'numa = "off" leaves'),
+        ("0", "", 'numa = "off" the kernel'),
         ("1", "--numa-binding=exclusive", "--numa-binding chooses the nodes"),
     ],
 )

@@ -139,9 +139,9 @@ def test_preferences_are_learned_from_by_dpo(root: Path) -> None:
     columns = [key(job, f"data.{name}_column") for name in ("prompt", "chosen", "rejected")]
     assert columns == ["question", "good", "bad"]
     assert (key(job, "dpo.beta"), key(job, "data.sequence_length")) == (0.2, 1024)
-    assert "pairs has pairs of answers, and stage is not dpo" in str(imported(root, pairs).problem)
+    assert "pairs has pairs of answers, but stage is not dpo" in str(imported(root, pairs).problem)
     mixed = dpo.replace("dataset: pairs", "dataset: pairs,mine")
-    assert "mine has single answers, and stage is dpo" in str(imported(root, mixed).problem)
+    assert "mine has single answers, but stage is dpo" in str(imported(root, mixed).problem)
     other = dpo.replace("sigmoid", "orpo")
     assert "supported: sigmoid" in str(imported(root, other).problem)
 
@@ -167,7 +167,7 @@ def test_a_newer_key_is_listed(root: Path) -> None:
         ("bf16: true", "pure_bf16: true", "does not support this yet"),
         ("bf16: true", "neftune_noise_alpha: 5", "does not support this yet"),
         ("cutoff_len: 1024", "cutoff_len: 1\nsequence_length: 2", "say the same"),
-        ("dataset: mine,chats", "dataset: mine,talk", "a job takes one"),
+        ("dataset: mine,chats", "dataset: mine,talk", "a job reads one"),
     ],
 )
 def test_what_a_job_cannot_have_is_refused(root: Path, old: str, new: str, why: str) -> None:
@@ -175,9 +175,9 @@ def test_what_a_job_cannot_have_is_refused(root: Path, old: str, new: str, why: 
 
 
 def test_a_file_of_another_program_is_refused(root: Path) -> None:
-    with pytest.raises(BadRequest, match=r"axolotl's is given with --axolotl"):
+    with pytest.raises(BadRequest, match=r"axolotl's config, use --axolotl"):
         imported(root, "base_model: m\n")
-    with pytest.raises(BadRequest, match=r"is it one\?"):
+    with pytest.raises(BadRequest, match=r"is it a config of LLaMA-Factory\?"):
         imported(root, "a: 1\n")
 
 

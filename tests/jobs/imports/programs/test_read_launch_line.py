@@ -40,7 +40,7 @@ def test_ranks_are_those_that_the_launcher_starts(line: str, gpus: int) -> None:
 def test_a_launcher_that_takes_every_gpu_is_said(line: str) -> None:
     imported = of_line(f"{line} {TRAINER}")
     assert key(imported, "gpus") is None
-    assert "takes every GPU then; the job has one rank" in rows(imported, "default")["ranks"]
+    assert "uses every GPU, but the job has one rank" in rows(imported, "default")["ranks"]
 
 
 ARGUMENTS: list[tuple[str, str, Any]] = [
@@ -98,7 +98,7 @@ def test_arguments_in_a_variable_are_arguments() -> None:
     text = f"ARGS='{TRAINER} --seed 7'\nD='--nproc_per_node 2'\ntorchrun $D x.py $ARGS \"$@\""
     imported = of_line(text)
     assert (key(imported, "seed"), key(imported, "gpus")) == (7, 2)
-    assert "a call of the script adds" in rows(imported, "unknown")["$@"]
+    assert " of the script; if it gets any," in rows(imported, "unknown")["$@"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
     [
         ("", "has no launch line"),
         ("pip install deepspeed", "has no launch line"),
-        ("deepspeed --num_gpus 2", "is given no program"),
+        ("deepspeed --num_gpus 2", "no program"),
         (
             "deepspeed a.py\ntorchrun b.py",
             r"2 launch lines; .*--block N:\n  1  line 1: deepspeed a\.py\n  2  ",
@@ -215,7 +215,7 @@ def test_a_line_of_which_the_job_is_not_known_is_a_problem(
         ("--per_device_train_batch_size 0", BadRequest, "must be at least 1"),
         ("--optim lion_8bit", Unsupported, "lion_8bit.* is not supported"),
         ("--lr_scheduler_type polynomial", Unsupported, "supported: linear"),
-        ("--load_in_4bit", Unsupported, "trained by adapters alone; set its adapters"),
+        ("--load_in_4bit", Unsupported, "trained without adapters; add adapters"),
         ("--use_lora --bits 8", Unsupported, "bits = 8: is not supported; supported: 4"),
         (
             "--use_peft --load_in_4bit --bnb_4bit_quant_type fp4",
@@ -362,7 +362,7 @@ def test_what_a_page_did_to_a_command_is_refused_all_at_once() -> None:
     with pytest.raises(BadRequest) as refused:
         read_launch(PAGE, "run.sh", Path(), lines=True)
     assert str(refused.value) == (
-        "run.sh:2: from main.py on, a shell does not read this command as it was typed: a comment "
+        "run.sh:2: from main.py on, a shell would misread this command: a comment "
         "in the middle of a command (line 2); a non-breaking or other odd space (2 lines: 3 to 4); "
         "the end of the line behind a \\ (2 lines: 3 to 4); a long dash for -- (line 4); repair it "
         "with --lenient"
@@ -384,7 +384,7 @@ def test_what_a_page_did_to_a_command_is_refused_all_at_once() -> None:
     ],
 )
 def test_words_that_are_not_those_that_were_typed_are_no_values(line: str, first: str) -> None:
-    with pytest.raises(BadRequest, match=rf": from {first} on, a shell does not read"):
+    with pytest.raises(BadRequest, match=rf": from {first} on, a shell would misread"):
         read_launch(line, "run.sh", Path(), lines=True)
 
 
@@ -406,7 +406,7 @@ def test_odd_characters_within_quotes_and_elsewhere_are_left_alone() -> None:
         ("for B in 1 2; do\n  {line} --lr $B\ndone", "is the variable of a loop"),
         (": ${B:=3}\nB=${B:-1}\n{line} --lr $B", "3"),
         ("N=4\nM=2\n{line} --lr $((64 / $N / M))", "8"),
-        ("{line} --lr $((64 / $N))", "is known only when a shell runs it"),
+        ("{line} --lr $((64 / $N))", "has a value only when a shell runs it"),
         ('B=(\n  --lr 5 # a comment\n  --bf16\n)\n{line} "${B[@]}"', "5"),
         ("A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 9 + "{line} --lr $A", "more than 65536"),
     ],

@@ -87,11 +87,11 @@ def test_a_quote_that_is_not_closed_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("$(nproc)", "known only when a shell runs it"),
-        ("`nproc`", "known only when a shell runs it"),
+        ("$(nproc)", "a value only when a shell runs it"),
+        ("`nproc`", "a value only when a shell runs it"),
         ("$UNSET", r"\$UNSET is not set in the text"),
         ("$1", "an argument of the script"),
-        ("${A%x}", "not worked out here"),
+        ("${A%x}", "too complex to compute here"),
     ],
 )
 def test_what_only_a_shell_knows_is_a_problem_of_its_word(word: str, problem: str) -> None:

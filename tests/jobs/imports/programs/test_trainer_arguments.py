@@ -147,5 +147,5 @@ def test_what_a_job_has_not_is_ignored(nowhere: str) -> None:
     found = of_line(f"{LINE} --report_to {nowhere} --wandb_project p")
     assert key(found, "metrics.wandb") is None
     ignored = rows(found, "ignored")
-    assert ignored["--wandb_project"] == "wandb is not reported to"
+    assert ignored["--wandb_project"] == "report_to does not name wandb"
     assert ignored["--report_to"].startswith("every step is recorded")

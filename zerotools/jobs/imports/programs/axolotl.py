@@ -35,8 +35,8 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
 
     `beside` is the directory of the file. Raises BadRequest if the YAML is not axolotl's.
     """
-    others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
-    others |= {"distributed_type": "accelerate's is given with --accelerate"}
+    others = {"model_name_or_path": "if it is LLaMA-Factory's config, use --llamafactory"}
+    others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
     yaml = YamlSettings(document, "axolotl", "base_model", others)
     adapter = yaml.left.get("adapter")
     adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
@@ -95,7 +95,7 @@ def _unpack(yaml: YamlSettings, document: Document) -> None:
             what = f"{given.said} and {yaml.left[name].said} say the same; remove one of them"
             yaml.findings.wrong.append(what)
         elif name.startswith(_OF_8_BITS):
-            yaml.row(KeyOutcome.IGNORED, given, None, "is of weights in 8 bits")
+            yaml.row(KeyOutcome.IGNORED, given, None, "has an effect only on weights of 8 bits")
         else:
             yaml.left[name] = given
 
@@ -125,7 +125,8 @@ def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
     if len(kinds) > 1:
         names = ", ".join(format_value(kind or "text") for kind in sorted(kinds))
         yaml.findings.unsupported.append(
-            f"{listed.said}: has datasets of the forms {names}; a job takes one; leave others out"
+            f"{listed.said}: has datasets of the forms {names}, but a job reads one form; remove "
+            "the datasets of the others"
         )
     found = [_files(yaml, listed, table) for table in tables]
     files = [file for each in found for file in each] if all(found) else []
@@ -150,7 +151,11 @@ def _pairs(yaml: YamlSettings) -> dict[str, ConfigValue]:
     tables = [entry if isinstance(entry, Mapping) else {"path": entry} for entry in entries]
     columns = [_columns(yaml, listed, table) for table in tables]
     if any(each != columns[0] for each in columns):
-        yaml.refuse(listed, "has datasets with other columns; a job takes one")
+        yaml.refuse(
+            listed,
+            "the datasets have different column names, but a job reads one set of "
+            "names; rename them",
+        )
     found = [_files(yaml, listed, table) for table in tables]
     for table in tables:
         whole = ("split",) if table.get("split") == "train" else ()
@@ -173,7 +178,7 @@ def _columns(
         yaml.findings.unsupported.append(
             f"{listed.said}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: "
             "is "
-            f"not supported; supported types end with {known}; set data.prompt_column, "
+            f"not supported; the supported types end with {known}; set data.prompt_column, "
             "data.chosen_column and data.rejected_column"
         )
         return {}
@@ -216,6 +221,6 @@ def _files(yaml: YamlSettings, listed: ConfigValue, table: Mapping[str, Any]) ->
     local = [name for name in files if Path(name).suffix or Path(name).exists()]
     for name in files:
         if name not in local:
-            why = "data of a hub is not downloaded; name files in data.examples or data.text"
+            why = "zerotools downloads no data from a hub; name files in data.examples or data.text"
             yaml.row(KeyOutcome.IGNORED, replace(listed, value=name), None, why)
     return local if len(local) == len(files) else []

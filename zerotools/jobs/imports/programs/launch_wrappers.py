@@ -67,7 +67,7 @@ _GIVEN_BY_THE_JOB = MEETING | frozenset(
         "use_env",
     )
 )
-"""Options of launchers that the job sets: GPUs, port and address."""
+"""Options of launchers for GPUs, port and address: the job has its own values for them."""
 _OWN_VARIABLES = frozenset(
     (
         "CUDA_VISIBLE_DEVICES",
@@ -324,7 +324,7 @@ def program_of(
         if not any(map(str.isalnum, program.text)) and not program.problem:
             name = _NO_NAME
             place = f"{source}:{program.line}: " if source else ""
-            unknown.append(f"{place}{program.text} stands for the program; write it")
+            unknown.append(f"{place}{program.text} is only a placeholder; write the program there")
     for word in words:
         if word.problem:
             place = f"{source}:{word.line}: " if source else ""

@@ -30,7 +30,7 @@ _COUNTS = {
 }
 _MACHINES = ("num_nodes", "nnodes")
 _EVERY = ("gpu", "auto")
-_STARTS = "how the launcher starts the ranks; the daemon does"
+_STARTS = "controls how the launcher starts the ranks; here the daemon starts them"
 
 
 READ_HERE: Mapping[str, tuple[str, ...]] = {
@@ -47,9 +47,9 @@ cores.
 _ON = ("1", "y", "yes", "t", "true", "on")
 _MODES = {
     "node": (NUMA_AUTO, ""),
-    "socket": (NUMA_AUTO, "the GPU's node, or its socket if the node is too small"),
+    "socket": (NUMA_AUTO, "the processors of the GPU's node; if these are too few, of its socket"),
     "exclusive": (NUMA_CORES, ""),
-    "core-complex": (NUMA_CORES, "cores that are neighbours"),
+    "core-complex": (NUMA_CORES, "cores of the GPU's node"),
 }
 """Value of `torchrun --numa-binding` -> value of the job's `numa`, and a remark (torch 2.13,
 torch/numa/binding.py).
@@ -125,7 +125,7 @@ def _count(given: ConfigValue, findings: Findings) -> ConfigValue | None:
     if text in _EVERY:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 100_000):
-        what = f"{given.said} = {format_value(given.value)}: must be a whole number, 1 at least"
+        what = f"{given.said} = {format_value(given.value)}: must be a whole number of at least 1"
         findings.wrong.append(what)
         return None
     return replace(given, value=int(text))
@@ -190,7 +190,7 @@ def numa_of(
     is_on = str(affinity.value).lower() in _ON
     if is_on and asked is None:
         return NumaSetting(affinity, NUMA_AUTO)
-    off = f'numa = "{NUMA_OFF}" leaves the ranks to the kernel'
+    off = f'with numa = "{NUMA_OFF}" the kernel places the ranks'
     why = f"{asked.given.title} chooses the nodes" if is_on and asked is not None else off
     _ignore(affinity, why, findings)
     return asked
@@ -198,7 +198,7 @@ def numa_of(
 
 def _by_option(options: Mapping[str, ConfigValue], findings: Findings) -> NumaSetting | None:
     if (cores := options.get("bind_core_list")) is not None:
-        why = "the daemon takes the processors that it may use itself (taskset, AllowedCPUs=)"
+        why = "ranks use the processors that the daemon may use (taskset, AllowedCPUs=)"
         _ignore(cores, why, findings)
     if (ranks := options.get("bind_cores_to_rank")) is not None:
         return NumaSetting(ranks, NUMA_CORES, "cores near the GPU of each rank")

@@ -35,8 +35,8 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
 
     `beside` is the directory of the file. Raises BadRequest if the YAML is not LLaMA-Factory's.
     """
-    others = {"base_model": "axolotl's is given with --axolotl"}
-    others |= {"distributed_type": "accelerate's is given with --accelerate"}
+    others = {"base_model": "if it is axolotl's config, use --axolotl"}
+    others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
     yaml = YamlSettings(document, "LLaMA-Factory", "model_name_or_path", others)
     stage = yaml.left.get("stage")
     is_dpo = stage is not None and stage.value == _DPO
@@ -126,7 +126,7 @@ def _file(
     """
     key = "data.preferences" if is_dpo else "data.examples"
     if not (root / REGISTER).exists():
-        why = f"{root / REGISTER} is not there to say which file it is; set {key}"
+        why = f"{root / REGISTER}, which names the dataset's file, does not exist; set {key}"
         yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
         return None
     try:
@@ -145,7 +145,7 @@ def _file(
         return None
     if bool(entry.get("ranking")) != is_dpo:
         kind = "pairs of answers" if entry.get("ranking") else "single answers"
-        yaml.refuse(named, f"{name} has {kind}, and stage is {'' if is_dpo else 'not '}{_DPO}")
+        yaml.refuse(named, f"{name} has {kind}, but stage is {'' if is_dpo else 'not '}{_DPO}")
     elif is_dpo:
         _pairs(yaml, named, entry, given)
     else:
@@ -163,7 +163,9 @@ def _pairs(
     columns = entry.get("columns")
     columns = columns if isinstance(columns, Mapping) else {}
     if columns.get("query") or columns.get("history"):
-        yaml.refuse(named, "has a prompt in several columns; join them in one")
+        yaml.refuse(
+            named, "the dataset has its prompt in several columns; join them into one column"
+        )
     talks = entry.get("formatting") == "sharegpt"
     prompt = ("messages", "conversations") if talks else ("prompt", "instruction")
     for name, column in (
@@ -172,7 +174,11 @@ def _pairs(
         ("rejected_column", columns.get("rejected", "rejected")),
     ):
         if name in given and given[name].value != column:
-            yaml.refuse(named, f"has datasets with other names of {name}; a job takes one")
+            yaml.refuse(
+                named,
+                f"the datasets have different names for {name}, but a job reads "
+                "one; rename the columns",
+            )
         given[name] = replace(named, name=name, value=column)
 
 
@@ -194,5 +200,7 @@ def _form(
                 given[name] = replace(named, value=columns[key])
     before = given.get("data_format")
     if before is not None and before.value != form:
-        yaml.refuse(named, f"has datasets of the forms {before.value} and {form}; a job takes one")
+        yaml.refuse(
+            named, f"has datasets of the forms {before.value} and {form}, but a job reads one form"
+        )
     given["data_format"] = replace(named, value=form)

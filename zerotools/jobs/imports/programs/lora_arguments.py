@@ -51,7 +51,7 @@ def read_adapters(reading: ArgumentReading) -> None:
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
         config.findings.differs.append(
-            "adapters: rank 8, peft's default; the program may have another default "
+            "adapters: rank 8, the default of peft; the default of the program may differ "
             "(lora.rank, lora.alpha)"
         )
     if alpha is not None:
@@ -82,10 +82,10 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     if not on:
         for given in (*asks, kind, method, double):
             if given is not None:
-                config.row(KeyOutcome.IGNORED, given, None, "weights keep all their bits")
+                config.row(KeyOutcome.IGNORED, given, None, "the weights are not quantised")
         return
     if not adapts:
-        which = "weights of 4 bits are trained by adapters alone; set its adapters, or turn it off"
+        which = "weights of 4 bits cannot be trained without adapters; add adapters, or turn it off"
         reading.unsupported(on[0], which)
         for given in (*asks, kind, method, double):
             if given is not None and given is not on[0]:
@@ -98,7 +98,7 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     config.map(on[0], PACKED, NF4)
     for given in asks:
         if given not in on:
-            config.row(KeyOutcome.IGNORED, given, None, f"is off, and {on[0].title} is on")
+            config.row(KeyOutcome.IGNORED, given, None, f"is off, but {on[0].title} is on")
         elif given is not on[0]:
             config.row(KeyOutcome.MAPPED, given, PACKED, f"by {on[0].title}")
     if double is not None:
@@ -122,7 +122,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
     names = [name for each in names if (name := str(each).strip(_AROUND_NAMES))]
     if not names or any("*" in name or "(" in name for name in names):
-        what = f"{given.said} = {format_value(given.value)}: must be names of layers"
+        what = f"{given.said} = {format_value(given.value)}: must be a list of layer names"
         reading.config.findings.wrong.append(what)
     elif names[0] not in _EVERY:
         reading.config.map(given, "lora.target_modules", tuple(names))
@@ -130,12 +130,14 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
         kind = _model_type(reading)
         named = "" if kind else _type_by_name(reading)
         if kind in ALL_LINEAR:
-            reading.config.map(given, "lora.target_modules", ALL_LINEAR[kind], f"of a {kind}")
+            reading.config.map(
+                given, "lora.target_modules", ALL_LINEAR[kind], f"all linear layers of {kind}"
+            )
         elif named:
-            why = f"of a {named}, by the model's name"
+            why = f"the model's name says that it is a {named}"
             reading.config.map(given, "lora.target_modules", ALL_LINEAR[named], why)
         else:
-            whose = f"of a {kind}" if kind else "of a model without a config that can be found"
+            whose = f"of a {kind}" if kind else "of a model without a config"
             reading.config.findings.unsupported.append(
                 f"{given.said} = {format_value(given.value)}: the linear layers {whose} are not "
                 "known "

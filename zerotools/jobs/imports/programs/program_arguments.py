@@ -111,7 +111,7 @@ class YamlSettings:
         self.source = document.source
         if needed not in self.left:
             whose = next((other for key, other in others.items() if key in self.left), None)
-            hint = f"; {whose}" if whose else "; is it one?"
+            hint = f"; {whose}" if whose else f"; is it a config of {owner}?"
             raise BadRequest(
                 f"{self.source}: has no {needed}, which every config of {owner} has{hint}"
             )

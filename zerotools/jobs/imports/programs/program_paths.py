@@ -40,7 +40,7 @@ _DIRECTORIES = frozenset(
         *("train", "weights"),
     )
 )
-"""First parts of paths that are local directories, and not owners on a hub."""
+"""Names of local directories. A path that begins with one of them is not a name on a hub."""
 _WITH_MODELSCOPE = "ms-swift"
 
 
@@ -88,7 +88,7 @@ def _read_model(reading: ArgumentReading) -> None:
         reading.path(replace(config, value=str(inside)), "model.config")
     elif config is not None:
         reading.config.row(
-            KeyOutcome.IGNORED, config, None, "the config of the model is read instead"
+            KeyOutcome.IGNORED, config, None, "the config in the model directory is read instead"
         )
     tokenizer = reading.typed("tokenizer_name", ValueKind.TEXT)
     if tokenizer is not None:
@@ -107,7 +107,7 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
         has_own_code = _has_own_code(found)
     elif fetched is not None:
         directory = str(fetched.parent)
-        why = "from the cache of the Hub"
+        why = "found in the local cache of the Hub"
         reading.config.map(replace(given, value=directory), "model.path", directory, why)
         has_own_code = _has_own_code(fetched.parent)
     else:
@@ -116,14 +116,14 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
         steps = reading.config.findings.steps
         if is_on_hub(name, reading.run.found):
             steps.append(fetch_command(name, kind="model", who=reading.run.who))
-            steps.append(f"if {name} lies elsewhere, set model.path to its directory")
+            steps.append(f"if {name} is already on this machine, set model.path to its directory")
         else:
-            steps.append(f"{name} is not here; set model.path to the directory of the model")
+            steps.append(f"{name} was not found; set model.path to the directory of the model")
         has_own_code = OWN_CODE.search(name) is not None
     if has_own_code:
         reading.config.findings.differs.append(
-            f"model: {name} needs code that comes with it, which zerotools does not run; use "
-            "--as script if submit refuses it"
+            f"model: zerotools does not run the Python code that {name} contains; if submit "
+            "refuses the job, use --as script"
         )
 
 
@@ -155,7 +155,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
         _name_hub_data(reading, held_out, names, "eval.files")
     part = reading.config.take("dataset_config_name")
     if part is not None:
-        why = "a part of a dataset of the Hub; take its files"
+        why = "names a part of a dataset on the Hub; name the files of this part instead"
         reading.config.row(KeyOutcome.IGNORED, part, None, why)
 
 
@@ -171,7 +171,7 @@ def _name_hub_data(
     if all(path.exists() for path in found):
         _map_paths(reading, replace(given, value=[str(path) for path in found]), key)
         return
-    why = f"data of a hub is not downloaded by the job; download it and set {key}"
+    why = f"the job downloads no data from a hub; download the data and set {key}"
     reading.config.row(KeyOutcome.IGNORED, given, None, why)
     steps = reading.config.findings.steps
     for name, path in zip(plain, found, strict=True):
@@ -213,13 +213,15 @@ def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
 def _map_paths(reading: ArgumentReading, given: ConfigValue, key: str) -> None:
     names = given.value if isinstance(given.value, list) else [given.value]
     if not names or not all(isinstance(name, str) and name for name in names):
-        what = f"{given.said}: must be the path of a file, or several"
+        what = f"{given.said}: must be one path of a file, or a list of paths"
         reading.config.findings.wrong.append(what)
         return
     found = [reading.run.found(name) for name in names]
     missing = [str(path) for path in found if not path.exists() and "*" not in str(path)]
     for name in missing:
-        reading.config.findings.steps.append(f"{name} is not here; put it there, or set {key}")
+        reading.config.findings.steps.append(
+            f"{name} was not found; copy the file there, or set {key}"
+        )
     paths = [str(Path.cwd() / path) for path in found]
     reading.config.map(replace(given, value=paths), key, paths)
 
@@ -248,7 +250,7 @@ def _read_fraction(reading: ArgumentReading) -> None:
     if 0 < given.value < 1:
         reading.config.map(given, "eval.fraction", given.value)
     elif given.value:
-        why = "a number of examples; set eval.fraction or eval.files"
+        why = "is a number of examples, not a fraction; set eval.fraction or eval.files"
         reading.config.row(KeyOutcome.IGNORED, given, None, why)
     else:
         reading.config.row(KeyOutcome.IGNORED, given, None, "no data is held out")
@@ -278,6 +280,6 @@ def fetch_command(name: str, *, kind: str, who: str) -> str:
     if who == _WITH_MODELSCOPE:
         return f"modelscope download --{kind} {name} --local_dir {name}"
     if _ALONE.fullmatch(name) is None and not is_hub_name(name):
-        return f"{name} is not here; put it there"
+        return f"{name} was not found; copy it there"
     option = " --repo-type dataset" if kind == "dataset" else ""
     return f"hf download{option} {name} --local-dir {name}"

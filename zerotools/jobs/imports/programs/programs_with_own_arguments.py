@@ -212,7 +212,8 @@ def _with_adapter_file(run: RunSettings, lenient: bool) -> RunSettings:
     path = run.found(file.value)
     if file.value not in run.documents and not path.is_file():
         run.findings.steps.append(
-            f"{file.value} is not here; set lora.rank, lora.alpha and lora.target_modules by it"
+            f"{file.value} was not found; set lora.rank, lora.alpha and lora.target_modules as it "
+            "does"
         )
         return run
     given = {name: each for name, each in run.given.items() if each is not file}
@@ -282,7 +283,7 @@ def _joined(run: RunSettings, own: RunSettings) -> RunSettings:
 
 def _report_loose(run: RunSettings, loose: Sequence[ConfigValue]) -> None:
     for each in loose:
-        why = "an argument of the program without a name"
+        why = "the program may use this argument, but it has no name"
         row = ReportRow(KeyOutcome.UNKNOWN, each.title, each.place, None, None, why)
         run.findings.rows.append(row)
 

@@ -183,8 +183,8 @@ def _check_as_typed(text: str, places: _Places) -> None:
             )
             first = next(differs, words[-1])
             raise BadRequest(
-                f"{places.of(first.line)}: from {first.source} on, a shell does not read this "
-                f"command as it was typed: {by_kind(mends.notes)}; repair it with --lenient"
+                f"{places.of(first.line)}: from {first.source} on, a shell would misread this "
+                f"command: {by_kind(mends.notes)}; repair it with --lenient"
             )
 
 
@@ -271,7 +271,7 @@ def _split(
         program_at += 1
     if program_at >= len(words):
         line = words[-1].line
-        raise BadRequest(f"{places.of(line)}: {kind} is given no program; is the line cut off?")
+        raise BadRequest(f"{places.of(line)}: no program follows {kind}; is the line cut off?")
     program = words[program_at]
     _report_program(program.text, program, places, findings)
     return Launch(kind, options, program, words[program_at + 1 :], settings)
@@ -349,7 +349,7 @@ def _grouped(
     named: str | None = None
     for word in words:
         if word.problem.endswith(REST):
-            why = "arguments that a call of the script adds; write them out if there are any"
+            why = "stands for the arguments of the script; if it gets any, write them here"
             row = ReportRow(KeyOutcome.UNKNOWN, word.problem[:2], places.of(word.line), None, None)
             findings.rows.append(replace(row, why=why))
         elif word.text.startswith("-") and not _NUMBER.match(word.text) and len(word.text) > 1:
@@ -410,10 +410,10 @@ def _report_start(start: StartCommand, places: _Places, findings: Findings) -> N
 def _report_settings(launch: Launch, places: _Places, findings: Findings) -> None:
     names = [name for name in launch.settings if name not in (VISIBLE, AFFINITY, RANKS_BY)]
     if names:
-        findings.steps.append(f"write {', '.join(names)} to [env] if the ranks need it")
+        findings.steps.append(f"if the ranks need them, write {', '.join(names)} to [env]")
     for name, word in launch.settings.items():
         if name in (VISIBLE, AFFINITY, RANKS_BY):
             continue  # each has its row
-        why = "a variable; write it to [env] of the job file if the ranks need it"
+        why = "is an environment variable; if the ranks need it, write it to [env] of the job file"
         row = ReportRow(KeyOutcome.IGNORED, name, places.of(word.line), None, None, why)
         findings.rows.append(row)

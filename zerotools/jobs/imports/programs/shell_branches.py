@@ -5,8 +5,8 @@ from __future__ import annotations
 _BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
 _END = frozenset(("fi", "esac", "done"))
 _TAKEN, _SKIPPED = 0, -1
-"""Branch numbers for a branch that certainly runs and for one that certainly does not, because
-the script itself decides. Other branches have numbers above 0.
+"""The branch numbers of a branch that certainly runs, and of a branch that certainly does not run,
+because the condition is known. Other branches have numbers above 0.
 """
 
 

@@ -31,7 +31,7 @@ _ARMS = frozenset(("then", "else", "elif", "do", "{"))
 _MOST_LETTERS = 1 << 16
 """The largest number of characters of one word.
 
-Without this limit, variables that contain each other could grow for ever.
+Without this limit, variables that contain each other could grow without end.
 """
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
@@ -399,8 +399,8 @@ class _Scanner:
             else:
                 word.stands = True
                 word.problem = (
-                    "a `\\` stands before a blank and not at the end of a line; remove it, or "
-                    "end the line"
+                    "a `\\` stands before a blank, not at the end of the line; remove the `\\`, or "
+                    "end the line after it"
                 )
             return
         word.add(self._take())
@@ -478,7 +478,7 @@ class _Scanner:
         if _PWD.fullmatch(command) and not self._moved:
             word.add(".")
             return
-        word.problem = f"{title} is known only when a shell runs it; write its value"
+        word.problem = f"{title} has a value only when a shell runs it; write its value"
 
     def _nested(self) -> None:
         line, depth = self._line, 0
@@ -501,7 +501,7 @@ class _Scanner:
             if defaulted[2] == "=":
                 self._set(defaulted[1], Word(defaulted[3], self._line))
         else:
-            word.problem = f"${{{inside}}} is not worked out here; write its value"
+            word.problem = f"${{{inside}}} is too complex to compute here; write its value"
 
     def _value(self, word: _Text, name: str) -> None:
         known = self._variables.get(name)

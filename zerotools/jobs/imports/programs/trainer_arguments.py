@@ -130,7 +130,7 @@ def _read_ranks(reading: ArgumentReading) -> None:
         else:
             config.map(given, key, given.value)
     elif run.launcher and world_size(config.claims) is None:
-        why = f"{run.launcher} takes every GPU then; the job has one rank"
+        why = f"without it {run.launcher} uses every GPU, but the job has one rank"
         row = ReportRow(KeyOutcome.DEFAULT, "ranks", run.source, None, key, why)
         config.findings.rows.append(row)
 
@@ -168,12 +168,12 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     if given is not None and given.value not in OPTIMIZERS:
         reading.unsupported(given, f"supported: {', '.join(OPTIMIZERS)}")
     elif given is not None:
-        paged = "not paged; if memory is short, set offload.optimizer"
+        paged = "the job's optimizer is not paged; if memory is short, set offload.optimizer"
         why = paged if str(given.value).startswith("paged") else ""
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value], why)
     if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):
         for useless in filter(None, (*betas, eps)):
-            reading.config.row(KeyOutcome.IGNORED, useless, None, "is of AdamW")
+            reading.config.row(KeyOutcome.IGNORED, useless, None, "has an effect only with AdamW")
         return
     values = [
         entry.value if entry else reading.run.defaults.get(f"adam_beta{n}")
@@ -225,13 +225,14 @@ def _read_saving(reading: ArgumentReading) -> None:
     if strategy is not None:
         why = {
             "steps": "by save_steps",
-            "no": "one is written at the end",
+            "no": "a checkpoint is written only at the end",
         }.get(kind, "checkpoints are counted in steps; set checkpoint.every")
         config.row(KeyOutcome.IGNORED, strategy, None, why)
     if steps is not None and kind == "steps" and steps.value == int(steps.value) >= 1:
         config.map(steps, "checkpoint.every", int(steps.value))
     elif steps is not None:
-        why = "a part of all steps; set checkpoint.every" if kind == "steps" else "is not used"
+        why = "is a fraction of all steps; set checkpoint.every"
+        why = why if kind == "steps" else "is not used"
         config.row(KeyOutcome.IGNORED, steps, None, why)
     elif kind == "steps":
         reading.default("save_steps", "checkpoint.every")
@@ -245,7 +246,7 @@ def _read_eval(reading: ArgumentReading) -> None:
     kind = "no" if strategy is None else str(strategy.value)
     none = "" if evaluates else "nothing is evaluated"
     if strategy is not None:
-        known = {"steps": "by eval_steps", "no": "only after the last step"}
+        known = {"steps": "by eval_steps", "no": "the job evaluates only after the last step"}
         text = none or known.get(kind, "evaluations are counted in steps; set eval.every")
         config.row(KeyOutcome.IGNORED, strategy, None, text)
     if steps is not None:
@@ -253,7 +254,7 @@ def _read_eval(reading: ArgumentReading) -> None:
         if evaluates and kind == "steps" and whole:
             config.map(steps, "eval.every", int(steps.value))
         else:
-            why = none or ("is not used" if whole else "a part of all steps; set eval.every")
+            why = none or ("is not used" if whole else "is a fraction of all steps; set eval.every")
             config.row(KeyOutcome.IGNORED, steps, None, why)
     for name, (key, kind_of) in OF_EVAL.items():
         given = reading.typed(name, kind_of)
@@ -285,7 +286,9 @@ def read_sharding(reading: ArgumentReading) -> None:
     config, run = reading.config, reading.run
     for name in [n for n in config.remaining if n.startswith("fsdp_")]:
         option = config.remaining.pop(name)
-        config.row(KeyOutcome.IGNORED, option, None, "how FSDP wraps and communicates")
+        config.row(
+            KeyOutcome.IGNORED, option, None, "controls how FSDP wraps layers and communicates"
+        )
     stage = reading.typed("zero_stage", ValueKind.COUNT)
     if stage is not None:
         config.map(stage, STAGE, stage.value)
@@ -333,7 +336,7 @@ def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.
             config.map(project, key, before + str(project.value))
             continue
         if project is not None:
-            config.row(KeyOutcome.IGNORED, project, None, f"{name} is not reported to")
+            config.row(KeyOutcome.IGNORED, project, None, f"report_to does not name {name}")
         if asked is not None and name in named:
             value = before + (environment.get(variable) or default)
             config.map(asked, key, value, f"by {variable}, or the Trainer's default")
@@ -377,7 +380,7 @@ def _read_length(reading: ArgumentReading) -> int | None:
             return None
         config.map(steps, STEPS, int(steps.value))
         if epochs is not None:
-            config.row(KeyOutcome.IGNORED, epochs, None, "max_steps goes before it")
+            config.row(KeyOutcome.IGNORED, epochs, None, "max_steps overrides it")
         return int(steps.value)
     if steps is not None:
         config.row(KeyOutcome.IGNORED, steps, None, "the epochs count")
@@ -401,12 +404,12 @@ def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None
         return
     if given is not None and given.value >= 1:
         if ratio is not None:
-            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps goes before it")
+            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps overrides it")
         _whole(reading, given)
         return
     if given is not None and given.value > 0:  # transformers 5 takes a part of all steps here
         if ratio is not None:
-            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps goes before it")
+            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps overrides it")
         ratio = given
     elif given is not None:
         config.row(KeyOutcome.MAPPED, given, WARMUP)
@@ -466,8 +469,8 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
     if type(decay) is int and stable:
         reading.config.map(given, "train.decay_steps", decay)
     if left:
-        supported = "min_lr, min_lr_rate, min_lr_ratio and num_decay_steps are"
-        reading.unsupported(given, f"of its keys: {supported}")
+        supported = "min_lr, min_lr_rate, min_lr_ratio, num_decay_steps"
+        reading.unsupported(given, f"supported keys: {supported}")
 
 
 def _is_number(value: Any) -> bool:

@@ -60,7 +60,7 @@ class ArgumentReading:
 
         Other sources override this value.
         """
-        self.config.default(name, key, value, f"{self.run.who}, its default")
+        self.config.default(name, key, value, f"{self.run.who}'s default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:
         """Report the value of an argument as not supported by jobs.

@@ -92,9 +92,9 @@ class ConfigReading:
         if claim is not None:
             return JobValue(claim.value, claim.place)
         if key in TRAINER:
-            return JobValue(TRAINER[key], "Hugging Face's Trainer, its default")
+            return JobValue(TRAINER[key], "the Trainer's default")
         default = default_of(key) if key in job_keys() else None
-        return None if default is None else JobValue(default, f"the job file's default, {key}")
+        return None if default is None else JobValue(default, f"the job file's default of {key}")
 
     def said(self, key: str) -> bool:
         """Return whether a source states a value for the job's `key`.
