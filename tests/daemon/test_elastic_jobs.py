@@ -131,7 +131,7 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             await step_7(it, job.id)
             said = (await it.service.explain(job.id))["size"]
             assert said == (
-                "has 1, and takes 2 or 4 when so many are free that no job can use: 4 would save "
+                "has 1, and takes 2 or 4 as soon as no other job can use so many: 4 would save "
                 "2700 s of the 3600 s left, and a change costs 60 s"
             )
             it.release(other.id)

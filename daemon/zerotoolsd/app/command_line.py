@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--state-dir",
         type=Path,
-        help="directory of queue, logs and default output",
+        help="directory for the queue, the logs and, by default, the outputs of jobs",
     )
     parser.add_argument("--socket", type=Path, help="path of the socket for clients")
     parser.add_argument("--config", type=Path, help="path of a zerotoolsd.toml")

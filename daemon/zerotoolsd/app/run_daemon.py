@@ -98,7 +98,7 @@ def main(
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
-        say_error(f"the operating system refuses: {error} (--debug shows where)")
+        say_error(f"the operating system refuses an operation: {error}; --debug shows where")
         return EXIT_SYSTEM
     finally:
         way.close()
@@ -262,7 +262,7 @@ async def _run(
 
 WINDOW_SECONDS = 60.0
 MOST = 20
-"""The largest number of warnings and errors of one line of code that are logged in a time
+"""The largest number of warnings and errors that are logged from one line of code in a time
 window.
 """
 

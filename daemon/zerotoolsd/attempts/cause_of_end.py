@@ -122,7 +122,7 @@ _MACHINE = re.compile(
     r"stale file handle|temporarily unavailable|timed out|quota exceeded|transport endpoint",
     re.IGNORECASE,
 )
-"""Patterns of error messages with a cause in the machine, which may pass."""
+"""Patterns of error messages about the machine: their causes may pass."""
 _USAGE_LINE = re.compile(r"^\S.*: error: .*$")
 _LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
 """Exit status of torchrun after any failure of its ranks. The exit statuses of the ranks are
@@ -153,7 +153,7 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
         reached = _whole(record.get("steps_done"))
         where = f"at step {reached}" if reached else "before its first step"
         same = f"the previous attempt ended with the same error {where}"
-        return f"{same}, and this one made no more progress"
+        return f"{same}, and this attempt got no further"
     return None
 
 

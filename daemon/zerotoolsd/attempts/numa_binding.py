@@ -141,7 +141,7 @@ def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
     if world_size % nodes:
         return f"{ranks} cannot be spread evenly over {nodes} memory nodes"
     if min(sizes) * _UNEVEN < max(sizes):
-        return f"of {nodes} memory nodes {min(sizes)} to {max(sizes)} processors may be used"
+        return f"the {nodes} memory nodes have from {min(sizes)} to {max(sizes)} usable processors"
     return None
 
 
@@ -195,7 +195,7 @@ def _where(part: _Part) -> str:
     if not part.cpus:
         return f"not bound: {part.why}" if part.why else "not bound"
     nodes = "memory node" if len(part.homes) == 1 else "memory nodes"
-    memory = "" if part.memory else ", without memory that may be used"
+    memory = "" if part.memory else "; no memory node may be used"
     return f"on {nodes} {cpu_list(part.homes)} ({count_text(len(part.cpus), 'processor')}{memory})"
 
 

@@ -92,7 +92,7 @@ def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int
         numbers_found = ", ".join(str(job.id) for job in found)
         log.warning("the queue did not know the end of jobs %s: %s", numbers_found, hold)
     elif restored is not None and not may_run:
-        hold = f"it was restored from {restored.get('backup')}, and may have ended since"
+        hold = f"the queue was restored from {restored.get('backup')}; the job may have ended since"
     numbers_given = max([store.noted_id, *numbers, *_highest(restored)])
     if found or hold or unreadable or numbers_given > highest:
         store.rebuild(
@@ -173,10 +173,12 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
             return None  # the code that reattaches its attempt waits until it can be read
         why = f"{error.strerror}: {error.filename or own}"
     except Exception as error:  # the other jobs have nothing to do with it
-        log.exception("job %d: no data is taken from %s", job_id, own)
+        log.exception("job %d: its directory %s is not added to the queue", job_id, own)
         why = f"{type(error).__name__}: {error}"
     log.error("job %d: its directory cannot be read: %s", job_id, why)
-    return f"its attempts cannot be read ({why}), so an attempt that ran could run again"
+    return (
+        f"its attempts cannot be read ({why}), so an attempt that has run could run a second time"
+    )
 
 
 def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:

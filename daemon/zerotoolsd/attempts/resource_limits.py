@@ -66,8 +66,8 @@ def why_refused(
         own = getattr(spec, name)
         if value is not None and own is not None and bytes_of(own) > bytes_of(value):
             return (
-                f"limits.{name} = {format_value(own)}: limits.job_{name} = {format_value(value)} "
-                "of this daemon is the most that a job may have"
+                f"limits.{name} = {format_value(own)}: the daemon allows a job at most "
+                f"limits.job_{name} = {format_value(value)}"
             )
     try:
         _refuse_unlimited(wanted, way, find, mount)

@@ -99,7 +99,7 @@ class StartBackoff:
 
 
 def _sentence(why: str) -> str:
-    return f"the machine is not ready: {why}; it is tried again"
+    return f"the machine is not ready: {why}; the start will be tried again"
 
 
 LOADING_SECONDS = 30.0
@@ -141,8 +141,8 @@ class RestartThrottle:
         jobs = ", ".join(str(each.job_id) for each, _ in self._begun.values())
         which = f"job {jobs} loads" if len(self._begun) == 1 else f"jobs {jobs} load"
         return (
-            f"waits, because only retry.at_once = {self._most} restarted jobs may load at a "
-            f"time: {which} now"
+            f"waits, because only retry.at_once = {self._most} restarted jobs may load at the same "
+            f"time, and {which} now"
         )
 
     def began(self, attempt: AttemptRow) -> None:

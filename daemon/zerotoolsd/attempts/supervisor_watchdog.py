@@ -73,7 +73,7 @@ class _Watched:
     sign_seen: float = 0.0
     ended_seen: float | None = None
     """The time since when the supervisor has been stopped although all its ranks have ended;
-    None if it is not so.
+    None otherwise.
     """
     killed: list[tuple[str, float]] = field(default_factory=list)
     """The processes that were killed because the attempt did not end, each with the time of the

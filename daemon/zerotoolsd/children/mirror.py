@@ -83,7 +83,7 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
         except ZerotoolsError as error:
             if not mirror.can_go_on():
                 raise
-            why = f"{_line(error)}; the run continues from its disk"
+            why = f"{_line(error)}; the run continues with its checkpoints on the disk"
             print(why, file=sys.stderr, flush=True)
             _tell("upload_failed", "", why=why)
     if given is not None and (place is None or not lies_in(given, place)):

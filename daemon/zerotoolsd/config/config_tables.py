@@ -36,7 +36,7 @@ class ElasticConfig:
         minimum=1,
     )
     change_seconds: float = key(
-        "Assumed cost of a change of size, before a change of the job was measured.",
+        "Assumed cost of a change of size, until a change of this job has been measured.",
         default=60.0,
         minimum=0,
     )
@@ -51,8 +51,9 @@ class HistoryConfig:
     [watch the machine](../how-to/watch-the-machine.md)."""
 
     enabled: bool = key(
-        "Keep it, in `history.sqlite3` of the state directory: each second of the last hour, 10 "
-        "seconds of a day, minutes of 30 days; the peaks of every attempt for ever.",
+        "Keep the history, in `history.sqlite3` of the state directory: a sample per second for an "
+        "hour, per 10 s for a day, per minute for 30 days, per 10 minutes for a year, and the "
+        "peaks of every attempt forever.",
         default=True,
     )
     seconds: float = key(
@@ -134,7 +135,7 @@ class WarmStartConfig:
         default=False,
     )
     servers: int = key(
-        "Largest number of these processes; the least recently used one ends for another.",
+        "Largest number of these processes. The least recently used one ends if another is needed.",
         default=2,
         minimum=1,
     )
@@ -143,7 +144,7 @@ class WarmStartConfig:
         default="30m",
     )
     memory: int | str = key(
-        'One that holds more memory than this ends: bytes, or text such as `"2GiB"`.',
+        'Such a process ends if it holds more memory than this: bytes, or text such as `"2GiB"`.',
         default="2GiB",
     )
 
@@ -170,8 +171,8 @@ class WebConfig:
         "Whether to serve the page. Its port opens when a user first requests a link.", default=True
     )
     port: int | None = key(
-        "The port at 127.0.0.1. Not set: one of 8730 to 8793 that is free; of root's daemon one of "
-        "954 to 988, which no other user can take while the daemon is stopped.",
+        "The port at 127.0.0.1. Not set: a free port from 8730 to 8793. If the daemon runs as "
+        "root: a port from 954 to 988, which no other user can take while the daemon is stopped.",
         default=None,
         minimum=1,
         maximum=65535,
@@ -198,7 +199,7 @@ class LimitsConfig:
     """`[limits]`: how much of the machine jobs may use."""
 
     cpu_ranks: int = key(
-        'Ranks of all running `device = "cpu"` jobs together.',
+        'Largest number of ranks of all running `device = "cpu"` jobs together.',
         factory=usable_cores,
         shown="the cores that the daemon may use",
         minimum=0,
@@ -212,22 +213,21 @@ class LimitsConfig:
         minimum=0,
     )
     use_unmeasured_gpus: bool = key(
-        "Also use GPUs without a report of their memory or processes by the driver "
-        "(integrated ones such as GB10, vGPU, WSL). The daemon cannot see whether other "
-        "programs use them.",
+        "Also use GPUs for which the driver does not report memory or processes (integrated GPUs "
+        "such as GB10, vGPU, WSL). The daemon cannot see whether other programs use such a GPU.",
         default=False,
     )
     snapshot_age_seconds: float = key(
         "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
     )
     cgroups: bool = key(
-        "Put the processes of each attempt into a control group, which none can leave, if the "
-        "daemon may make one. Jobs with `[limits]` always have one.",
+        "Put the processes of each attempt into a control group, which no process can leave, if "
+        "the daemon may make one. Jobs with `[limits]` always have one.",
         default=True,
     )
     job_memory: int | str | None = key(
-        "Host memory of a job that sets no `limits.memory`, and the most that one may set: bytes, "
-        'or text such as `"64GiB"`. Not set: as much as there is.',
+        "Limit on the host memory of a job that sets no `limits.memory`, and the largest value "
+        'that a job may set: bytes, or text such as `"64GiB"`. Not set: no limit.',
         default=None,
     )
     host_memory: int | str | None = key(
@@ -236,8 +236,8 @@ class LimitsConfig:
         default=None,
     )
     job_processes: int | None = key(
-        "Processes and threads of a job that sets no `limits.processes`, and the most that one may "
-        "set. Not set: no limit.",
+        "Limit on the processes and threads of a job that sets no `limits.processes`, and the "
+        "largest value that a job may set. Not set: no limit.",
         default=None,
         minimum=1,
     )
@@ -299,17 +299,17 @@ class SharesConfig:
     """`[shares]`: which user comes first when jobs of several users wait for GPUs."""
 
     fair: bool = key(
-        "Among jobs of equal priority, those of the user with the least GPU use for the weight "
-        "start first; false: the oldest job starts first.",
+        "Among jobs of equal priority, the user with the least GPU use relative to the weight "
+        "comes first; false: the oldest job starts first.",
         default=True,
     )
     half_life: int | str = key(
-        'Used GPU time counts half after this time: seconds, or text such as `"7d"`.', default="7d"
+        'GPU time of this age counts half: seconds, or text such as `"7d"`.', default="7d"
     )
     weights: Mapping[str, float] = key(
         'The shares of users as weights: of a user (`"alice" = 2.0`, or uid `"1000"`), each member '
         'of a group (`"@lab" = 1.5`), or of all others (`"*" = 1.0`, which is the default). The '
-        "entry of a user counts before those of groups.",
+        "entry of a user overrides those of groups.",
         factory=dict,
     )
 
@@ -382,8 +382,8 @@ class WatchConfig:
         minimum=0,
     )
     end_stalled: bool = key(
-        "End stalled attempts, by the limits of `[stall]` in the job file; false: write the stacks "
-        "of their ranks to the log and show them as stalled.",
+        "End stalled attempts, according to `[stall]` in the job file; false: write the stacks of "
+        "their ranks to the log and show the jobs as stalled.",
         default=True,
     )
 
@@ -416,13 +416,13 @@ class DataCacheConfig:
     """`[data_cache]`: tokenised data that restarted jobs and other jobs reuse."""
 
     directory: str | None = key(
-        "Its directory; default: `data-cache` in the state directory. It may be removed at any "
-        "time.",
+        "The directory of the cache; default: `data-cache` in the state directory. It may be "
+        "removed at any time.",
         default=None,
         path=True,
     )
     bytes: int = key(
-        "Its limit: the entries used longest ago are removed. 0: no cache, and "
+        "Largest size of the cache: the least recently used entries are removed. 0: no cache, and "
         "each attempt tokenises its data.",
         default=64 * 2**30,
         minimum=0,
@@ -434,10 +434,10 @@ class PriorityConfig:
     """`[priority]`: which priorities users may give to their jobs."""
 
     classes: Mapping[str, tuple[int, ...]] = key(
-        'The least and the most for a user (`"alice" = [-10, 5]`, or the uid `"1000"`), a group '
-        '(`"@lab" = [-10, 10]`), or all others (`"*" = [-10, 0]`). The entry of a user '
-        "counts before those of groups; of several groups, the widest range counts. Without one, "
-        f"and for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
+        'The lowest and the highest priority for a user (`"alice" = [-10, 5]`, or the uid '
+        '`"1000"`), a group (`"@lab" = [-10, 10]`), or all others (`"*" = [-10, 0]`). The entry of '
+        "a user overrides those of groups; of several groups, the widest range counts. Without "
+        f"an entry, and for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
         factory=dict,
     )
 
@@ -458,6 +458,8 @@ class ApiConfig:
         path=True,
     )
     tls_certificate: str | None = key(
-        "The certificate, and those that signed it, in PEM.", default=None, path=True
+        "The certificate, and the certificates that signed it, in PEM.", default=None, path=True
     )
-    tls_key: str | None = key("Its private key, in PEM.", default=None, path=True)
+    tls_key: str | None = key(
+        "The private key of the certificate, in PEM.", default=None, path=True
+    )

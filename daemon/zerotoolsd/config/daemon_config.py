@@ -132,7 +132,7 @@ def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:
     for name, bounds in priority.classes.items():
         where = f"priority.classes.{format_value(name, bare=True)} = {format_value(bounds)}"
         if len(bounds) != 2 or bounds[0] > bounds[1]:
-            yield f"{where}: must be the least and the most, such as [-10, 5]"
+            yield f"{where}: must be the lowest and the highest priority, such as [-10, 5]"
         elif why := next(filter(None, map(why_not_priority, bounds)), None):
             yield f"{where}: {why}"
 

@@ -51,10 +51,10 @@ class NoticeDestination:
     machine.
     """
 
-    name: str = key("Its name, in messages and for `zerotools notify test`.")
+    name: str = key("The name of the place, in messages and for `zerotools notify test`.")
     service: str | None = key(
-        "The format of its messages. Not set: that of the host of `url`, or of e-mail without "
-        "`url`.",
+        "The service that gets the messages, which decides their format. Not set: the service at "
+        "the host of `url`, or e-mail if there is no `url`.",
         default=None,
         allowed=SERVICES,
     )
@@ -69,10 +69,10 @@ class NoticeDestination:
         default=None,
     )
     to: tuple[str, ...] = key("The addresses that get an e-mail.", default=())
-    sender: str | None = key("The address from which e-mail comes.", default=None)
+    sender: str | None = key("The sender address of e-mails.", default=None)
     on: tuple[str, ...] = key(
-        "The notifications for this place: those of a job file, `memory_short` (host memory runs "
-        "out, see `[pressure]`) and `disk_short` (see `disk_free`).",
+        "The notifications that this place gets: all that a job file can name, `memory_short` "
+        "(host memory runs out, see `[pressure]`) and `disk_short` (see `disk_free`).",
         default=(*USUAL_NOTICES, MEMORY_SHORT, DISK_SHORT),
     )
 
@@ -99,8 +99,8 @@ class NotifyConfig:
         default=None,
     )
     disk_free: int | str = key(
-        "`disk_short` is sent if the file system of the state directory has less free space: "
-        'bytes, or text such as `"50GiB"`.',
+        "`disk_short` is sent if the file system of the state directory has less free space "
+        'than this: bytes, or text such as `"50GiB"`.',
         default="10GiB",
     )
     sendmail: str = key("The program that sends e-mail.", default="/usr/sbin/sendmail", path=True)
@@ -114,7 +114,10 @@ class NotifyConfig:
         "reach only public addresses.",
         default=(),
     )
-    commands: bool = key("Jobs may name a command to run, as their user.", default=True)
+    commands: bool = key(
+        "Whether jobs may name a command for notifications, which runs as the job's user.",
+        default=True,
+    )
     webhook: str | None = key(
         "An address that gets the notifications of all jobs; its host needs no entry in `allow`.",
         default=None,
@@ -130,7 +133,8 @@ class NotifyConfig:
         "The largest number of waiting notifications of all users.", default=5000, minimum=1
     )
     timeout_seconds: float = key(
-        "One try takes no longer: looking up the host, the answer, or the command.",
+        "Longest time of one try to deliver: until the host is found, the service answers, or the "
+        "command ends.",
         default=10.0,
         above=0,
     )

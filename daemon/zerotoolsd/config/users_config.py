@@ -24,14 +24,14 @@ class UsersConfig:
         default=None,
     )
     processes: int | None = key(
-        "Processes and threads that one user other than root may have on the whole machine "
-        "when a job starts one (RLIMIT_NPROC). Not set: the limit of the daemon.",
+        "Largest number of processes and threads of one user, except root, on the whole machine; "
+        "above it a job cannot start another (RLIMIT_NPROC). Not set: the limit of the daemon.",
         default=None,
         minimum=16,
     )
     open_files: int | None = key(
-        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: the limit of the "
-        "daemon.",
+        "Largest number of open files of one process of a job (RLIMIT_NOFILE). Not set: the limit "
+        "of the daemon.",
         default=None,
         minimum=64,
     )
@@ -41,27 +41,29 @@ class UsersConfig:
         default=(),
     )
     max_queued: int | None = key(
-        "Queued and held jobs of one user at a time: more are refused at submit.",
+        "Largest number of queued and held jobs of one user: more are refused at submit.",
         default=None,
         minimum=0,
     )
     max_running: int | None = key(
-        "Running jobs of one user at a time: the user's other jobs wait, and jobs of other "
+        "Largest number of running jobs of one user: the user's other jobs wait, and jobs of other "
         "users start before them.",
         default=None,
         minimum=0,
     )
     max_gpus: int | None = key(
-        "GPUs of all running jobs of one user; a part of a GPU counts as one.",
+        "Largest number of GPUs of all running jobs of one user; a part of a GPU counts as one.",
         default=None,
         minimum=0,
     )
     max_cpu_ranks: int | None = key(
-        'Ranks of the running `device = "cpu"` jobs of one user together.', default=None, minimum=0
+        'Largest number of ranks of all running `device = "cpu"` jobs of one user.',
+        default=None,
+        minimum=0,
     )
     queue_bytes: int | str | None = key(
-        "Size of the records of one user's jobs in the queue, finished jobs included: bytes, "
-        'or text such as `"256MiB"`. More is refused at submit.',
+        "Largest size of the records of one user's jobs in the queue, finished jobs included: "
+        'bytes, or text such as `"256MiB"`. More is refused at submit.',
         default="1GiB",
     )
     limits: Mapping[str, Mapping[str, int | str]] = key(

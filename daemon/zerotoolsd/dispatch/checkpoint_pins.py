@@ -184,7 +184,7 @@ class PinDirectory:
         except OSError as error:  # without it a checkpoint may go; the job is not refused for that
             path = self.directory / name
             log.error(
-                "%s: what job %d needs is not protected from deletion: %s", path, job_id, error
+                "%s: the checkpoints that job %d needs are not protected: %s", path, job_id, error
             )
 
     def _make(self) -> None:

@@ -71,14 +71,13 @@ programs that start use memory fast.
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
 RECLAIM_SECONDS, RECLAIMS = 3.0, 4
-"""The kernel counts as short of memory if it has reclaimed memory for this many seconds, before
-at least this many samples.
+"""The kernel counts as short of memory if every sample of this many seconds, and at least this
+many samples, show reclaimed memory.
 """
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
 CALM_SECONDS = 15.0
 PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
-"""Seconds between an action against one job and the next action, at least: below the level
-STOP, and at it.
+"""Least number of seconds between actions against two jobs: below the level STOP, and at STOP.
 """
 WORTH_PART = 0.02
 """Fraction of all memory that a job must hold, at least, to be considered for an action."""

@@ -142,7 +142,7 @@ class Cleaner:
                 continue
             why = f"it is {states.in_words(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
-                why = "the options for state, age or number to keep exclude it"
+                why = "the options for state, age or number of jobs to keep exclude it"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
         return found
 
@@ -224,7 +224,7 @@ class Cleaner:
             where = f"{mention.key} = {mention.text}"
             raise NotRemovable(
                 f"job {other.id}, which is {states.in_words(other.state)}, needs these files "
-                f"({where if named.owner in (None, other.uid) else 'it is of another user'})"
+                f"({where if named.owner in (None, other.uid) else 'it belongs to another user'})"
             )
         if not (request.outputs and files.outputs):
             return

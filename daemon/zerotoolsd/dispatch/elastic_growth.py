@@ -274,7 +274,7 @@ def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) ->
             ),
         )
     why = (
-        f"has {now.size}, and takes {_either(worth)} when so many are free that no job can use: "
+        f"has {now.size}, and takes {_either(worth)} as soon as no other job can use so many: "
         f"{worth[-1]} would save {now.gain(worth[-1]):.0f} s of the {now.left:.0f} s left, and a "
         f"change costs {now.cost:.0f} s"
     )

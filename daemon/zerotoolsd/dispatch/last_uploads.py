@@ -42,8 +42,8 @@ from zerotoolsd.users.start_as_submitter import given_env
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
-"""At the start of the daemon, jobs that ended in this many seconds before are checked for
-missing uploads.
+"""When the daemon starts, jobs that ended within this many seconds are checked for missing
+uploads.
 """
 JOBS_AT_ONCE = 50
 """Number of job files that are searched before other tasks of the event loop run."""

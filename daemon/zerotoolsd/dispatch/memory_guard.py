@@ -202,8 +202,7 @@ def memory_guards(
 
 
 LOOK_SECONDS, SPARED = 1.0, 50.0
-"""Least time between two checks: this many seconds, and this many times the duration of a
-check.
+"""Two checks are at least this many seconds apart, and this many times the duration of a check.
 """
 AGE_SECONDS = 0.25
 """Samples that are older than this many seconds are not used, because a rate depends on their

@@ -88,7 +88,10 @@ def metric_families(tally: MetricCounters, now: MetricsMoment) -> Iterator[Metri
         for result in ("delivered", "dropped", "expired")
     )
     yield MetricFamily(
-        "zerotools_notifications", COUNTER, "Notifications that were dealt with.", tuple(ends)
+        "zerotools_notifications",
+        COUNTER,
+        "Notifications that no longer wait, by result.",
+        tuple(ends),
     )
 
 
@@ -98,13 +101,13 @@ def _training(tally: MetricCounters) -> Iterator[MetricFamily]:
     )
     yield _counter(
         "zerotools_training_seconds",
-        "Of zerotools_attempt_seconds: those of steps that were saved, or finished their job.",
+        "Part of zerotools_attempt_seconds in steps that were saved or finished their job.",
         tally.training_seconds,
     )
     ratio = tally.training_seconds / tally.attempt_seconds if tally.attempt_seconds else None
     known = {
         "zerotools_effective_training_ratio": (
-            "zerotools_training_seconds by zerotools_attempt_seconds.",
+            "zerotools_training_seconds divided by zerotools_attempt_seconds.",
             ratio,
         ),
         "zerotools_checkpoint_seconds": (

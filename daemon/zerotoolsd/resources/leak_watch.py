@@ -52,7 +52,7 @@ KEPT_SECONDS = 5.0
 PATIENCE_SECONDS, PROC_SECONDS = 1.0, 5.0
 """Seconds to wait for the driver, and for /proc; a call without a response is repeated."""
 LATELY_SECONDS = 600.0
-"""Ends within so many seconds are checked again when the daemon starts."""
+"""When the daemon starts, attempts that ended within this many seconds are checked again."""
 CHANGE = 0.1
 """The memory that is left is reported again when it has changed by this fraction."""
 
@@ -285,7 +285,7 @@ class LeakWatch:
             host=each.attempt.host,
         )
         lease = replace(lease, held_by=held)
-        why = f"{name} is kept free after attempt {each.attempt.number}: it is in use by {held}"
+        why = f"{name} gets no job after attempt {each.attempt.number}: it is in use by {held}"
         self._store.outlived.hold(lease, RESIDUE, why, time.time())
         each.kept, each.seen, each.for_process = lease, left, False
         log.warning("job %d: %s", each.attempt.job_id, why)

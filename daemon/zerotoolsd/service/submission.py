@@ -557,13 +557,15 @@ class JobSubmission:
         try:
             return await self._ask(seconds, look, *arguments, user=user)
         except TimeoutError as error:
-            why = f": a file system does not answer; it names {named_places(spec)}, and its data"
+            why = (
+                f": a file system does not answer; the job names {named_places(spec)}, and its data"
+            )
             if isinstance(error, SlowCheck):
                 why = f", although their file systems answer: there is much to read; {if_slow}"
             late = f"the files of the job could not be read within {seconds:g} s{why}"
             raise Unavailable(late) from None
         except OSError as error:
-            who = "the daemon's user" if user is None else user.account.name
+            who = "the daemon's user" if user is None else f"user {user.account.name}"
             where = error.filename or named_places(spec)
             why = f"{where}: {error.strerror or error}, for {who}"
             if is_transient(error):

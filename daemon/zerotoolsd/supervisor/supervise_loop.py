@@ -320,8 +320,8 @@ class RankMonitor:
         elif request.grace_seconds is not None:  # it leaves less time than the first
             grace = request.grace_seconds
             self._stop_by = time.monotonic() + grace
-            left = f"{grace:g} s" if grace else "no time"
-            self._kill_in(grace, f"was left {left} to save and stop")
+            left = f"only {grace:g} s" if grace else "no time"
+            self._kill_in(grace, f"had {left} to save and stop")
 
     def _begin_stop(self, grace: float) -> None:
         self.progress.drain()

@@ -131,7 +131,7 @@ def test_processors_without_memory_prefer_none() -> None:
     topology = a_topology("0-15,32-47", "16-31,48-63", memory_gib=[64, 0])
     found = bound(on_gpus(1), 4, topology=topology)
     assert found.ranks == (RankBinding("16-31,48-63", ()),)
-    assert found.said == "on memory node 1 (32 processors, without memory that may be used)"
+    assert found.said == "on memory node 1 (32 processors; no memory node may be used)"
 
 
 def test_several_nodes_of_a_socket() -> None:
@@ -178,7 +178,7 @@ def test_ranks_on_cpus_are_spread_where_each_node_gets_as_many() -> None:
     [
         (1, None, "1 rank cannot be spread evenly over 2 memory nodes"),
         (3, None, "3 ranks cannot be spread evenly over 2 memory nodes"),
-        (2, "0-15,16-18", "of 2 memory nodes 3 to 16 processors may be used"),
+        (2, "0-15,16-18", "the 2 memory nodes have from 3 to 16 usable processors"),
     ],
 )
 def test_ranks_on_cpus_that_are_not_spread_evenly_are_left(

@@ -66,7 +66,7 @@ def test_each_wait_is_longer_up_to_a_limit_and_the_reason_stays_while_it_is_trie
         now[0] += waits[-1]
         assert pending.take_due() == [7]
         assert (pending.take_due(), pending.pauses) == ([], [])
-        assert pending.why(7) == "the machine is not ready: no room; it is tried again"
+        assert pending.why(7) == "the machine is not ready: no room; the start will be tried again"
     assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert len(woken) == 8
     pending.over(7)
@@ -284,7 +284,7 @@ def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
 
     assert [begin(job) for job in (1, 2, 3)] == [[1], [2], []]
     said = (
-        "waits, because only retry.at_once = 2 restarted jobs may load at a time: "
+        "waits, because only retry.at_once = 2 restarted jobs may load at the same time, and "
         "jobs 1, 2 load now"
     )
     assert loading.why_not_now(attempt(3)) == said
@@ -313,7 +313,7 @@ def test_jobs_that_are_started_again_wait_for_their_turn_with_the_reason(tmp_pat
             async def waits() -> int | None:
                 for job_id in ids:
                     job = await it.service.job(job_id)
-                    if "restarted jobs may load at a time" in str(job.reason):
+                    if "restarted jobs may load at the same time" in str(job.reason):
                         assert job.state == "launching"
                         return job_id
                 return None

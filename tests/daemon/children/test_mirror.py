@@ -135,7 +135,10 @@ def test_a_store_that_does_not_answer_is_waited_for_but_a_run_goes_on_from_its_d
     assert run("upload", tmp_path) == os.EX_TEMPFAIL
     first, last = said(told)
     assert (first["event"], last["event"]) == ("upload_failed", "upload_failed")
-    assert first["why"] == "the store does not answer; the run continues from its disk"
+    assert (
+        first["why"]
+        == "the store does not answer; the run continues with its checkpoints on the disk"
+    )
 
 
 def test_a_disk_without_room_is_not_the_job_s_fault(

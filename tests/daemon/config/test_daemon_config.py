@@ -41,7 +41,8 @@ def test_users_are_all_or_a_list(tmp_path: Path) -> None:
         ("a = ", "is not valid TOML"),
         (
             "[priority.classes]\nanna = [5, -5]",
-            "priority.classes.anna = [5, -5]: must be the least and the most, such as [-10, 5]",
+            "priority.classes.anna = [5, -5]: must be the lowest and the highest priority, such as "
+            "[-10, 5]",
         ),
         ('[priority.classes]\n"@a" = [0, 11]', "must be a whole number from -10 to 10"),
         (

@@ -220,7 +220,7 @@ def test_age_number_and_state_leave_jobs_out(tmp_path: Path) -> None:
         assert ids(await clean(it, older_than_seconds=3600, dry_run=True)) == []
         answer = await clean(it, 3, 1, older_than_seconds=3600)
         assert {each.why for each in answer.kept} == {
-            "the options for state, age or number to keep exclude it"
+            "the options for state, age or number of jobs to keep exclude it"
         }
 
     tell(tmp_path / "state", story)

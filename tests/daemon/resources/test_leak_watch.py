@@ -129,7 +129,7 @@ def test_what_a_process_of_the_job_still_holds_keeps_the_gpu_until_it_ends(tmp_p
         held = "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
         (lease,) = left.leases
         assert (lease.gpu_uuid, lease.job_id, lease.held_by) == (UUID, 1, held)
-        assert left.said == [f"GPU 0 is kept free after attempt 1: it is in use by {held}"]
+        assert left.said == [f"GPU 0 gets no job after attempt 1: it is in use by {held}"]
         await left.look(60, gpu(12.3, (4711, 12.3)))
         assert len(left.said) == 1
         await left.look(6, gpu(5.0, (4711, 5.0)))

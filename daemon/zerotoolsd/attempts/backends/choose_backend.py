@@ -106,7 +106,7 @@ def _missing(
     if program is None:
         return f"{PROGRAM} is not on PATH"
     if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
-        return "the user's systemd did not start it, and only root can start units of the system"
+        return "the user's systemd did not start the daemon, and only root can start system units"
     return None
 
 

@@ -281,7 +281,7 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None
     if spec.train.compile:
         return "train.compile starts processes and threads"
     if not is_program(plan.argv):
-        return "its command is not that of the trainer"
+        return "its command does not run the trainer"
     if way.program is not None:
         return f"supervisors are {way.why}, each in a separate unit"
     if user is not None:
@@ -291,7 +291,7 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None
         return f"{preload} is set, and its library may not work after a fork"
     pins = next((name for name in _PINS if plan.env.get(name, "").lower() not in _NO_PINS), None)
     if pins is not None:
-        return f"{pins} is set, and OpenMP binds a process to processors when it is imported"
+        return f"{pins} is set, so OpenMP would bind all forks to the same processors"
     if not plan.env.get(THREADS, "").isdecimal():
-        return f'{THREADS} = "{plan.env.get(THREADS, "")}" is not one number'
+        return f'{THREADS} = "{plan.env.get(THREADS, "")}" is not a single number'
     return None

@@ -137,7 +137,7 @@ class ForkServerPool:
         idle = seconds_of(self._config.idle)
         if server.bytes is not None and server.bytes > bytes_of(self._config.memory):
             self._fail(
-                kind, f"its fork server held {server.bytes} bytes, and warm_start.memory = "
+                kind, f"its fork server held {server.bytes} bytes, more than warm_start.memory = "
                 f"{self._config.memory}"
             )  # fmt: skip
         elif now - server.used > idle:
@@ -149,7 +149,7 @@ class ForkServerPool:
             return
         while len(self._servers) >= self._config.servers:
             oldest = min(self._servers, key=lambda each: self._servers[each].used)
-            log.info("fork server %s ends: another is needed", oldest.name)
+            log.info("fork server %s ends: a fork server of another kind is needed", oldest.name)
             self._servers.pop(oldest).end()
         self._servers[kind] = self._make(kind, now)
         self._failed.pop(kind, None)

@@ -145,9 +145,9 @@ class ProcessWatch:
             return 0
         if found is None:
             return self.fail(
-                f"process {self._pid} ended with an unknown status: for a process that another "
-                "program started, Linux reports it only from 6.15 on, and this is "
-                f"{os.uname().release}"
+                f"process {self._pid} has ended, and its exit status is unknown: this Linux is "
+                f"{os.uname().release}, and only Linux 6.15 or newer reports the status of a "
+                "process that another program started"
             )
         if found.exit_code == 0:
             self._say(f"process {self._pid} exited with 0")

@@ -52,7 +52,9 @@ def request_of(body: dict[str, Any]) -> CleanRequest:
             f"states: {min(strange)!r:.40} is not one of {', '.join(sorted(TERMINAL))}"
         )
     if wanted.outputs and not wanted.jobs:
-        raise BadRequest("outputs: list in jobs the jobs with checkpoints to remove")
+        raise BadRequest(
+            "outputs = true: needs the key jobs, the list of jobs with outputs to remove"
+        )
     if wanted.outputs and wanted.logs_only:
         raise BadRequest("outputs and logs_only contradict each other; leave one out")
     return wanted

@@ -209,7 +209,7 @@ class Connection(web.RequestHandler):
         if left == 0 or left != self.stuck_bytes:
             self.stuck_bytes, self.stuck_since = left, now
         elif now - self.stuck_since > READ_SECONDS:
-            return f"its answer was not read for {READ_SECONDS:g} s"
+            return f"the client did not read the answer for {READ_SECONDS:g} s"
         return None
 
 

@@ -26,8 +26,8 @@ TYPES = {
 ALONE = ("js/theme.js", "vendor/uplot/uPlot.js")
 """Scripts that are sent as they are."""
 ENTRIES = ("main", "views", "welcome")
-"""The modules whose scripts are sent, each with all that it imports. `views` is read after `main`,
-and takes from there what both import.
+"""A script is sent for each of these modules: the module and all that it imports. Browsers read
+`views` after `main`, so the script of `views` takes from `main` what both import.
 """
 SHEETS = ("vendor/uplot/uPlot.min.css", "style.css", "views.css")
 SHEET = "page.css"

@@ -115,7 +115,7 @@ class JobNotifier:
 
 
 AT_A_TIME = 16
-"""The number of concurrent deliveries. A quarter of them are for one user."""
+"""The largest number of concurrent deliveries; at most a quarter of them for one user."""
 FIRST_SECONDS, MOST_SECONDS = 5.0, 3600.0
 """Seconds to wait after the first failed delivery, and the longest wait.
 

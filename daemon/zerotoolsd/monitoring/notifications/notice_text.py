@@ -237,7 +237,8 @@ class _JobFacts:
         if self.newest is not None and notice != "retried":
             yield from self._progress(notice, self.newest, now)
         if notice in ("failed", "held") and not any(w in (self.reason or "") for w in _ADVICE):
-            yield f"zerotools logs {self.row.id} shows its output, zerotools explain the cause"
+            number = self.row.id
+            yield f"zerotools logs {number} shows its output, zerotools explain shows the cause"
         elif notice == STALLED:
             yield f"zerotools explain {self.row.id} shows where the ranks are"
         elif notice == "stopped":

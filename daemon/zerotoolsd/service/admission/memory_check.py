@@ -174,13 +174,13 @@ def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory)
     on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and memory.gpu is not None
     if on_gpu and SURE * asked.gpu_measured > (memory.gpu or 0):
         needs = (
-            f"{_size(asked.gpu_measured)} of each GPU{what}, and the GPUs for it have "
+            f"{_size(asked.gpu_measured)} of each GPU{what}, but the GPUs for it have "
             f"{_size(memory.gpu or 0)}"
         )
         declared = "memory.per_gpu"
     elif spec.memory.host is None and SURE * asked.host > memory.host:
         needs = (
-            f"{_size(asked.host)} of host memory{what}, and this machine has {_size(memory.host)}"
+            f"{_size(asked.host)} of host memory{what}, but this machine has {_size(memory.host)}"
         )
         declared = "memory.host"
     if needs is None:
@@ -208,7 +208,7 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
     """Return a sentence with the memory estimate of an accepted job."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
-    host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
+    host = f", {_size(asked.host)} of the host's {_size(memory.host)}, its processes not counted"
     if not asked.host:
         host = ", and the memory that its processes take on the host"
     if spec.device != "cuda":

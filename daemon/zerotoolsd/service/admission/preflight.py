@@ -276,7 +276,7 @@ def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"the job's arguments and its environment (script.command, env, captured_env: "
             f"{len(own) + len(environment):,} in all) take {taken:,} bytes at the start of a "
-            f"process, and the kernel takes {room:,} here; write them to a file and pass its path"
+            f"process, but the kernel accepts {room:,} here; write them to a file and pass its path"
         )
     path = string_bytes(f"PYTHONPATH={environment.get('PYTHONPATH', '')}")
     if spec.engine == "script" and path + _ADDED_PATH > LONGEST_STRING:

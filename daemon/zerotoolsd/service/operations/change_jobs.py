@@ -154,7 +154,7 @@ class ArrayChanges:
             try:
                 found = await when_free(made)
             except sqlite3.OperationalError as error:
-                done = f"; {len(changed)} of {len(open_ones)} were" if changed else ""
+                done = f"; {len(changed)} of {len(open_ones)} were changed" if changed else ""
                 raise Unavailable(
                     f"the array of job {job_id} cannot be changed: writing the queue failed: "
                     f"{error}{done}"

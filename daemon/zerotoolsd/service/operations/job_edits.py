@@ -106,7 +106,7 @@ class JobEdits:
         others = evaluations_of(self._store, job)
         both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
         raise Conflict(
-            f"job {job.id} cannot be edited: with eval.tasks, these tasks, their keys and "
+            f"job {job.id} cannot be edited: eval.tasks, the keys of that evaluation and "
             f"output_dir cannot change after submit; cancel {both}, and submit it again"
         )
 

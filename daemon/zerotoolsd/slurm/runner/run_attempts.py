@@ -315,7 +315,7 @@ class AttemptRunner:
             self._state.halt(f"{reason}; {FORGOTTEN}")
             return self._ended()
         if found is not None and found.state != "RUNNING":
-            _say(f"Slurm ends the job ({found.state}); Slurm decides what follows")
+            _say(f"Slurm ends the job ({found.state}), and decides whether to queue it again")
             return 1
         if self._is_in_vain():
             self._state.halt(

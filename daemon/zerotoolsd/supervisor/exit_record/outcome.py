@@ -247,7 +247,7 @@ def judge_stalled(
         return verdict
     rank = next((rank for rank in ranks if rank.index == index), None)
     saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)
-    then = "; continued, it saved and stopped" if saved else ""
+    then = "; after that it saved and stopped" if saved else ""
     return Verdict("crashed", f"ended, as {cause}{then}", rank)
 
 

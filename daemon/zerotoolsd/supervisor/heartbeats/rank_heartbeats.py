@@ -59,7 +59,7 @@ class Heartbeats:
             try:
                 self._board = PulseBoard(ranks)
             except OSError as error:
-                log_line(f"ranks have no pulse: {error}")
+                log_line(f"the ranks cannot send heartbeats: {error}")
         self._file: int | None = None
         self._written = ""
         self.sights: list[RankState] = []

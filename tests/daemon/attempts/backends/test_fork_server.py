@@ -265,18 +265,17 @@ def compiled() -> JobSpec:
         ),
         (
             {"plan": a_plan(OMP_PROC_BIND="close")},
-            "OMP_PROC_BIND is set, and OpenMP binds a process to processors when it is imported",
+            "OMP_PROC_BIND is set, so OpenMP would bind all forks to the same processors",
         ),
         (
             {"plan": a_plan(GOMP_CPU_AFFINITY="0-3")},
-            "GOMP_CPU_AFFINITY is set, and OpenMP binds a process to processors when it is "
-            "imported",
+            "GOMP_CPU_AFFINITY is set, so OpenMP would bind all forks to the same processors",
         ),
         ({"plan": a_plan(OMP_PROC_BIND="FALSE", OMP_PLACES="")}, None),
-        ({"plan": a_plan(OMP_NUM_THREADS="2,1")}, 'OMP_NUM_THREADS = "2,1" is not one number'),
+        ({"plan": a_plan(OMP_NUM_THREADS="2,1")}, 'OMP_NUM_THREADS = "2,1" is not a single number'),
         (
             {"plan": replace(a_plan(), argv=("/usr/bin/python3", "-m", "mine"))},
-            "its command is not that of the trainer",
+            "its command does not run the trainer",
         ),
         ({"spec": replace(make_job(""), engine="script")}, "its program comes from the user"),
         (

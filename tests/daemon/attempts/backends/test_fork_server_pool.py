@@ -150,7 +150,7 @@ def test_one_that_holds_too_much_memory_ends() -> None:
     story.made[0].bytes = 2**31
     story.tend()
     assert story.made[0].ended
-    held = "its fork server held 2147483648 bytes, and warm_start.memory = 1GiB"
+    held = "its fork server held 2147483648 bytes, more than warm_start.memory = 1GiB"
     assert story.start() == f"started cold: {held}"
 
 

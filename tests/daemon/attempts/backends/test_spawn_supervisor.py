@@ -86,7 +86,7 @@ def test_where_systemd_refuses_a_job_waits_and_says_why(tmp_path: Path) -> None:
 
             assert await why_waits(it, job) == (
                 "the machine is not ready: systemd-run: Failed to start transient service unit: "
-                "Access denied; it is tried again"
+                "Access denied; the start will be tried again"
             )
             assert started(tmp_path / "state") == []
             assert "Access denied" in str(it.engine.spawner.to_json()["trouble"])

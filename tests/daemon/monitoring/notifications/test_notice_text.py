@@ -164,7 +164,7 @@ def test_an_end_has_duration_loss_checkpoint_and_link() -> None:
 
 
 def test_a_failure_has_one_thing_to_try() -> None:
-    logs = "zerotools logs 7 shows its output, zerotools explain the cause"
+    logs = "zerotools logs 7 shows its output, zerotools explain shows the cause"
     tree = details("failed", "rank 0 exited with 1: KeyError: 'x' hunter2hunter2")
     assert tree["details"][0] == "rank 0 exited with 1: KeyError: 'x' ***"
     assert tree["details"][-1] == logs

@@ -197,7 +197,7 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
     own = judge_stalled(finished, told, None, ranks, own_program=True)
     assert (own.outcome, own.cause) == (
         "crashed",
-        f"ended, as {told}; continued, it saved and stopped",
+        f"ended, as {told}; after that it saved and stopped",
     )
     ours = judge_stalled(finished, told, None, ranks, own_program=False)
     assert ours.outcome == "finished", "it got on after all, to its end"

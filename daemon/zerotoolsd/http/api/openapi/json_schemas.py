@@ -201,7 +201,7 @@ def query_of(name: str, schema: Schema, meaning: str) -> Schema:
 
 JOB_ID = {"name": "id", "in": "path", "required": True, "schema": NUMBER}
 KNOWN = {"name": "If-None-Match", "in": "header", "schema": TEXT}
-ATTEMPT = query_of("attempt", NUMBER, "its number; default: the newest")
+ATTEMPT = query_of("attempt", NUMBER, "number of the attempt; default: the newest")
 SINCE = query_of("since", COUNT, "`next` of the previous response")
 
 

@@ -317,7 +317,7 @@ def result_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/checkpoints": get(
             "listCheckpoints",
             _RESULTS,
-            "The checkpoints in its directory now",
+            "The checkpoints that the job's directory has now",
             {"200": ref("CheckpointList")},
             JOB_ID,
             refused=("403",),
@@ -327,18 +327,18 @@ def result_paths() -> dict[str, dict[str, Schema]]:
             _RESULTS,
             "Texts that an evaluation generated",
             {"200": ref("PredictionPage")},
-            *(JOB_ID, query_of("step", COUNT, "of the evaluation; default: the newest")),
+            *(JOB_ID, query_of("step", COUNT, "step of the evaluation; default: the newest")),
             query_of("first", COUNT, "the row to begin with; default: 0"),
-            query_of("limit", rows, "rows, at most; default: 20"),
+            query_of("limit", rows, "largest number of rows; default: 20"),
             refused=("403",),
         ),
         "/v1/jobs/{id}/examples": get(
             "listExamples",
             _RESULTS,
-            "The first examples of its data as its model sees them",
+            "The first training examples of a job as its model sees them",
             {"200": ref("JobExamples")},
             *(JOB_ID, query_of("show", shown, "how many; default: 3")),
-            query_of("wait", wait, "seconds until they are there; default: 0"),
+            query_of("wait", wait, "longest wait for the examples, in seconds; default: 0"),
             refused=("403",),
         ),
     }
@@ -360,7 +360,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/drain": post(
             "drainQueue",
             _DAEMON,
-            "Start no more jobs, also after a restart",
+            "Stop starting jobs, even after a restart of the daemon",
             {"200": ref("Health")},
             refused=("403",),
             body="DrainRequest",
@@ -386,7 +386,9 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
             "Events committed since",
             {"200": ref("EventPage")},
             SINCE,
-            query_of("wait", {"type": "number", "minimum": 0}, "seconds for the first, up to 60"),
+            query_of(
+                "wait", {"type": "number", "minimum": 0}, "seconds to wait for an event, at most 60"
+            ),
         ),
         "/v1/events/stream": get(
             "streamEvents",
@@ -405,13 +407,15 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
             _MACHINE,
             "The history of the machine and its jobs, as columns",
             {"200": ref("History")},
-            query_of("seconds", _bounded(MOST_HISTORY_SECONDS), "how far back; default: 3600"),
+            query_of(
+                "seconds", _bounded(MOST_HISTORY_SECONDS), "how far back, in seconds; default: 3600"
+            ),
             query_of("points", _bounded(MOST_HISTORY_POINTS), "at most; default: 240"),
         ),
         "/v1/peaks": get(
             "listPeaks",
             _MACHINE,
-            "Peak use of attempts, of removed jobs too",
+            "Peak memory of attempts, also of removed jobs",
             {"200": ref("PeakList")},
             query_of("job", NUMBER, "the job; default: all"),
             query_of("limit", _bounded(MOST_PEAKS), "at most; default: 100"),
@@ -425,14 +429,14 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/web/links": post(
             "createPageLink",
             _PAGE,
-            "A link to the page for a browser, of the user who asks; it works once",
+            "A link to the page for browsers, for the user who asks; the link works once",
             {"201": ref("PageLink")},
             refused=("409",),
         ),
         "/v1/web/end": post(
             "endPageSessions",
             _PAGE,
-            "End all sessions of browsers of the user who asks",
+            "End all browser sessions of the user who asks",
             {"200": ref("EndedSessions")},
         ),
         "/v1/health": get("getHealth", _DAEMON, "The daemon", {"200": ref("Health")}),
