@@ -82,7 +82,7 @@ def test_memory_that_a_job_left_keeps_its_gpu_also_for_the_next_daemon(gpu: OneG
     said = gpu.reason(later, "which outlived job 1")
     assert "GPU 0: in use by 12.3 GiB of memory that no visible process holds" in said
     events = [each for each in client.explain(first)["events"] if each["kind"] == "gpu_residue"]
-    assert [each["why"][:37] for each in events] == ["GPU 0 gets no job after attempt 1: it i"]
+    assert [each["why"][:37] for each in events] == ["GPU 0 gets no job after attempt 1: it"]
     (lease,) = client.machine()["leases"]
     assert (lease["gpu_uuid"], lease["job_id"]) == (UUID, first)
     gpu.daemon.kill()
