@@ -23,8 +23,8 @@ The new process holds the lock until it executes the program.
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     """Make `state_dir` (mode 0700) and lock it as long as the returned descriptors are open.
 
-    Raises DaemonRefused that names the daemon that has locked it, BadRequest if it cannot be made,
-    and OSError for an error of the machine.
+    Raises DaemonRefused, which names the daemon that holds the lock. Raises BadRequest if the
+    directory cannot be made, and OSError for an error of the machine.
     """
     if state_dir.exists() and not state_dir.is_dir():
         raise BadRequest(

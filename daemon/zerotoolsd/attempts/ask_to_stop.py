@@ -1,4 +1,5 @@
-"""Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
+"""Asks running attempts to save and stop: after a cancel, at a time limit, or so that the job
+continues later.
 
 The next state of the job is committed before the request to its attempt: as the state of the job,
 and in the table of yields. So if the daemon is killed in between, the request is repeated

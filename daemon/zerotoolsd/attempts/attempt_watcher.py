@@ -234,8 +234,7 @@ class AttemptWatcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Prevent an attempt that has not started from starting, and report `record` as its
-        end.
+        """Make sure that an unstarted attempt never starts, and report `record` as its end.
 
         If a supervisor has started the attempt meanwhile, the attempt continues and is
         watched.
@@ -264,8 +263,8 @@ class AttemptWatcher:
         """Kill the remaining processes of an attempt without a supervisor, then report `record`
         as its end.
 
-        The end is reported after the last process has ended, or when the deadline for this
-        is over.
+        The end is reported after the last process has ended, or when the deadline for this has
+        passed.
         """
         traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds

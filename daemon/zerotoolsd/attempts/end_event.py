@@ -43,7 +43,7 @@ def end_event(
     """Return the event for the end of an attempt, made from its `record`.
 
     Args:
-        asked: this daemon asked the attempt to stop at its time limit.
+        asked: whether this daemon asked the attempt to stop at its time limit.
         before: the earlier attempts.
         left: the result of `survivors_sentence`.
         kind: the cause of the end.
@@ -132,8 +132,8 @@ def survivors_sentence(
 def may_still_run(record: Mapping[str, Any]) -> bool:
     """Return whether a program of the attempt may still be running when the job is restarted.
 
-    Only a program of another user can, because this daemon may not kill it. A killed process
-    executes nothing more, even if it still exists.
+    Only a program of another user can still run, because this daemon may not kill it. A killed
+    process executes nothing more, even if it still exists.
     """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)

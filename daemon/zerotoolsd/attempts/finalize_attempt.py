@@ -85,7 +85,7 @@ class AttemptFinalizer:
 
     @property
     def all_committed(self) -> bool:
-        """Return whether all ends of attempts that this object was told are in the store."""
+        """Return whether all reported ends of attempts are in the store."""
         return not self._unsettled
 
     def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ class _Found:
 
 
 def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Add data that only the run directories have to `store`. Return the numbers of the changed
+    """Add to `store` the data that only run directories contain. Return the numbers of the changed
     jobs.
     """
     restored = _restored(state_dir)
@@ -111,7 +111,7 @@ def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int
 
 
 def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
-    """Add the attempts of a held job to the queue that only its directory records. Return whether
+    """Add to the queue those attempts of a held job that only its directory records. Return whether
     any were added.
 
     An error of the machine may have prevented reading the directory when the job was held.

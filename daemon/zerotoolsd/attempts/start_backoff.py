@@ -65,8 +65,8 @@ class StartBackoff:
         self._wake()
 
     def take_due(self) -> list[int]:
-        """Return the numbers of the jobs with a delay that is over. Each of these jobs is
-        returned only once.
+        """Return the numbers of the jobs that have waited long enough. Each job is returned only
+        once.
         """
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]

@@ -3,9 +3,9 @@
     export.py OUTPUT_DIR DTYPE                     the newest checkpoint of a finished run
     export.py --evaluated CHECKPOINT OUTPUT_DIR    a checkpoint that another job evaluates
 
-A separate process, without torch and without the GPU, in bounded memory. The export appears
-complete in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces an export of an earlier run
-there.
+It runs as a separate process, without torch and without a GPU, and uses a bounded amount of memory.
+The export appears complete in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces an export of
+an earlier run there.
 """
 
 from __future__ import annotations

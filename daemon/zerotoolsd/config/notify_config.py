@@ -152,7 +152,9 @@ class NotifyConfig:
 
 
 def wrong_notify(config: NotifyConfig) -> Iterator[str]:
-    """Yield a sentence for each error in `[notify]`. None contains an address or a secret."""
+    """Yield a sentence for each error in `[notify]`. No sentence contains an address or a
+    secret.
+    """
     yield from wrong_notices("notify.on", config.on, DESTINATION_NOTICES)
     for name, url in (("webhook", config.webhook), ("link", config.link)):
         if url is not None and (why := wrong_url(url)) is not None:

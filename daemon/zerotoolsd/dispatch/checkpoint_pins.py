@@ -73,7 +73,7 @@ class SubmittedJobPins:
 
 
 class CheckpointPins:
-    """Publishes which checkpoints the jobs in `store` need, in files below `state_dir` (pins)."""
+    """Publishes which checkpoints the jobs in `store` need, in files (pins) below `state_dir`."""
 
     def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
         self._directory = state_dir / DIRECTORY

@@ -257,7 +257,7 @@ class GpuJob:
     Attributes:
         over: the bytes that it holds beyond its promise.
         to_come: the bytes of its promise that it does not hold yet.
-        grows: its memory use keeps growing.
+        grows: whether its memory use keeps growing.
     """
 
     holder: MemoryHolder

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from zerotools.core.counts import count_text
 from zerotools.jobs import states
 from zerotools.jobs.priority_range import LEAST_PRIORITY
 from zerotools.runs import checkpoint_dirs
@@ -252,29 +253,30 @@ class Growth:
 def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
     """Return the numbers of ranks, among `sizes`, that the job should ask for, and the reason."""
     more = tuple(size for size in sizes if size > now.size)
+    ranks = count_text(now.size, "rank")
     if not more:
-        return Growth(sizes=(), why=f"has {now.size}, its maximum")
+        return Growth(sizes=(), why=f"has {ranks}, its maximum")
     if now.ran_seconds < rule.after_seconds:
         wait = rule.after_seconds - now.ran_seconds
         why = (
-            f"keeps its {now.size} for {wait:.0f} s more: an attempt runs for at least "
+            f"keeps its {ranks} for {wait:.0f} s more: an attempt runs for at least "
             f"{rule.after_seconds:.0f} s (elastic.after_seconds)"
         )
         return Growth(sizes=(), why=why, wait=wait)
     if now.left is None:
-        return Growth(sizes=(), why=f"keeps its {now.size}: its remaining time is not known")
+        return Growth(sizes=(), why=f"keeps its {ranks}: its remaining time is not known")
     worth = tuple(size for size in more if now.gain(size) >= rule.factor * now.cost)
     if not worth:
         return Growth(
             sizes=(),
             why=(
-                f"keeps its {now.size}: {more[-1]} would save {now.gain(more[-1]):.0f} s of the "
+                f"keeps its {ranks}: {more[-1]} would save {now.gain(more[-1]):.0f} s of the "
                 f"{now.left:.0f} s left, less than {rule.factor:g} times (elastic.gain) the "
                 f"{now.cost:.0f} s that a change costs"
             ),
         )
     why = (
-        f"has {now.size}, and takes {_either(worth)} as soon as no other job can use so many: "
+        f"has {ranks}, and takes {_either(worth)} as soon as no other job can use so many: "
         f"{worth[-1]} would save {now.gain(worth[-1]):.0f} s of the {now.left:.0f} s left, and a "
         f"change costs {now.cost:.0f} s"
     )
@@ -284,7 +286,7 @@ def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) ->
 def why_it_grows(now: RunningSize, size: int) -> str:
     """Return a sentence on a job that saves now in order to continue with `size` ranks."""
     return (
-        f"grows from {now.size} to {size}: that saves {now.gain(size):.0f} s of the "
+        f"grows from {now.size} to {size} ranks: that saves {now.gain(size):.0f} s of the "
         f"{now.left or 0.0:.0f} s left, and the change costs {now.cost:.0f} s"
     )
 

@@ -138,8 +138,8 @@ class HostMemoryUse:
         self._newest = HostMemoryNow(0)
 
     def read(self) -> HostMemoryNow:
-        """Return the host memory that programs can use and that jobs hold. The values may be
-        from a measurement a short time ago.
+        """Return how much host memory programs can still use, and how much jobs hold. The values
+        may have been measured a short time ago.
         """
         begun = self._clock()
         if begun > self._due:

@@ -11,7 +11,7 @@ longer window counts only while the growth continues.
     GiB free  12.0  12.0   8.0   8.0   8.0   8.0     median 0: a jump
 
 The expected growth of a job is not a leak: while all expected growth still fits, the rate is
-ignored. Growth while a job loads is ignored after the load.
+ignored. After a job has loaded, its growth during the load is ignored.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class GpuSample:
         held: job of this daemon -> the memory that it uses.
         promised: job -> the memory that it may use. For a job with the whole GPU, this is the
             memory that it uses now.
-        known: the driver reports how much memory each process holds.
+        known: whether the driver reports how much memory each process holds.
     """
 
     clock: float

@@ -67,8 +67,8 @@ log = logging.getLogger(__name__)
 class HostMemoryGuard:
     """The loop that watches the memory of the host. It acts only against jobs of this daemon.
 
-    `live` returns the running attempts, `host_now` the memory that they use, and `expected`
-    the memory that each job is expected to use. `read` returns the memory of the host and,
+    `live` returns the running attempts, `host_now` returns the memory that they use, and `expected`
+    returns the memory that each job is expected to use. `read` returns the memory of the host and,
     if it has a limit, of the daemon's control group. Each of the two is checked separately.
     """
 

@@ -47,8 +47,8 @@ of an attempt.
 
 @dataclass(frozen=True, kw_only=True)
 class RemovableFiles:
-    """The files of one job in the state directory. `size_bytes` is the size of all of them,
-    `outputs_bytes` the size of the outputs alone.
+    """The files of one job in the state directory. `size_bytes` is their total size, and
+    `outputs_bytes` is the size of the outputs.
 
     `places` are the directories of the job, and `output_places` the directories of its
     outputs. Each is listed with its own path and with the path that has symbolic links

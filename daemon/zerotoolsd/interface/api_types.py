@@ -33,7 +33,8 @@ class AttemptView:
 
     Attributes:
         state: launching, running, or ended.
-        cause, cause_kind: the reason of its end, and one of `queue.retry_rules`.
+        cause, cause_kind: the reason of its end, and the kind of this reason: a constant of
+            `queue.retry_rules`.
         world_size: the number of ranks; None for attempts of an older version.
         binding: the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus",
             "memory_nodes", "why"}`; None if unknown.

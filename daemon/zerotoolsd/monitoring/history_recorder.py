@@ -135,7 +135,7 @@ class _Waiting:
 class HistoryRecorder:
     """Samples `machine` and the jobs on it.
 
-    `live` returns the running attempts, and `use` the GPU memory of each.
+    `live` returns the running attempts, and `use` returns the GPU memory that each of them uses.
     """
 
     def __init__(

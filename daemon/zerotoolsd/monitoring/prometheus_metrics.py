@@ -30,7 +30,7 @@ class MetricsMoment:
         jobs: state -> number of jobs.
         fenced: the UUIDs of fenced GPUs.
         uptime_seconds: how long the daemon has been running.
-        outbox: the numbers of waiting notifications, and of others for each result.
+        outbox: `waiting`, or a result such as `delivered` -> number of notifications.
         stalled: the number of running jobs that make no progress.
     """
 

@@ -79,7 +79,7 @@ class SharedGpus:
     """Checks the GPUs that several jobs of this daemon share.
 
     `live` returns the running attempts. `over` is called with a lease that newly exceeds its
-    declaration, `idle` with a lease of a job that is newly idle.
+    declaration, and `idle` is called with a lease of a job that is newly idle.
     """
 
     def __init__(
@@ -226,7 +226,8 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """The bytes used of each GPU, keyed by UUID: by each attempt, and by all attempts together.
+    """How many bytes of each GPU are used: by each attempt, and by all attempts together. GPUs are
+    keyed by UUID.
 
     It contains only GPUs for which the driver reports the use.
     """

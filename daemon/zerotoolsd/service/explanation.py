@@ -44,8 +44,8 @@ class Holder:
     ranks`).
 
     Attributes:
-        since, until: when it took the resource, and when it releases it at the latest, in seconds
-            since the epoch; None: unknown.
+        since, until: when the holder took the resource, and when it will release the resource at
+            the latest, in seconds since the epoch; None: unknown.
         process: a process that still runs although its job has ended.
         user: the owner of the job, if jobs of several users run.
     """
@@ -84,8 +84,8 @@ def explain_job(
 ) -> dict[str, Any]:
     """Return the explanation as JSON values.
 
-    `view` is the job as its owner may see it. `notices` have not been delivered yet. `size` is a
-    sentence on whether a running elastic job would take more GPUs.
+    `view` is the job as its owner may see it. `notices` are the undelivered notifications about the
+    job. `size` is a sentence on whether a running elastic job would take more GPUs.
     """
     return {
         "id": job.id,

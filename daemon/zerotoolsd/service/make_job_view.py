@@ -76,8 +76,8 @@ def job_view(
     """Return the view of one job.
 
     `waits` is the scheduler's sentence on why the job waits, if there is one. A phase is shown as
-    quiet after `quiet_seconds` without progress. `shown` is its job file for clients, if it was
-    made before. `usual` has the usual duration of each phase on this machine in seconds, as
+    quiet after `quiet_seconds` without progress. `shown` is the job file as clients see it, if it
+    is known already. `usual` has the usual duration of each phase on this machine in seconds, as
     `StartHistory` returns it. `since` is the time at which the job got its stored state.
 
     If another version of zerotools queued the job, only the readable part is shown.
@@ -211,7 +211,7 @@ def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, .
 def public_view(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
     """Return the part of a job that every user may see.
 
-    It is read from the rows only, no file of the job's owner is opened.
+    It is made from the rows only: no file of the job's owner is opened.
     """
     spec = job.reading.spec
     return replace(
@@ -327,7 +327,8 @@ def _masked_phase(phase: dict[str, Any] | None, known: Sequence[str]) -> dict[st
 
 
 def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptView:
-    """Return the view of one attempt; if it runs, with its ranks' reports up to now.
+    """Return the view of one attempt. If the attempt runs, the view has its ranks' reports up to
+    now.
 
     `secrets` are values that are removed from the messages.
     """

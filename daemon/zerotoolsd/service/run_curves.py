@@ -144,7 +144,7 @@ def _text(value: object) -> str | None:
 
 
 def chosen_steps(points: CurvePoints, most: int) -> list[int]:
-    """Return the numbers of at most `most` of the steps in `points`, in ascending order.
+    """Choose at most `most` of the steps in `points`, and return their numbers in ascending order.
 
     These are the steps with the least and the greatest value of each bucket, and the first and the
     last step.

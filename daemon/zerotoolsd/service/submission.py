@@ -99,7 +99,7 @@ class _LookedAt:
     """A job after the checks of its files.
 
     `seen` has the results of the checks; None if the job was queued by an earlier request with the
-    same key. `evaluation` makes the job that evaluates it, if it has one.
+    same key. `evaluation` makes the evaluation job of this job, if it has one.
     """
 
     parts: JobParts

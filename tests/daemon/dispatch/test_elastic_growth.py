@@ -32,20 +32,20 @@ def test_a_size_is_worth_its_change_where_it_saves_a_multiple_of_the_cost() -> N
     too_dear = decide_growth(replace(RUNS, cost=151), SIZES, RULE)
     assert too_dear.sizes == ()
     assert too_dear.why == (
-        "keeps its 1: 4 would save 750 s of the 1000 s left, less than 5 times (elastic.gain) the "
+        "keeps its 1 rank: 4 would save 750 s of the 1000 s left, less than 5 times (elastic.gain) the "
         "151 s that a change costs"
     )
     assert why_it_grows(RUNS, 2) == (
-        "grows from 1 to 2: that saves 500 s of the 1000 s left, and the change costs 100 s"
+        "grows from 1 to 2 ranks: that saves 500 s of the 1000 s left, and the change costs 100 s"
     )
 
 
 def test_an_attempt_keeps_its_size_for_a_while_and_where_nothing_is_known_of_it() -> None:
     early = decide_growth(replace(RUNS, ran_seconds=100), SIZES, RULE)
     assert (early.sizes, early.wait) == ((), 200)
-    assert early.why.startswith("keeps its 1 for 200 s more")
+    assert early.why.startswith("keeps its 1 rank for 200 s more")
     assert decide_growth(replace(RUNS, left=None), SIZES, RULE).sizes == ()
-    assert decide_growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4, its maximum"
+    assert decide_growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4 ranks, its maximum"
 
 
 def starts(*requests: Request, used: int) -> list[Start]:

@@ -85,8 +85,8 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
     The list is empty if the directory does not exist.
 
-    Raises BadRequest if the directory cannot be listed, and OSError for an error of the disk or the
-    file server that may pass.
+    Raises BadRequest if the directory cannot be listed, and OSError for a transient error of the
+    disk or the file server.
     """
     try:
         if not directory.is_dir():
@@ -147,8 +147,8 @@ def _stem(name: str) -> str:
 def _separate(files: Collection[str]) -> list[str]:
     """Return the files that are one checkpoint each: numbered files, and `last.ckpt` and the like.
 
-    A file numbered by its step is one, and a file that the program rewrites at every save, such as
-    `last.ckpt`. `best.pt` is none, because it may be old.
+    A file counts if its name has its step, or if the program rewrites the file at every save, such
+    as `last.ckpt`. `best.pt` does not count, because it may be old.
     """
     numbered = [name for name in files if is_numbered(name)]
     newest = [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]

@@ -262,7 +262,7 @@ _TENSORS = ".safetensors"
 def check_candidate(found: Candidate) -> Completeness:
     """Return whether the candidate `found` is a complete checkpoint.
 
-    Raises OSError for an error of the disk or the file server that may pass.
+    Raises OSError for a transient error of the disk or the file server.
     """
     return _guarded(lambda: _of_separate_files(found) or check_completeness(found.path), found.path)
 

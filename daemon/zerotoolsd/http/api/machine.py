@@ -154,7 +154,8 @@ def event_stream_bytes(event: Event) -> bytes:
 def _since(request: web.Request) -> int:
     """Return the number of the last event that the client has; only later events are sent.
 
-    The header has precedence over the query, because a reconnecting client sends both.
+    The header `Last-Event-ID` has precedence over the query, because a reconnecting client sends
+    both.
     """
     if LAST_ID not in request.headers:
         return request_validation.query_integer(request.query, "since", 0, minimum=0) or 0

@@ -38,7 +38,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 def routes_of(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
     """Return the routes with `ask_for_body` as the handler of the header `Expect`.
 
-    Some clients send it and wait before they send a body.
+    Some clients send this header, and then wait before they send a body.
     """
     return [
         web.route(each.method, each.path, each.handler, **each.kwargs, expect_handler=ask_for_body)

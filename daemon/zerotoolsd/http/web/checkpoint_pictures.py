@@ -15,7 +15,7 @@ neither the session of the page nor its storage. The document itself allows its 
 
 
 class PictureDocuments:
-    """Documents in memory, for a short time.
+    """Keeps documents in memory for a short time.
 
     A browser that follows a link cannot send the session's secret, which is a header. So each
     address contains a token.

@@ -52,7 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
     """Return the middleware that checks browser requests. `users` limits the requests of each user,
-    and `strangers` the requests without a session.
+    and `strangers` limits the requests without a session.
     """
     rate = users or RateLimit(PER_SECOND, AT_ONCE)
     rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)
@@ -89,7 +89,7 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 
 @web.middleware
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Close the connection after the response if it has no session, because anyone may open many of
+    """Close a connection without a session after its response, because anyone can open many of
     them.
     """
     answer = await handler(request)

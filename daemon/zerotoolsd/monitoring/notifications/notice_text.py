@@ -150,7 +150,7 @@ class JobNotices:
         return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:
-        """Return whether any recipient gets this notice. None as the job: a notice of the
+        """Return whether any recipient gets this notice. `job` is None for a notice of the
         machine.
         """
         spec = None if job is None else job.reading.spec

@@ -45,7 +45,7 @@ LookUp = Callable[[str, int], Awaitable[list[str]]]
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """Return the addresses of `host`, by the system's resolver. Raises OSError.
+    """Return the addresses of `host` from the system's resolver. Raises OSError.
 
     The lookup runs in a thread that does not delay the end of the daemon.
     """

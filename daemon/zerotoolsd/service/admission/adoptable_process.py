@@ -81,7 +81,7 @@ def _shown(word: bytes) -> str:
 
 
 def why_not_adoptable(process: AdoptedProcess) -> Iterator[str]:
-    """Yield the reason, if a process that a job watches has ended or is another user's."""
+    """Yield a reason if the process that a job watches has ended, or belongs to another user."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():
         yield f"{gone}: the machine was restarted"

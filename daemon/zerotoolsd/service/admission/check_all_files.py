@@ -1,4 +1,4 @@
-"""Runs all checks of the files that a job names in one process, because a file system may hang."""
+"""Runs all checks of a job's files in one child process, because a file system may hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check, before a job is accepted, that it can fit into this machine's memory.
+"""Checks, before a job is accepted, that the job can fit into this machine's memory.
 
 The check uses the same estimate as `zerotools estimate`. The process that reads the job's files
 computes the estimate, and alternative settings that would fit. With short sequences an estimate may

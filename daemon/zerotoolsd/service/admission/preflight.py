@@ -1,5 +1,5 @@
-"""Checks the files and programs that a job needs, before it is accepted. So a mistake is reported
-at submit, not an hour later.
+"""Checks the files and programs that a job needs, before the job is accepted. So a mistake is
+reported at submit, not an hour later.
 """
 
 from __future__ import annotations

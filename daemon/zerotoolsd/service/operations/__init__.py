@@ -7,5 +7,5 @@ rerun          runs an ended job once more: from its newest checkpoint, or from 
 adopt          makes a job that watches a training run started by hand
 show_jobs      jobs for clients: views, job files without secrets, thinned checkpoints
 job_results    curves, checkpoints and predictions of a job, and its first examples
-machine_state  the state of the daemon and the machine, its use by users, and drains
+machine_state  the state of the daemon and of the machine, each user's share, and drains
 """

@@ -1,4 +1,4 @@
-"""The state of the daemon and the machine, the use by users, and drains by the administrator."""
+"""The state of the daemon and of the machine, each user's share of the GPUs, and drains."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The processes in an allocation of Slurm: a job without a daemon.
 
-    batch script  ->  batch      one process on the first node: attempts, one after another
+    batch script  ->  batch      one process on the first node: runs attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
 liveness          which processes still run, and who runs the next attempt, from shared files

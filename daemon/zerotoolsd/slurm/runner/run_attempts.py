@@ -285,7 +285,7 @@ class AttemptRunner:
     def _is_forgotten(self) -> bool:
         """Return whether the controller of Slurm responds but does not know this job.
 
-        This happens if the controller was killed before it stored the job. It can then never
+        This happens if the controller was killed before it stored the job. Slurm can then never
         start anything under the number of the job.
         """
         try:

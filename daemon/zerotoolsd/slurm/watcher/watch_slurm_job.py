@@ -171,7 +171,8 @@ TOLD = frozenset(
 class ReportRelay:
     """Copies the reports and logs of the job `name` to the files that the daemon reads.
 
-    The log of rank 0 is written to the standard output, the logs of other ranks to files.
+    The log of rank 0 is written to the standard output, and the logs of other ranks are written to
+    files.
     """
 
     def __init__(self, jobs: SlurmJobs, name: str, sender: Sender, run_dir: Path) -> None:

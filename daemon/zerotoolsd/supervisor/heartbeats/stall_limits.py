@@ -7,8 +7,8 @@ sixth of the time counts (`EASED`). On GPUs the time of collectives (`COLLECTIVE
 rank in a collective of NCCL spins while it waits, and seems busy.
 
 NCCL hangs forever if two GPUs cannot copy to one another. So the ranks do one collective before
-everything else (`CONNECTING`). In it, no rank compiles or reads anything, and its deadline is
-`CONNECT_SECONDS`. If every rank waits for the others in the first step, the deadline of a step
+everything else (`CONNECTING`). In this phase no rank compiles or reads anything, and the deadline
+is `CONNECT_SECONDS`. If every rank waits for the others in the first step, the deadline of a step
 applies, but at least `CONNECT_SECONDS`.
 
 The deadline of a step is `factor` times the median of the steps before it, and at least a fixed
