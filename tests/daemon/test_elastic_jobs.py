@@ -131,8 +131,8 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             await step_7(it, job.id)
             said = (await it.service.explain(job.id))["size"]
             assert said == (
-                "has 1 rank, and takes 2 or 4 as soon as no other job can use so many: 4 would save "
-                "2700 s of the 3600 s left, and a change costs 60 s"
+                "has 1 rank, and takes 2 or 4 as soon as no other job can use so many: 4 would "
+                "save 2700 s of the 3600 s left, and a change costs 60 s"
             )
             it.release(other.id)
             await second_attempt(it, job.id)
@@ -143,7 +143,8 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             assert (row.purpose, row.saved_step, row.steps_lost) == ("resize", 7, 0)
             events = [each for each in await it.service.events(0, 0) if each.job_id == job.id]
             assert [each.kind for each in events][3:6] == ["yield", "stopped", "admit"]
-            why = "grows from 1 to 4 ranks: that saves 2700 s of the 3600 s left, and the change costs 60 s"
+            why = "grows from 1 to 4 ranks: that saves 2700 s of the 3600 s left, and the change "
+                "costs 60 s"
             assert events[3].why == why
             assert events[4].why == f"{why}; saved at step 7 and stopped, 0 steps lost"
             assert it.engine.store.job(job.id).standing.restarts_used == 0
