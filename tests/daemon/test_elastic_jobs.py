@@ -143,8 +143,10 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             assert (row.purpose, row.saved_step, row.steps_lost) == ("resize", 7, 0)
             events = [each for each in await it.service.events(0, 0) if each.job_id == job.id]
             assert [each.kind for each in events][3:6] == ["yield", "stopped", "admit"]
-            why = "grows from 1 to 4 ranks: that saves 2700 s of the 3600 s left, and the change "
+            why = (
+                "grows from 1 to 4 ranks: that saves 2700 s of the 3600 s left, and the change "
                 "costs 60 s"
+            )
             assert events[3].why == why
             assert events[4].why == f"{why}; saved at step 7 and stopped, 0 steps lost"
             assert it.engine.store.job(job.id).standing.restarts_used == 0

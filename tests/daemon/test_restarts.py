@@ -48,8 +48,8 @@ def test_what_would_come_again_is_not_repeated(daemon: Daemon) -> None:
     )
     assert (again["state"], len(again["attempts"])) == ("failed", 2)
     assert again["reason"].endswith(
-        "the previous attempt ended with the same error before its first step, and this one made "
-        "no more progress"
+        "the previous attempt ended with the same error before its first step, and this attempt "
+        "got no further"
     )
 
 

@@ -69,8 +69,7 @@ def test_units_of_systemd_are_delegated_what_the_kernel_has(
 def test_no_job_has_more_than_the_owner_lets_it(tmp_path: Path) -> None:
     why = refusal(FakeTree(tmp_path), LimitsSpec(memory="9GiB"), STRICT)
     assert why == (
-        'limits.memory = "9GiB": limits.job_memory = "8GiB" of this daemon is the most that a job '
-        "may have"
+        'limits.memory = "9GiB": the daemon allows a job at most limits.job_memory = "8GiB"'
     )
     assert refusal(FakeTree(tmp_path / "b"), LimitsSpec(memory="7GiB"), STRICT) is None
 

@@ -88,7 +88,7 @@ def test_another_process_that_locks_the_queue_does_not_stop_the_daemon(tmp_path:
         ({"model": {"path": "/no/model"}}, "model.path = /no/model: no such directory"),
         ({"resume_from": "/no/step"}, "resume_from = /no/step: no such directory"),
         ({"output_dir": "/dev/null"}, "output_dir = /dev/null: is not a directory"),
-        ({"env": {f"A{n}": "x" * 100_000 for n in range(70)}}, "at the start of a process, and"),
+        ({"env": {f"A{n}": "x" * 100_000 for n in range(70)}}, "at the start of a process, but"),
     ],
 )
 def test_a_job_that_cannot_run_here_is_refused(

@@ -239,7 +239,7 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
         attempt = submit(it, ranks=None, device="cuda", gpus=1, model=model)
         said = await refusal(attempt, BadRequest)
         assert "it is estimated to need" in said
-        assert "and the GPUs for it have 8.0 GiB" in said
+        assert "but the GPUs for it have 8.0 GiB" in said
         given: dict[str, Any] = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
         assert (await submit(it, **given, memory={"per_gpu": "6GiB"})).state == "queued"
         tree: dict[str, Any] = {

@@ -81,7 +81,7 @@ def test_a_job_that_never_fits_is_refused_with_what_would() -> None:
     said = refused(job(), gpu_gib=60)
     assert said is not None
     assert "it is estimated to need 1" in said
-    assert "of each GPU, and the GPUs for it have 60.0 GiB" in said
+    assert "of each GPU, but the GPUs for it have 60.0 GiB" in said
     assert "; zero.stage = 1 would fit, or declare memory.per_gpu" in said
 
 
@@ -163,7 +163,7 @@ def test_the_note_has_the_numbers() -> None:
 
 def test_a_job_on_cpus_takes_the_hosts_memory() -> None:
     cpu = job(gpus=None, device="cpu", ranks=2, zero={"stage": 3})
-    assert "of host memory, and this machine has 24.0 GiB" in str(refused(cpu, host_gib=24))
+    assert "of host memory, but this machine has 24.0 GiB" in str(refused(cpu, host_gib=24))
     tiny = job(config("llama"), gpus=None, device="cpu", ranks=8)
     assert refused(tiny, host_gib=1) is None
 
