@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import zerotools
 from tests.formats.deepspeed.damaging import copied
-from tests.formats.deepspeed.reading.test_consistency import poke
+from tests.formats.deepspeed.reading.test_check_same_save import poke
 from tests.formats.torchfile.saving import Saved
 from tests.golden_files import GOLDEN, JOB, digests
 from tests.ops.exports import masters, model, noise

@@ -254,7 +254,7 @@ _IMPORTED = (
     "zerotools",
     "zerotools.core.step_timer",
     "zerotools.io.telemetry.datagram_sender",
-    "zerotools.io.telemetry.metrics",
+    "zerotools.io.telemetry.step_metrics_files",
     "zerotools.worker",
 )
 

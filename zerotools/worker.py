@@ -39,7 +39,7 @@ from zerotools.io.telemetry.datagram_sender import (
     encode_datagram,
     resident_bytes,
 )
-from zerotools.io.telemetry.metrics import Metrics
+from zerotools.io.telemetry.step_metrics_files import Metrics
 
 __all__ = [
     "checkpoint_written",

@@ -22,9 +22,9 @@ from harness.stores.trouble import EndHere
 from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.output.unfinished_output import WRITING
+from zerotools.io.output.advice_to_continue import WRITING
 from zerotools.io.output.written_files import MARKER
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.path_or_url import path_of
 
 SOURCE = Path(__file__).parents[2] / "tests/golden/deepspeed-0.19.8/z2-bf16-w2/checkpoint"
 SOURCE_URL = "s3://checkpoints/in/checkpoint"

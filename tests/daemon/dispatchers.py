@@ -17,7 +17,7 @@ from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake import FakeProbe
+from zerotools.sensors.fake_gpus import FakeProbe
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import recover_missing_attempts

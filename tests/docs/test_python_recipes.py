@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.formats.deepspeed.reading.test_consistency import poke
+from tests.formats.deepspeed.reading.test_check_same_save import poke
 from tests.golden_files import DEEPSPEED, GOLDEN
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/use-from-python.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.formats import detect
-from zerotools.formats.run_directory import run_at
+from zerotools.formats.match_run_layout import run_at
 from zerotools.formats.run_layouts import PROGRAMS
 from zerotools.io.files.directory_entries import names_in
 

@@ -44,10 +44,6 @@ TABLES = ROOT / "zerotools/jobs/jobfile_tables"
 """One module for each table of the job file, under the table's name."""
 COMMANDS = ROOT / "zerotools/cli/commands"
 """One module for each command, under the command's name."""
-SAME_NAME = {
-    "gather": "elements of tensors out of their files, and the command that gathers shards",
-}
-"""Other file names that stand twice in one tree, and why."""
 SAME_CLASS = {"ZerotoolsCallback": "the callback of zerotools, for two trainers of other libraries"}
 """Public classes that stand twice, and why: two halves of one thing on both sides of a process."""
 PUBLIC_CLASS = re.compile(r"^class ([^\W_]\w*)", re.MULTILINE)
@@ -96,9 +92,8 @@ def test_a_file_name_means_one_thing_in_a_tree() -> None:
         if path.parent != TABLES:
             places[tree_of(path), path.stem].append(named(path))
     twice = {stem: where for (_, stem), where in places.items() if len(where) > 1}
-    allowed = ROLES | SAME_NAME.keys()
-    assert {stem: where for stem, where in twice.items() if stem not in allowed} == {}
-    assert allowed <= twice.keys(), "take what is no longer there twice off the lists"
+    assert {stem: where for stem, where in twice.items() if stem not in ROLES} == {}
+    assert twice.keys() >= ROLES, "take what is no longer there twice off the list"
 
 
 def advice(roots: Iterable[Path] = OURS) -> Iterator[str]:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 
 PREFIX = "base_model.model."

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerotools.core.adapter_names import state_without_weights
 from zerotools.core.checkpoint import Checkpoint, Problem
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
@@ -34,7 +34,7 @@ from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
 from zerotools.io.files.source_stamps import WrittenApart, recording_sources, written_apart
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
-from zerotools.runs.optimizer_names import named_order_of
+from zerotools.runs.optimizer_name_record import named_order_of
 from zerotools.runs.thinning_record import read_thinned
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
-from zerotools.formats.run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
+from zerotools.formats.match_run_layout import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
 from zerotools.io.files.tolerated_damage import raise_or_record
-from zerotools.io.output.unfinished_output import WRITING, advice_to_continue
+from zerotools.io.output.advice_to_continue import WRITING, advice_to_continue
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
@@ -325,7 +325,7 @@ def refuse_being_written(path: Path) -> None:
     Raises:
         UnfinishedCheckpoint: the directory contains the record that marks an unfinished output.
     """
-    from zerotools.io.output.writing_record import is_written
+    from zerotools.io.output.store_write_record import is_written
 
     if path != _COMPLETE.get() and not is_written(path):
         raise UnfinishedCheckpoint(

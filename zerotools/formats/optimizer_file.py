@@ -17,14 +17,14 @@ from typing import Any
 
 from zerotools.core.adapter_names import names_in_model
 from zerotools.core.checkpoint import Checkpoint, Key, Problem
-from zerotools.core.checkpoint_parts import optimizer_roles
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.names_of_dropped_parts import optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import optimizer_files
-from zerotools.io.output.carried_files import RANDOM_STATE
+from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.torchzip.pt_file import TorchFile
 
 SCHEDULERS = ("scheduler.pt", "scheduler.bin")

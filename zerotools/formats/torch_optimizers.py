@@ -17,7 +17,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.io.numeric.scalars import scalars_below
+from zerotools.io.numeric.scalar_tensors import scalars_below
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 STATE_ROLE = "state"

@@ -11,7 +11,7 @@ but no value is computed. So the inverse of each layout is derived and need not 
     model_sizes         the sizes of one model, and facts of config.json that no shape shows
     shipped_maps        the maps that come with zerotools, and the one for a config.json
     model_layout        a layout for one config.json: names, shapes and views, proved both ways
-    stored_names        other names of a layout on disk; all layers in one tensor
+    match_stored_names  other names of a layout on disk; all layers in one tensor
     detect_layout       the layout that a checkpoint has
     hub_tensor_names    names and shapes of a model's tensors on the Hub
     transformers_names  models with different names in transformers' memory and on the Hub

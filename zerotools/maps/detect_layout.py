@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.core.nearest_word import nearest_of
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.expressions import indices_of, with_indices
 from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.match_stored_names import StoredNames, rows_of, stored_names
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.model_sizes import MapSizes
-from zerotools.maps.stored_names import StoredNames, rows_of, stored_names
 
 _MOST_NAMED = 3
 

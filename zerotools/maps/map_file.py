@@ -19,7 +19,7 @@ dimension. `ties` lists names with equal values if config.json ties the embeddin
 names (with `*`) that are not weights. `stacked` lists the numbers in names along which the layout
 stacks its tensors if all layers have the same tensors; each number becomes dimension `stacked_dim`
 (default: 0). `computed` has the tensors that the program stores scaled or shifted
-(`stored_values`). `same_as` names another layout that is equal to this layout.
+(`value_formulas`). `same_as` names another layout that is equal to this layout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from zerotools.maps.expressions import (
     sizes_in,
     tensors_in,
 )
-from zerotools.maps.stored_values import StoredValue, parse_stored_value
+from zerotools.maps.value_formulas import StoredValue, parse_stored_value
 
 PARTS, SHORT = "parts", "short"
 _SUFFIX = ".toml"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from zerotools.core.boxes import Hole, Overlap, prove_cover
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.maps.expression_views import (
     BoundExpression,
@@ -36,7 +36,7 @@ from zerotools.maps.expressions import (
 )
 from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
 from zerotools.maps.model_sizes import MOST_TENSORS, MULTIPLE, MapSizes
-from zerotools.maps.stored_values import BoundValue
+from zerotools.maps.value_formulas import BoundValue
 from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)

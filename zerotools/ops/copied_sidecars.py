@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.core.target import Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.huggingface.model_sidecars import (
@@ -18,10 +18,10 @@ from zerotools.io.huggingface.model_sidecars import (
     model_sidecars,
     of_other_kinds,
 )
-from zerotools.io.output.carried_files import RANDOM_STATE
+from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.output.written_files import MARKER
 from zerotools.runs.job_record import RNG_PER_RANK
-from zerotools.runs.optimizer_names import NAMED_ORDER
+from zerotools.runs.optimizer_name_record import NAMED_ORDER
 
 
 def requested_sidecars(directory: Path) -> dict[str, Path]:

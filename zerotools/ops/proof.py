@@ -34,7 +34,7 @@ from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources, recording_sources
 from zerotools.io.numeric.compare_values import are_equal
 from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.execute import ReadBack
 from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import recording_sources
-from zerotools.io.stores.addresses import output_of, path_of
+from zerotools.io.stores.path_or_url import output_of, path_of
 from zerotools.ops.conversions.export_dtype import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file

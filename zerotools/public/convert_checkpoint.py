@@ -7,7 +7,7 @@ from typing import Annotated, Required, TypedDict, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.naming_styles import STYLES
 from zerotools.formats.format import ReadOptions
-from zerotools.io.stores.addresses import output_of, path_of
+from zerotools.io.stores.path_or_url import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
 from zerotools.ops.conversions import reshard as resharding

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.path_or_url import path_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import is_job_file, with_ranks, workload_of
@@ -272,7 +272,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
     if not is_job_file(Path(name)):
         return estimated_model(name, given_machine(given).machine(), given)
     refuse_fixed(name, given)
-    from zerotools.cli.options.launcher_configs import read_job_file
+    from zerotools.cli.options.import_options import read_job_file
 
     job = read_job_file(name)
     if isinstance(job.tree.get("deepspeed"), dict):

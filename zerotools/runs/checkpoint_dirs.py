@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.regular_files import read_regular

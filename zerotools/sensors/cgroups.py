@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.sensors.host import read_stall
+from zerotools.sensors.host_sensor import read_stall
 
 _NO_LIMIT = 1 << 62
 """In version 1 of cgroups, a limit of at least this number of bytes means no limit."""

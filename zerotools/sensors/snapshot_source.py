@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from zerotools.sensors.host import HostSensor
+from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.nvml import GpuProbe, NvmlProbe
 from zerotools.sensors.snapshot import Snapshot
 

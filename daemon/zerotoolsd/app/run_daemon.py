@@ -19,7 +19,7 @@ from pathlib import Path
 
 import zerotools
 from zerotools.cli.output.messages import say_error
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_address import default_socket, default_state_dir
 from zerotools.sensors.gpu_choice import GpuChoice

@@ -17,7 +17,7 @@ from typing import Any
 
 import zerotools
 from zerotools.io.files.mounts import MountPoint, mounts_of
-from zerotools.io.stores.addresses import lies_in
+from zerotools.io.stores.path_or_url import lies_in
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.elastic import at_size
 from zerotools.jobs.jobfile_tables.script import MODEL

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build_dataclass, format_value
 from zerotools.jobs.binding.declaration import key

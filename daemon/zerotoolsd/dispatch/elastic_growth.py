@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.priority_range import LEAST_PRIORITY
 from zerotools.runs import checkpoint_dirs

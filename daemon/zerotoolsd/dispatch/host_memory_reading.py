@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerotools.sensors.cgroups import CgroupMemory, read_cgroup_memory
-from zerotools.sensors.host import HostSensor
+from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Host
 from zerotoolsd.attempts.backends.systemd_unit import SLICE
 from zerotoolsd.dispatch.memory_forecast import MemorySample

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts import last_report
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig

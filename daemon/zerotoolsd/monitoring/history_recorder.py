@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotoolsd.config.config_tables import HistoryConfig
 from zerotoolsd.monitoring.history_file import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import zerotools
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs import states
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.array_job_files import JOBS

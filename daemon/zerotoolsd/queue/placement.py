@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec

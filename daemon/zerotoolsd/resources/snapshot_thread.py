@@ -11,7 +11,7 @@ from typing import Protocol
 
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.gpu_memory_use import is_in_first_pid_namespace, unaccounted_bytes
-from zerotools.sensors.host import HostSensor
+from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotools.sensors.xids import GpuXid
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OTHERS_QUEUE_BYTES = 2**30

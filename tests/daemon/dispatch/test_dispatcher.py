@@ -17,7 +17,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import run_directory
 from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig

@@ -12,9 +12,9 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.doctor.gpus import look_at_gpus
-from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
-from zerotools.sensors.host import HostSensor
+from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource

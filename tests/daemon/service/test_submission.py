@@ -17,7 +17,7 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
 from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS

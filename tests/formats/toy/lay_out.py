@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
 from zerotools.core.training_state import TrainingState
-from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
+from zerotools.io.output.files_without_tensors import file_of_bytes, sidecar_files
 
 
 def lay_out(

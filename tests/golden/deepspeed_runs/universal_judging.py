@@ -16,8 +16,8 @@ from tests.formats.copying import write
 from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.universal.file_contents import MOMENTS, contents_of
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal, max_ranks
+from zerotools.formats.deepspeed.universal.loadable_contents import MOMENTS, contents_of
 
 from .launch import launch
 

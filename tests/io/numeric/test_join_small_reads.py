@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.io.numeric.test_gather import Counted
+from tests.io.numeric.test_gather_elements import Counted
 from tests.matrices import examples
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32, FLOAT64, DType
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import numpy_cast
-from zerotools.io.numeric.gather import WORTHWHILE_GAP_BYTES, box_reads, gather_elements
+from zerotools.io.numeric.gather_elements import WORTHWHILE_GAP_BYTES, box_reads, gather_elements
 from zerotools.io.numeric.join_small_reads import lattice_copies, near_pieces
 
 

@@ -18,7 +18,7 @@ from zerotools.core.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, DType
 from zerotools.core.errors import Incomplete
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.comparison.tensor_blocks import LocatedTensor, TwoTensors
 
 KEY = Key("w", "param")

@@ -24,7 +24,7 @@ from zerotools.core.flat_ranges import Range
 from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, LostValues, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion

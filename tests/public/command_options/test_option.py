@@ -16,7 +16,7 @@ import zerotools
 from zerotools.cli.command_table import CHECKPOINTS, COMMANDS
 from zerotools.cli.main import build
 from zerotools.cli.options.click_options import options_of
-from zerotools.cli.options.launcher_configs import config_options
+from zerotools.cli.options.import_options import config_options
 from zerotools.core.errors import BadRequest
 from zerotools.public import (
     apply_deltas,

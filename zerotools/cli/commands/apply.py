@@ -16,7 +16,7 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.public.apply_deltas import ApplyKeywords, apply
 

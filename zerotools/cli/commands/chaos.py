@@ -14,7 +14,7 @@ from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say as say_message
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
 from zerotools.jobs.chaos.chaos_options import ChaosOptions, make_request
 from zerotools.jobs.chaos.chaos_report import ChaosReport

@@ -11,7 +11,7 @@ from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, 
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.public.apply_deltas import DeltaKeywords, delta
 

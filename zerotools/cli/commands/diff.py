@@ -21,7 +21,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.comparison import diff_result
 from zerotools.ops.comparison.diff_contents import equal_weights

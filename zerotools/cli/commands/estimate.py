@@ -20,9 +20,9 @@ from zerotools.cli.options.click_options import (
     option,
     options_of,
 )
-from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
+from zerotools.cli.options.import_options import Configs, config_options, read_job_file
 from zerotools.cli.output import render
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.memory_estimates.complete_job_file import (

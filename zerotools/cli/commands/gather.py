@@ -15,7 +15,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of

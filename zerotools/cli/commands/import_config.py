@@ -17,7 +17,7 @@ from zerotools.cli.options.click_options import (
     json_option,
     option,
 )
-from zerotools.cli.options.launcher_configs import (
+from zerotools.cli.options.import_options import (
     WORDING,
     Closing,
     Configs,

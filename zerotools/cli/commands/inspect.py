@@ -26,7 +26,7 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import command_name
 from zerotools.cli.output.pager import print_paged
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value

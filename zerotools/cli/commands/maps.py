@@ -12,13 +12,13 @@ from zerotools import formats
 from zerotools.cli.options.click_options import CheckpointPath, given_as, json_option, options_of
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.path_or_url import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import check_layout, shipped_maps, source_of

@@ -20,7 +20,7 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.conversion_report import hint_at_resuming
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import boxes_text

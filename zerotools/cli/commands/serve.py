@@ -14,7 +14,7 @@ import click
 from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 

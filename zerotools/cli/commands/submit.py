@@ -40,7 +40,7 @@ from zerotools.cli.options.click_options import (
     option,
     socket_option,
 )
-from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
+from zerotools.cli.options.import_options import Configs, config_options, read_job_file
 from zerotools.cli.options.submission_options import (
     NO_SLURM,
     ArrayOptions,

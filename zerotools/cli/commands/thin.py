@@ -17,7 +17,7 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.public.command_options.option import bind_options

@@ -20,7 +20,7 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS

@@ -11,7 +11,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.client.daemon_address import machine_behind

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT

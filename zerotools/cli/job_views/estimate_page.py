@@ -10,7 +10,7 @@ from pathlib import Path
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.language import has_wide, translated, wrap_wide
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.memory_estimates.config_writer import keys_text
 from zerotools.jobs.memory_estimates.training_estimate import Estimate
 from zerotools.ops.estimate.fit_search import FitChange, Way, joined_with_and

@@ -23,7 +23,7 @@ from zerotools.cli.job_views.describe_job import (
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient

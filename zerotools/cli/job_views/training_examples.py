@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.cli.output.colours import paint, wants_colour
 from zerotools.cli.output.render import clean, duration
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 
 BAR = 40
 """The length of the longest bar, in columns."""

@@ -2,7 +2,7 @@
 
 click_options       click options with groups and types; --json, --socket and other shared ones
 submission_options  options of submit: Slurm, arrays, waiting conditions
-launcher_configs    options that import configs of other launchers
+import_options      options that import configs of other launchers
 
 Imports `cli.output`.
 """

@@ -12,7 +12,7 @@ import click
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.render import duration, print_json, size, spans
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import partial_of
 from zerotools.public.run_conversion import ConversionResult, Losses

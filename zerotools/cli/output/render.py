@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 
 if TYPE_CHECKING:
     from zerotools.core.checkpoint import Origin

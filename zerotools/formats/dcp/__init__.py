@@ -2,7 +2,7 @@
 
 file_names            directory and file names that identify a DCP
 native                values that the reader stores for the writer: `DcpNative`
-directories           the DCP directories that form one checkpoint
+several_directories   the DCP directories that form one checkpoint
 key_paths             the path of each value in the saved state dict
 flat_keys             the tensor name and role of each flat key
 model_sections        the models in a DCP, and the choice of one

@@ -110,7 +110,7 @@ class DcpFormat(Format):
         return None if self.job_record(source) is not None else super().run_directory(source)
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
-        from zerotools.formats.dcp.directories import lost_attributes
+        from zerotools.formats.dcp.several_directories import lost_attributes
 
         return lost_attributes(source)
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.dcp.directories import is_replicated
 from zerotools.formats.dcp.lay_out_resharded import check_world_size
 from zerotools.formats.dcp.naming_styles import DcpStyle, KeyPath, style_of
 from zerotools.formats.dcp.native import DcpNative, native_of
@@ -33,6 +32,7 @@ from zerotools.formats.dcp.rank_files import (
     TiedTensor,
     lay_out_directory,
 )
+from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import (
     STATE_ROLE,
     WEIGHT_ROLES,
@@ -41,8 +41,8 @@ from zerotools.formats.torch_optimizers import (
     optimizer_of,
 )
 from zerotools.io.distcp.metadata_writer import archive_of
-from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.carried_files import sidecar_files
+from zerotools.io.numeric.scalar_tensors import scalar_bytes
+from zerotools.io.output.files_without_tensors import sidecar_files
 from zerotools.runs.job_record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]

@@ -11,17 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.core.training_state import Scalar
-from zerotools.formats.dcp.directories import (
-    is_replicated,
-    is_shard,
-    lay_out_each,
-    lost_attributes,
-)
 from zerotools.formats.dcp.native import DcpNative, native_of
 from zerotools.formats.dcp.rank_files import (
     CarriedValue,
@@ -31,9 +25,15 @@ from zerotools.formats.dcp.rank_files import (
     TiedTensor,
     lay_out_directory,
 )
+from zerotools.formats.dcp.several_directories import (
+    is_replicated,
+    is_shard,
+    lay_out_each,
+    lost_attributes,
+)
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
-from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.carried_files import file_of_bytes, run_sidecars_in, sidecar_files
+from zerotools.io.numeric.scalar_tensors import scalar_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes, run_sidecars_in, sidecar_files
 from zerotools.runs.file_names import DCP, RECORD
 from zerotools.runs.job_record import JobRecord, record_to_json
 

@@ -16,7 +16,7 @@ from zerotools.core.target import FilePlan
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, metadata_bytes
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 
 Paths = Mapping[str, tuple[str | int, ...]]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.directories import dcp_prefixes
 from zerotools.formats.dcp.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.native import DcpNative
+from zerotools.formats.dcp.several_directories import dcp_prefixes
 from zerotools.io.distcp.check_data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import (
     joined_metadata,

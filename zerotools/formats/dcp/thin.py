@@ -15,9 +15,9 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
-from zerotools.formats.dcp.directories import dcp_prefixes
 from zerotools.formats.dcp.flat_keys import name_tensors
 from zerotools.formats.dcp.native import native_of
+from zerotools.formats.dcp.several_directories import dcp_prefixes
 from zerotools.io.distcp.dcp_directory import joined_metadata, load_metadata, with_prefix
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.distcp.prune_directory import plan_pruned

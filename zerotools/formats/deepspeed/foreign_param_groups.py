@@ -17,12 +17,12 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor
 from zerotools.formats.deepspeed.logical_state import LogicalGroup, StatePart
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3, first_of
 from zerotools.formats.deepspeed.schema.pt_keys import ZERO_STAGE
 from zerotools.formats.torch_optimizers import CLASSES
-from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.torchzip.pickle_values import StoredTensor
 
 _NOT_STATE = ("param", "param16", "buffer", "state")

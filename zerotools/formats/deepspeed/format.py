@@ -43,7 +43,7 @@ class DeepSpeedFormat(Format):
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         if not is_deepspeed(path, names):
             return None
-        from zerotools.formats.deepspeed.schema.tag import is_universal
+        from zerotools.formats.deepspeed.schema.find_tag import is_universal
 
         return None if is_universal(path, options.tag) else Found(path)
 
@@ -120,7 +120,7 @@ class DeepSpeedFormat(Format):
         return weight_pairs(source)
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        from zerotools.formats.deepspeed.reading.consistency import files_of_one_save
+        from zerotools.formats.deepspeed.reading.check_same_save import files_of_one_save
 
         return files_of_one_save(source)
 
@@ -142,7 +142,7 @@ class DeepSpeedFormat(Format):
         return numbered_state(source)
 
     def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
-        from zerotools.formats.deepspeed.schema.tag import latest_problems
+        from zerotools.formats.deepspeed.schema.find_tag import latest_problems
 
         return latest_problems(source)
 
@@ -153,7 +153,7 @@ class DeepSpeedFormat(Format):
         return read_record(directory) if (directory / RECORD).is_file() else None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        from zerotools.formats.deepspeed.schema.tag import run_directory
+        from zerotools.formats.deepspeed.schema.find_tag import run_directory
 
         return run_directory(source)
 

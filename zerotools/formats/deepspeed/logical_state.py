@@ -19,12 +19,12 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.flat_groups import (
     FlatGroup,
     is_round_robin,
     optimizer_order,
 )
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes

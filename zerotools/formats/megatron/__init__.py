@@ -18,11 +18,11 @@ file_names            file and directory names that identify a Megatron checkpoi
 training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt
 bridge_config         the same from Megatron-Bridge's files
 tensor_names          the model's tensor name for each torch_dist key
-stacked_tensors       tensors of one layer or expert, as parts of tensors that are stored together
+unstack_tensors       tensors of one layer or expert, as parts of tensors that are stored together
 tensor_parallel_cuts  how tensor-parallel ranks share each weight
-torch_dist            the tensors below one `.metadata`
+read_torch_dist       the tensors below one `.metadata`
 flat_buckets          masters and moments from the flat buffers of the distributed optimizer
-fsdp_dtensor          the fsdp_dtensor format of Megatron-FSDP
+read_fsdp_dtensor     the fsdp_dtensor format of Megatron-FSDP
 legacy_ranks          legacy rank files -> Checkpoint
 read                  any of these -> Checkpoint
 training_state        any of these -> TrainingState

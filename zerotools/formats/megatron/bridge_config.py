@@ -22,7 +22,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.training_metadata import MegatronFacts
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

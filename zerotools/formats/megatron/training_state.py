@@ -15,7 +15,7 @@ from zerotools.formats.megatron.training_metadata import (
     native_of,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_of, scalars_of
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
 
 _OF_RUN = ("args", "checkpoint_version", "content_metadata")

@@ -22,7 +22,7 @@ from zerotools.formats.orbax.tree_metadata import tree_file
 from zerotools.formats.orbax.tree_names import Words, name_arrays
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.huggingface.model_directory import keys_by_name, sidecar_plans
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 
 DEFAULT_MAX_CHUNK_BYTES = 2**28
 _ROOT = ("params", "params")

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.orbax.arrays import ArrayPath, ArrayStore, StoredArray, array_file
 from zerotools.formats.orbax.file_names import DATABASE, step_of

@@ -8,7 +8,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.orbax.tree_names import TreeNames
 from zerotools.formats.torch_optimizers import trained_precision
-from zerotools.io.numeric.scalars import read_scalar, scalars_below
+from zerotools.io.numeric.scalar_tensors import read_scalar, scalars_below
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.checkpoint_parts import LOOSE
+from zerotools.core.names_of_dropped_parts import LOOSE
 
 _PARAMS = "params"
 _MODEL = "model"

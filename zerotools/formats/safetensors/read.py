@@ -7,11 +7,11 @@ from pathlib import Path
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
+from zerotools.formats.safetensors.choose_model_files import choose_files
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
-from zerotools.formats.safetensors.model_files import choose_files
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,

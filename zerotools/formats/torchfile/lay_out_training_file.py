@@ -23,12 +23,12 @@ from zlib import crc32
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile import state_dict
+from zerotools.formats.torchfile import sort_state_dict
 from zerotools.formats.torchfile.file_names import TRAINING
 from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
@@ -57,7 +57,9 @@ def lay_out_training_file(source: Checkpoint, training: TrainingState, destinati
     optimizer = _optimizer(source, training, file, drops)
     if optimizer is not None:
         tree["optimizer"] = optimizer
-    tree[state_dict.BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
+    tree[sort_state_dict.BUFFER_NAMES] = [
+        key.name for key in source.tensors if key.role == "buffer"
+    ]
     tree |= _beside(training, drops)
     plan = file.plan(tree)
     plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
@@ -260,16 +262,16 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     """
     scale = training.loss_scale
     beside: dict[str, Any] = {
-        state_dict.MARK: state_dict.VERSION,
-        state_dict.FROZEN: sorted(training.frozen) or None,
-        state_dict.PRECISION: training.precision and training.precision.name,
-        state_dict.OPTIMIZER: training.optimizer,
-        state_dict.STEPS: training.steps,
-        state_dict.SKIPPED: training.skipped,
-        state_dict.SAMPLES: training.samples,
-        state_dict.LOSS_SCALE: scale
+        sort_state_dict.MARK: sort_state_dict.VERSION,
+        sort_state_dict.FROZEN: sorted(training.frozen) or None,
+        sort_state_dict.PRECISION: training.precision and training.precision.name,
+        sort_state_dict.OPTIMIZER: training.optimizer,
+        sort_state_dict.STEPS: training.steps,
+        sort_state_dict.SKIPPED: training.skipped,
+        sort_state_dict.SAMPLES: training.samples,
+        sort_state_dict.LOSS_SCALE: scale
         and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
-        state_dict.SCHEDULER: training.lr_scheduler,
+        sort_state_dict.SCHEDULER: training.lr_scheduler,
     }
     for name, value in beside.items():
         if not is_plain(value):
@@ -281,7 +283,7 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch does not use it")
     kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
-    return kept | ({state_dict.CLIENT: client} if client else {})
+    return kept | ({sort_state_dict.CLIENT: client} if client else {})
 
 
 @dataclass

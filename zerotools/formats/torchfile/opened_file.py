@@ -16,7 +16,7 @@ from zerotools.formats.torch_optimizers import (
     names_by_shape,
 )
 from zerotools.formats.torchfile.sharded_tensors import PartialTensor
-from zerotools.formats.torchfile.state_dict import FileContents, sort_tensors
+from zerotools.formats.torchfile.sort_state_dict import FileContents, sort_tensors
 from zerotools.io.torchzip.pt_file import TorchFile
 
 FORMAT = "torchfile"

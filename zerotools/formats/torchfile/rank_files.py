@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Origin, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.file_names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.opened_file import (
@@ -28,7 +28,7 @@ from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

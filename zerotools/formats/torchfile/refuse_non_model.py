@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.sharded_tensors import PartialTensor
 from zerotools.io.torchzip.pickle_values import StoredTensor, kind_text, walk_values

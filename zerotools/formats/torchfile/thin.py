@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
-from zerotools.formats.torchfile.state_dict import (
+from zerotools.formats.torchfile.sort_state_dict import (
     STATE_ROLE,
     is_optimizer,
     sort_tensors,

@@ -24,7 +24,7 @@ from zerotools.formats.torch_optimizers import (
     weights_dtype,
 )
 from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
-from zerotools.formats.torchfile.state_dict import (
+from zerotools.formats.torchfile.sort_state_dict import (
     BUFFER_NAMES,
     CLIENT,
     FROZEN,

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import cast
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import note_source
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import frame_of, is_framed
 

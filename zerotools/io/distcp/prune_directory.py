@@ -16,7 +16,7 @@ from zerotools.core.target import CarriedBytes, FilePlan
 from zerotools.io.distcp.dcp_directory import metadata_names
 from zerotools.io.distcp.metadata import LARGEST_METADATA, Item, read_metadata
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 

@@ -3,7 +3,7 @@
 open_source             a file or an object that is open for reading
 regular_files           opens files of checkpoints, after a check that they are regular files
 open_files              caches open files; reads and writes at offsets from many threads
-shared_blocks           shares blocks of a file with a new file, where the file system can
+reflinks                shares blocks of a file with a new file, where the file system can
 source_stamps           the files that an output is made from, and whether they have changed
 directory_entries       names in a directory; a check of names that a checkpoint contains
 exclusive_directory     a directory, or a file, that only this run writes

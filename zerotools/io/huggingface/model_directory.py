@@ -29,7 +29,7 @@ from zerotools.io.files.tolerated_damage import (
 )
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import carried_file, file_of_bytes
+from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes
 
 ROLES = ("param", "buffer")
 _LARGEST_INDEX = 2**28

@@ -2,12 +2,12 @@
 
 dtype_casts       the numpy dtype of each `DType`, and casts between them
 float16_cast      casts of large tensors by torch's kernel
-gather            reads elements from any positions in files
+gather_elements   reads elements from any positions in files
 join_small_reads  reads several parts of a tensor, in equal steps in a file, as one strided array
 quantised_values  values from payload and scales, and the reverse
 compare_values    the distance of two arrays; counts of NaN and infinities
 value_statistics  smallest, largest, mean, norm, counts and histogram of arrays
-scalars           single numbers
+scalar_tensors    single numbers
 number_file       a file of integers of one dtype
 
 The only package of `io` that imports numpy. Imports `core` and `io.files`.

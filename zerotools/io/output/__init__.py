@@ -1,16 +1,16 @@
 """Makes an output directory: the staging directory, the journal, the marker, and the files without
 tensors.
 
-staging            a directory in which the output is made, until it gets its final name
-store_staging      the same in an object store, which has no rename; removal of an output
-exchange_names     exchanges two names atomically
-written_files      `.zerotools-output.json`: the files that a command wrote
-reserve_blocks     reserves the blocks of a file, so that writing it is faster
-journal            the complete files of an unfinished output, for `--resume`
-part_ledger        the journals of runs that write one output together
-unfinished_output  advice on how to continue an unfinished output
-writing_record     the record of a running write to a store
-carried_files      output files with known bytes, or with the bytes of another file
+staging                a directory in which the output is made, until it gets its final name
+store_staging          the same in an object store, which has no rename; removal of an output
+exchange_names         exchanges two names atomically
+written_files          `.zerotools-output.json`: the files that a command wrote
+reserve_blocks         reserves the blocks of a file, so that writing it is faster
+journal                the complete files of an unfinished output, for `--resume`
+part_ledger            the journals of runs that write one output together
+advice_to_continue     advice on how to continue an unfinished output
+store_write_record     the record of a running write to a store
+files_without_tensors  output files with known bytes, or with the bytes of another file
 
 Imports `core` and `io.files`.
 """

@@ -1,7 +1,7 @@
 """Checkpoints in object stores, as paths and open sources like local ones.
 
 store_path        a path that is an object, or a directory of objects; writing by path
-addresses         a path from the user's text, which may be a URL
+path_or_url       a path from the user's text, which may be a URL
 remote_source     an object open for reading: small reads in blocks, large ones in parallel
 store_listing     the contents of directories, with few listings, cached for the process
 store_of_path     the store that a path lies in

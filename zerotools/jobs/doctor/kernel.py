@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
-from zerotools.sensors.host import read_pressure
+from zerotools.sensors.host_sensor import read_pressure
 
 NEEDED_CONTROLLERS = ("memory", "pids")
 FEW_DESCRIPTORS = 1024

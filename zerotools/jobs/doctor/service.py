@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 

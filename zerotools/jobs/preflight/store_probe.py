@@ -30,7 +30,7 @@ def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
         HostUnreachable: a store does not answer.
     """
     from zerotools.core.errors import BadFile, BadRequest
-    from zerotools.io.stores.addresses import lies_in
+    from zerotools.io.stores.path_or_url import lies_in
     from zerotools.jobs.jobfile.parse import job_from_dict
     from zerotools.jobs.jobfile_tables.store_urls import in_store
 
@@ -82,7 +82,7 @@ def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
 
 
 def _far(url: str) -> Any:
-    from zerotools.io.stores.addresses import path_of
+    from zerotools.io.stores.path_or_url import path_of
 
     return path_of(url)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html.parser import HTMLParser
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.text.mend_pasted_text import ODD
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable

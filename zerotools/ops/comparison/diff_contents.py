@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any
 
 from zerotools.core.checkpoint import Origin
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
 from zerotools.core.layer_names import layers_in_order, place_of
+from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.io.numeric.compare_values import Distance
 from zerotools.ops.comparison.diff_result import (
     CAST,

@@ -25,7 +25,7 @@ from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_cast, numpy_dtype
-from zerotools.io.numeric.gather import Scratch, gather_elements, gather_flat
+from zerotools.io.numeric.gather_elements import Scratch, gather_elements, gather_flat
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.adapter_arithmetic import Change, block_reader, merged_change

@@ -26,7 +26,7 @@ from zerotools.io.numeric.compare_values import (
     same_bytes,
 )
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.comparison.diff_result import (
     CAST,
     DIFFERS,

@@ -35,7 +35,7 @@ from zerotools.formats.format import Format, format_option
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.copied_sidecars import with_sidecars
 from zerotools.ops.weights.adapter_config import (

@@ -11,8 +11,8 @@ from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.names_of_dropped_parts import optimizer_roles
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
@@ -26,7 +26,7 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import optimizer_files
-from zerotools.io.output.carried_files import carried_file
+from zerotools.io.output.files_without_tensors import carried_file
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import (
     AdapterExport,
@@ -77,7 +77,7 @@ from zerotools.ops.resume_from_other_program.order_option import (
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.runs.optimizer_names import named_order_of
+from zerotools.runs.optimizer_name_record import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 NO_CHECK, FORCE = "no_check_names", "force"

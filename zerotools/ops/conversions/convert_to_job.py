@@ -12,8 +12,8 @@ from typing import Any
 
 import zerotools
 from zerotools import formats
-from zerotools.core.checkpoint_parts import state_words
 from zerotools.core.errors import BadRequest
+from zerotools.core.names_of_dropped_parts import state_words
 from zerotools.core.target import Dropped, Target
 from zerotools.formats.dcp.lay_out_resharded import lay_out_job
 from zerotools.formats.format import option_flag
@@ -50,7 +50,7 @@ from zerotools.ops.resume_from_other_program.order_option import (
 )
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import RNG_RESEED, JobRecord, ModelRecord
-from zerotools.runs.optimizer_names import named_order_of
+from zerotools.runs.optimizer_name_record import named_order_of
 
 JOB = "job"
 """The name on the command line."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.checkpoint_parts import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.names_of_dropped_parts import extra_roles, state_words
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
+from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.format import option_flag
 

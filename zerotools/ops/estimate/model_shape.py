@@ -28,7 +28,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.path_or_url import path_of
 from zerotools.ops.estimate.architecture import Architecture, architecture_of
 from zerotools.ops.estimate.state_memory import Parameter
 

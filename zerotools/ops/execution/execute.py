@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Target

@@ -27,7 +27,7 @@ from zerotools.io.numeric.dtype_casts import (
     numpy_cast,
     numpy_dtype,
 )
-from zerotools.io.numeric.gather import (
+from zerotools.io.numeric.gather_elements import (
     Scratch,
     box_reads,
     cast_flat,

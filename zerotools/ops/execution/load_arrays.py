@@ -20,7 +20,7 @@ from zerotools.io.numeric.dtype_casts import (
     check_castable,
     numpy_dtype,
 )
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.fill import Losses, fill_tile
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers

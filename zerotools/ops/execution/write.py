@@ -22,11 +22,11 @@ from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
 from zerotools.io.files.crc32 import combine_crc32, of_zeros
 from zerotools.io.files.open_files import NeededRange, OpenFiles, copy_bytes
 from zerotools.io.files.open_source import LocalSource
+from zerotools.io.files.reflinks import SharedBlocks, whole_blocks
 from zerotools.io.files.regular_files import source_file
-from zerotools.io.files.shared_blocks import SharedBlocks, whole_blocks
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.reserve_blocks import reserve_blocks
 from zerotools.ops.execution.fill import Losses, fill_tile, moved_ranges, of_weights

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.core.quantisation_schemes import ScaledCast, Scheme

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, ScaledCast, scale_shape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of

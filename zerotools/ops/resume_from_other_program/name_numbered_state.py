@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.names_of_dropped_parts import optimizer_roles
 from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
@@ -25,7 +25,7 @@ from zerotools.formats.torch_optimizers import (
     names_by_shape,
 )
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.resume_from_other_program.master_matching import (
     check_masters,
     fitting_masters,
@@ -39,7 +39,7 @@ from zerotools.ops.resume_from_other_program.order_matching import (
     state_shapes,
 )
 from zerotools.ops.resume_from_other_program.order_option import ADVICE, AskedOrder
-from zerotools.runs.optimizer_names import NAMED_ORDER, NamedOrder
+from zerotools.runs.optimizer_name_record import NAMED_ORDER, NamedOrder
 
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.boxes import Box, Overlap, boxes_of_range, prove_cover
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of

@@ -15,7 +15,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine_checkpoint
 from zerotools.ops.salvage.fill_source import read_other, used_files

@@ -35,7 +35,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.float16_cast import cast_for
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove_coverage
 from zerotools.ops.execution.fill import Losses, fill_tile, of_weights
 from zerotools.ops.execution.part_share import ByteRange, Extent, clip_copies, tensor_extents

@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.numeric.value_statistics import StatisticsSum, ValueStatistics
 from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
 from zerotools.ops.execution.plan import prove_source

@@ -20,7 +20,7 @@ from zerotools.formats.format import Format, ReadOptions
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.files.source_stamps import Sources, recording_sources
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.thinning.directory_snapshot import Entries, entries_of
 from zerotools.ops.thinning.select_checkpoints import checkpoints_in
 from zerotools.ops.thinning.swap_directories import has_leftovers

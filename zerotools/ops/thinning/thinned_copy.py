@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
 from zerotools.io.files.ownership import copy_owner
-from zerotools.io.output.carried_files import carried_file
+from zerotools.io.output.files_without_tensors import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove_complete

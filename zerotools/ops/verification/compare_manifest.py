@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState

@@ -21,7 +21,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, are_equal, count_values
 from zerotools.io.numeric.dtype_casts import numpy_cast, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, FlatValues
 from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import Copy

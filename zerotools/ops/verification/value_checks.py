@@ -29,7 +29,7 @@ from zerotools.core.quantisation_schemes import Scheme
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
-from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.element_blocks import FlatValues
 from zerotools.ops.execution.fill import fill_tile
 from zerotools.ops.execution.plan import plan

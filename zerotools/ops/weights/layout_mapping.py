@@ -14,9 +14,9 @@ from typing import Any
 
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic, ScaledCast
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.item_bytes import archives_of
@@ -27,11 +27,11 @@ from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.detect_layout import FoundLayout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
+from zerotools.maps.match_stored_names import written_views
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped_maps import check_layout, map_of_model
-from zerotools.maps.stored_names import written_views
-from zerotools.maps.stored_values import ORDERS, BoundValue
 from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
+from zerotools.maps.value_formulas import ORDERS, BoundValue
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of

@@ -26,7 +26,7 @@ from zerotools.core.adapter_names import (
 )
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, format_of, training_of

@@ -16,7 +16,7 @@ from zerotools.core.target import Target
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 
 _VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.name_patterns import exclusion_patterns
 from zerotools.io.files.json_file import read_json

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from zerotools.core.boxes import Box, BoxIndex, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of

@@ -22,9 +22,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Required, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.addresses import path_of
+from zerotools.io.stores.path_or_url import path_of
 
 WHAT = "What"
 NAMES = "Names and layout"

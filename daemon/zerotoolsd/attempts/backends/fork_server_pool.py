@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from zerotools.core.counts import bytes_of
+from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend

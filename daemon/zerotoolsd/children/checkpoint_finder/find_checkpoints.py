@@ -14,8 +14,8 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import formats_in
+from zerotools.formats.safetensors.choose_model_files import choose_files
 from zerotools.formats.safetensors.header import read_header
-from zerotools.formats.safetensors.model_files import choose_files
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_directory import refuse_missing
 from zerotools.ops.inspection.completeness import (

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.api.connection_limits import ConnectionAcceptor, UserConnections

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu

@@ -37,7 +37,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView

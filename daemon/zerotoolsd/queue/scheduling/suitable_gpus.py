@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot

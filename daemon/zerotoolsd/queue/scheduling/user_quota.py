@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.users.user_limits import UserLimits

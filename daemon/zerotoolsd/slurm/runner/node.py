@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.mounts import read_mounts
 from zerotools.jobs.jobfile.parse import job_to_dict

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.job_rules import most_nodes

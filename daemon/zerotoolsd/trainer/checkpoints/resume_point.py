@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.datafiles.example_files import Record, read_records_of

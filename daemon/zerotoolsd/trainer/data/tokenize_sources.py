@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.example_files import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header

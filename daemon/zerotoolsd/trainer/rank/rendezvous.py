@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 import zerotools
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zerotools.sensors.peaks import peak_flops
+from zerotools.sensors.peak_flops import peak_flops
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

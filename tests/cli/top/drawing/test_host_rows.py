@@ -8,7 +8,7 @@ from tests.cli.top.made_looks import GIB, HOST, a_look, meaning_in, text_of
 from zerotools.cli.top.drawing.host_rows import host_lines
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.disk_reader import DiskSpace
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 
 

@@ -25,7 +25,7 @@ from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
 from zerotools.cli.top.reading.job_details import LogLines
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 
 FIVE = (
     job_of(3),

@@ -21,12 +21,12 @@ from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.view_state import JOB
 from zerotools.cli.top.reading.job_details import LogLines
-from zerotools.cli.top.reading.refresh import ScreenData, ScreenReader
+from zerotools.cli.top.reading.read_screen_values import ScreenData, ScreenReader
 from zerotools.cli.top.screen.terminal_colours import styles_of
 from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, BackgroundThread, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 Play = Callable[[Pilot[int], Top], Awaitable[None]]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.trainer.finetuning import load, make_tokenizer
 from zerotools.core.errors import BadRequest
-from zerotools.io.telemetry.metrics import Metrics
+from zerotools.io.telemetry.step_metrics_files import Metrics
 from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, mark_learned
 from zerotoolsd.trainer.data.example_store import Examples, write_examples
 from zerotoolsd.trainer.engine.text_generation import Decoding

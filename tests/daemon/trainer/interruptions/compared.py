@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.launching import run
 from tests.daemon.trainer.tensors import digest
-from zerotools.io.telemetry.metrics import METRICS
+from zerotools.io.telemetry.step_metrics_files import METRICS
 from zerotools.runs import checkpoint_dirs
 
 COMPARED = ("loss", "grad_norm", "lr", "loss_scale", "skipped_steps", "eval_loss")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.deepspeed.damaging import copied, problems_of
-from tests.formats.deepspeed.reading.test_consistency import poke, refolded
+from tests.formats.deepspeed.reading.test_check_same_save import poke, refolded
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import read

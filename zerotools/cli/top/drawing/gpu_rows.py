@@ -30,7 +30,7 @@ from zerotools.cli.top.drawing.styled_lines import (
     warmth,
 )
 from zerotools.cli.top.reading.gpu_holders import JOB, GpuHolder, GpuShare
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88

@@ -22,7 +22,7 @@ from zerotools.cli.top.drawing.styled_lines import (
     width,
 )
 from zerotools.cli.top.reading.disk_reader import DiskSpace
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50

@@ -29,7 +29,7 @@ from zerotools.cli.top.drawing.job_rows import reason_of
 from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, flowing, plain, ruled, width
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 

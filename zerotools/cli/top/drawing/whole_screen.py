@@ -30,7 +30,7 @@ from zerotools.cli.top.drawing.styled_lines import (
 )
 from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ORDERS, ViewState
 from zerotools.cli.top.reading.job_details import LogLines
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8

@@ -1,6 +1,6 @@
 """Reads the values of the screen repeatedly, at little cost.
 
-refresh              one reading of all values
+read_screen_values   one reading of all values
 job_list             the jobs; all of them are listed only after a change
 job_details          one job: its checkpoints, and its log
 job_reports          the curves and checkpoints that a job reported, each time only new reports

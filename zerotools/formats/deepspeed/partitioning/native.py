@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of

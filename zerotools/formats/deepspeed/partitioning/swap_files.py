@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout

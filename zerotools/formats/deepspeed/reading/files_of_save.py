@@ -18,16 +18,16 @@ from pathlib import Path
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin
-from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
+from zerotools.formats.deepspeed.reading.check_same_save import could_be_of, step_of
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
-from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
     has_bf16_prefix,
     is_rank_file,
     model_file,
 )
+from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.optim_states import (
     BF16_OPTIMIZER,
@@ -36,7 +36,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     parse_optim_states,
 )
 from zerotools.formats.deepspeed.schema.pt_keys import numel_of, slice_mappings, start_of
-from zerotools.formats.deepspeed.schema.tag import open_tag
+from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import (
     is_tolerated,
     raise_or_record,

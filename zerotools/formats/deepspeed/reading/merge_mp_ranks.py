@@ -21,7 +21,7 @@ from zerotools.core.tensor_parallel_rules import (
     shard_placements,
     whole_shape,
 )
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record, record_lost_tensor

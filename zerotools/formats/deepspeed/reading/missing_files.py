@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Problem, Tensor
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import (
     PLAIN,
     TIED,

@@ -8,23 +8,23 @@ from math import prod
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.partitioning.flat_groups import (
-    flat_order,
-    is_round_robin,
-    ranks_of_group,
-)
-from zerotools.formats.deepspeed.partitioning.mp_rank import (
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import (
     SIXTEEN_BIT,
     MpShard,
     read_mp_rank,
     whole_tensors,
 )
+from zerotools.formats.deepspeed.partitioning.flat_groups import (
+    flat_order,
+    is_round_robin,
+    ranks_of_group,
+)
 from zerotools.formats.deepspeed.partitioning.native import PLAIN, TIED
 from zerotools.formats.deepspeed.partitioning.swap_files import with_swap_files
-from zerotools.formats.deepspeed.reading.consistency import (
+from zerotools.formats.deepspeed.reading.check_same_save import (
     compare_model,
     compare_mp_ranks,
     compare_optim_states,
@@ -41,7 +41,6 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
     is_data_first,
     same_weight,
 )
-from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
     is_rank_file,
@@ -62,6 +61,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     parse_optim_states,
 )
 from zerotools.formats.deepspeed.schema.pt_keys import numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.torchzip.pt_file import TorchFile
 

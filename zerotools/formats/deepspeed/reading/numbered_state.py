@@ -29,7 +29,6 @@ from zerotools.core.training_state import (
     TrainingState,
 )
 from zerotools.formats.deepspeed.partitioning.native import native_of
-from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.pt_keys import (
     DYNAMIC_LOSS_SCALE,
@@ -39,7 +38,8 @@ from zerotools.formats.deepspeed.schema.pt_keys import (
     numbers_of,
     options_of,
 )
-from zerotools.io.numeric.scalars import scalars_below
+from zerotools.formats.deepspeed.schema.typed_fields import Fields
+from zerotools.io.numeric.scalar_tensors import scalars_below
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 MASTERS, FLAT_MASTERS = "fp32_groups", "fp32_groups_flat"

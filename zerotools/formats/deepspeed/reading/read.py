@@ -10,11 +10,11 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.kept_by_thinning import Keep
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked_experts
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
-from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
+from zerotools.formats.deepspeed.reading.check_same_save import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models
 from zerotools.formats.deepspeed.reading.merge_mp_ranks import (
     MergedRanks,
@@ -35,9 +35,9 @@ from zerotools.formats.deepspeed.schema.file_names import (
     model_file,
     optim_file,
 )
+from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.pt_keys import TENSOR_PARALLEL_INFO
-from zerotools.formats.deepspeed.schema.tag import open_tag
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
     parse_rules,

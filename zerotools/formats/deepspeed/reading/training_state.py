@@ -14,10 +14,10 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.dtypes import DType
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
-from zerotools.formats.deepspeed.reading.consistency import extra_step_note
+from zerotools.formats.deepspeed.reading.check_same_save import extra_step_note
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.ds_config import (
     STAGE,
@@ -26,11 +26,11 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     optimizer_name,
     zero_optimization,
 )
+from zerotools.formats.deepspeed.schema.find_tag import TagDirectory
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of, scalar_of
 from zerotools.formats.deepspeed.schema.pt_keys import numbers_of, options_of, param_group
-from zerotools.formats.deepspeed.schema.tag import TagDirectory
 from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.schema import pt_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts, stacked_experts_of
-from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
+from zerotools.formats.deepspeed.schema.typed_fields import Fields, shapes_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread

@@ -22,9 +22,9 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import Scalar
 from zerotools.formats.deepspeed.schema import pt_keys
-from zerotools.formats.deepspeed.schema.fields import MOST_RANKS, Fields, integer_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.formats.deepspeed.schema.typed_fields import MOST_RANKS, Fields, integer_of
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor, attributes_of
 

@@ -32,7 +32,7 @@ from zerotools.core.tensor_parallel_rules import (
     ShardingRule,
     Split,
 )
-from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
+from zerotools.formats.deepspeed.schema.typed_fields import Fields, counts_of
 from zerotools.io.files.regular_files import read_user_file
 
 AFFINE_VERSION = 1

@@ -33,7 +33,7 @@ class UniversalFormat(Format):
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         if not is_deepspeed(path, names):
             return None
-        from zerotools.formats.deepspeed.schema.tag import is_universal
+        from zerotools.formats.deepspeed.schema.find_tag import is_universal
 
         return Found(path) if is_universal(path, options.tag) else None
 
@@ -79,7 +79,7 @@ class UniversalFormat(Format):
         check_weights(source)
 
     def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
-        from zerotools.formats.deepspeed.schema.tag import latest_problems
+        from zerotools.formats.deepspeed.schema.find_tag import latest_problems
 
         return latest_problems(source)
 
@@ -89,6 +89,6 @@ class UniversalFormat(Format):
         return weight_pairs(source)
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        from zerotools.formats.deepspeed.schema.tag import run_directory
+        from zerotools.formats.deepspeed.schema.find_tag import run_directory
 
         return run_directory(source)

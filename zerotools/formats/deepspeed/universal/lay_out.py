@@ -21,8 +21,8 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
-from zerotools.core.checkpoint_parts import LOOSE
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.names_of_dropped_parts import LOOSE
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor as new_tensor
@@ -32,7 +32,7 @@ from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts
 from zerotools.formats.deepspeed.schema.file_names import LATEST, ZERO, model_file
 from zerotools.formats.deepspeed.schema.pt_keys import schedule_of
-from zerotools.formats.deepspeed.universal.file_contents import (
+from zerotools.formats.deepspeed.universal.loadable_contents import (
     MOMENTS,
     STEP,
     UniversalContents,
@@ -48,9 +48,9 @@ from zerotools.formats.deepspeed.universal.file_contents import (
 )
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.lay_out_resharded import run_sidecars
-from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
-from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
+from zerotools.formats.deepspeed.writing.plan_pt_file import FileDraft, FileLayout
+from zerotools.io.numeric.scalar_tensors import scalar_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes, sidecar_files
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

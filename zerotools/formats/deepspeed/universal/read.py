@@ -27,14 +27,18 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import (
+    MpShard,
+    read_mp_rank,
+    whole_tensors,
+)
 from zerotools.formats.deepspeed.partitioning.flat_layout import uses_muon
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
-from zerotools.formats.deepspeed.reading.consistency import misnamed_files, saved_as
+from zerotools.formats.deepspeed.reading.check_same_save import misnamed_files, saved_as
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
 from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.file_names import MASTER, ZERO
+from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
-from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,

@@ -20,7 +20,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     ORDER,
     UNKNOWN,
 )
-from zerotools.io.numeric.scalars import LazyScalars, read_scalar
+from zerotools.io.numeric.scalar_tensors import LazyScalars, read_scalar
 
 _NOT_STATE = ("param", "param16", "buffer")
 

@@ -11,7 +11,7 @@ target_layout         stage, ranks, order and alignment: as requested, else as i
 zero12                the files of stages 1 and 2 and of BF16_Optimizer
 zero3                 the files of stage 3
 flat_buffers          flat buffers of the output, and the state next to them
-pt_files              one new `.pt` file, with bytes that are copied from the source
+plan_pt_file          one new `.pt` file, with bytes that are copied from the source
 thin                  DeepSpeed files without optimizer state
-notes                 notes for the user on the output
+notes_for_user        notes for the user on the output
 """

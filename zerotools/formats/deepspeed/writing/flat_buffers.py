@@ -16,7 +16,7 @@ from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joi
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, WholeParameters
 from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertPlacement
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
-from zerotools.formats.deepspeed.writing.pt_files import FileLayout
+from zerotools.formats.deepspeed.writing.plan_pt_file import FileLayout
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.tree_tensors import as_tensor
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.checkpoint_parts import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.names_of_dropped_parts import LOOSE
 from zerotools.core.target import Dropped, Target, ZeroBytes
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import (
@@ -39,10 +39,10 @@ from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.formats.deepspeed.schema.pt_keys import schedule_of
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
-from zerotools.formats.deepspeed.writing.notes import needed_settings
-from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
+from zerotools.formats.deepspeed.writing.notes_for_user import needed_settings
+from zerotools.formats.deepspeed.writing.plan_pt_file import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import target_layout_of, with_config
-from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
+from zerotools.io.output.files_without_tensors import file_of_bytes, sidecar_files
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk_values
 
 ONE_STEP_LESS = (

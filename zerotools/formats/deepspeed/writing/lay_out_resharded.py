@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.foreign_param_groups import hyperparameters_of
 from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
@@ -34,10 +34,10 @@ from zerotools.formats.deepspeed.schema.file_names import (
     model_file,
     optim_file,
 )
+from zerotools.formats.deepspeed.schema.find_tag import run_directory
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
-from zerotools.formats.deepspeed.schema.tag import run_directory
-from zerotools.formats.deepspeed.writing.notes import notes_on
-from zerotools.formats.deepspeed.writing.pt_files import REPEATED, OutputFiles
+from zerotools.formats.deepspeed.writing.notes_for_user import notes_on
+from zerotools.formats.deepspeed.writing.plan_pt_file import REPEATED, OutputFiles
 from zerotools.formats.deepspeed.writing.source_checks import check_masters, check_supported
 from zerotools.formats.deepspeed.writing.target_layout import (
     TargetLayout,
@@ -46,7 +46,7 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 )
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
-from zerotools.io.output.carried_files import carried_file, file_of_bytes, run_sidecars_in
+from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes, run_sidecars_in
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
 from zerotools.runs.job_record import record_to_json
 from zerotools.runs.manifest import MANIFEST

@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.writing.flat_buffers import (
     placed_scalars,
     scalars_of,
 )
-from zerotools.formats.deepspeed.writing.pt_files import (
+from zerotools.formats.deepspeed.writing.plan_pt_file import (
     FileDraft,
     OutputFiles,
     carried_tensors,

@@ -28,7 +28,7 @@ from zerotools.formats.deepspeed.writing.flat_buffers import (
     placed_scalars,
     scalars_of,
 )
-from zerotools.formats.deepspeed.writing.pt_files import (
+from zerotools.formats.deepspeed.writing.plan_pt_file import (
     REPEATED,
     FileDraft,
     FileLayout,

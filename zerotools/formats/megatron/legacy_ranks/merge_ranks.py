@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.legacy_ranks.rank_layout import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local

@@ -55,7 +55,7 @@ from zerotools.io.distcp.metadata_writer import archive_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG
-from zerotools.io.output.carried_files import file_of_bytes, sidecar_files
+from zerotools.io.output.files_without_tensors import file_of_bytes, sidecar_files
 
 _NAMES = ("embedding.", "decoder.", "encoder.", "output_layer.", "mtp.", "position_embeddings.")
 _RELEASE = "release"

@@ -21,7 +21,7 @@ from zerotools.core.target import FilePlan
 from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, archive_of, metadata_bytes
-from zerotools.io.output.carried_files import file_of_bytes
+from zerotools.io.output.files_without_tensors import file_of_bytes
 
 LARGEST_CHUNK = 2**28
 

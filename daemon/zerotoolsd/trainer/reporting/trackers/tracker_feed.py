@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from zerotools.io.telemetry.metrics import METRICS
+from zerotools.io.telemetry.step_metrics_files import METRICS
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.tracker_login import is_switched_off, offline_reasons

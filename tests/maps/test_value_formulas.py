@@ -8,7 +8,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.quantisation_schemes import Arithmetic
-from zerotools.maps.stored_values import BoundValue, parse_stored_value
+from zerotools.maps.value_formulas import BoundValue, parse_stored_value
 
 NAMES = {"head": 12, "one": 1}
 

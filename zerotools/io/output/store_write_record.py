@@ -7,7 +7,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
-from zerotools.io.output.unfinished_output import WRITING
+from zerotools.io.output.advice_to_continue import WRITING
 from zerotools.io.output.written_files import run_of
 
 _LARGEST = 2**28

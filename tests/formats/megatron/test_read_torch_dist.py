@@ -114,7 +114,7 @@ def test_unfinished_saves(tmp_path: Path) -> None:
 
 
 def test_half_of_a_gated_layer_is_refused(tmp_path: Path) -> None:
-    from zerotools.formats.megatron.stacked_tensors import join_halves
+    from zerotools.formats.megatron.unstack_tensors import join_halves
 
     tensors = dict(read_case(DENSE).tensors)
     key = Key("decoder.layers.0.mlp.linear_fc1.weight", "param")

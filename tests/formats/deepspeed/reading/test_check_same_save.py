@@ -15,7 +15,7 @@ from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import Unsupported
 from zerotools.formats import read
-from zerotools.formats.deepspeed.reading.consistency import files_of_one_save, saved_as
+from zerotools.formats.deepspeed.reading.check_same_save import files_of_one_save, saved_as
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.counts import bytes_of, count_text
+from zerotools.core.counts_and_sizes import bytes_of, count_text
 
 
 def test_one_is_not_many() -> None:

@@ -10,11 +10,11 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.http.api.serving import serving
 from zerotools.cli.top.reading.disk_reader import DiskReader
-from zerotools.cli.top.reading.refresh import RecentSamples, ScreenReader
+from zerotools.cli.top.reading.read_screen_values import RecentSamples, ScreenReader
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.sensors.peaks import peak_flops
+from zerotools.sensors.peak_flops import peak_flops
 
 
 @pytest.mark.parametrize(

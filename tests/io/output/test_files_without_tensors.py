@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotools.io.output.carried_files import carried_file, run_sidecars_in
+from zerotools.io.output.files_without_tensors import carried_file, run_sidecars_in
 
 SECRET = b"not to be shared"
 

@@ -14,7 +14,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.megatron.stacked_tensors import (
+from zerotools.formats.megatron.unstack_tensors import (
     join_halves,
     reorder_gated_lora,
     unstack_tensors,

@@ -7,7 +7,7 @@ import pytest
 from tests.formats.test_run_layouts import DCP, TAG, TRAINER, VERL, below, make_run
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import UnfinishedCheckpoint, detect
-from zerotools.formats.run_directory import run_at
+from zerotools.formats.match_run_layout import run_at
 from zerotools.io.files.directory_entries import names_in
 
 TRACKER = "latest_checkpointed_iteration.txt"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from zerotools.io.output.advice_to_continue import advice_to_continue
 from zerotools.io.output.journal import NAME, Journal
 from zerotools.io.output.part_ledger import PartLedger
-from zerotools.io.output.unfinished_output import advice_to_continue
 
 IDENTITY = {"source": "0a1b"}
 

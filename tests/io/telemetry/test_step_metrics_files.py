@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.io.telemetry.metrics import (
+from zerotools.io.telemetry.step_metrics_files import (
     METRICS,
     EventFile,
     Metrics,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.io.files.shared_blocks import BLOCK_BYTES, LEAST_BYTES, SharedBlocks, whole_blocks
+from zerotools.io.files.reflinks import BLOCK_BYTES, LEAST_BYTES, SharedBlocks, whole_blocks
 
 offsets = st.integers(0, 10 * BLOCK_BYTES)
 

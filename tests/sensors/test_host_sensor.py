@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerotools.sensors.host import (
+from zerotools.sensors.host_sensor import (
     FIRST_READING,
     NO_PRESSURE,
     Counters,

@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import NONE_LOST, numpy_cast
-from zerotools.io.numeric.gather import cast_ordered, gather_elements
+from zerotools.io.numeric.gather_elements import cast_ordered, gather_elements
 
 
 class Counted:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from zerotools.sensors.nvml_probe.gpu_values import read_gpu
+from zerotools.sensors.nvml_probe.read_gpu import read_gpu
 from zerotools.sensors.nvml_probe.xid_reports import KERNEL_LOG, XidReports
 
 try:

@@ -14,7 +14,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import Scalar
 from zerotools.io.numeric.dtype_casts import numpy_dtype
-from zerotools.io.numeric.scalars import LazyScalars, read_scalar, scalar_bytes
+from zerotools.io.numeric.scalar_tensors import LazyScalars, read_scalar, scalar_bytes
 
 TYPES = (
     dtypes.FLOAT64, dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.INT64, dtypes.INT32,

@@ -27,7 +27,6 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import ParamGroup
-from zerotools.formats.megatron.stacked_tensors import join_halves
 from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, megatron_expert_name
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
@@ -36,6 +35,7 @@ from zerotools.formats.megatron.training_metadata import (
     facts_of,
     origin_of,
 )
+from zerotools.formats.megatron.unstack_tensors import join_halves
 from zerotools.io.distcp.check_data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.file_names import METADATA

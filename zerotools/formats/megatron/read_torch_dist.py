@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.counts import count_text
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE
 from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
-from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
-from zerotools.formats.megatron.stacked_tensors import (
-    join_halves,
-    reorder_gated_lora,
-    unstack_tensors,
-)
+from zerotools.formats.megatron.read_fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
 from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
@@ -29,6 +24,11 @@ from zerotools.formats.megatron.training_metadata import (
     iteration_problem,
     optimizers_in,
     origin_of,
+)
+from zerotools.formats.megatron.unstack_tensors import (
+    join_halves,
+    reorder_gated_lora,
+    unstack_tensors,
 )
 from zerotools.io.distcp.check_data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import (

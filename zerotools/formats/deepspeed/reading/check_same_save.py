@@ -22,7 +22,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import chunk_locations
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import (
     files_of_all_ranks,
     native_of,
@@ -44,7 +44,7 @@ from zerotools.formats.deepspeed.schema.pt_keys import (
     slice_mappings,
 )
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 

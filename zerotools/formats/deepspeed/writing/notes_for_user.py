@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.formats.deepspeed.logical_state import LogicalState
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, mics_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import DATA_FIRST
 from zerotools.formats.deepspeed.schema.file_names import name_for_rank

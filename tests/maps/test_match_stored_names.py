@@ -7,8 +7,8 @@ import pytest
 from tests.maps.small_maps import CONFIG, changed
 from zerotools.core.errors import BadRequest
 from zerotools.maps.expression_views import Shape
+from zerotools.maps.match_stored_names import stored_names, written_views
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.stored_names import stored_names, written_views
 
 
 def layout(*changes: tuple[str, str], **config: object) -> ModelLayout:
