@@ -1,5 +1,5 @@
-"""The agreements between the nodes of a job: where they meet, that they have the same model and
-checkpoint, and why a node failed.
+"""Lets the nodes of a job meet, checks that they have the same model and checkpoint, and shares the
+reason why a node failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
 def rendezvous_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
-    """Return where and how long the nodes of the job `spec` meet; None for a job on one node."""
+    """Return where the nodes of the job `spec` meet, and how long they wait; None for a job on one
+    node.
+    """
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
         return None
@@ -54,7 +56,7 @@ def rendezvous_of(
 def is_finished(spec: JobSpec) -> bool:
     """Return whether the last checkpoint of the run exists.
 
-    A node that starts after that would wait for nodes that have already ended.
+    A node that starts when this checkpoint exists would wait for nodes that have already ended.
     """
     try:
         newest = next(iter(checkpoint_dirs.list_checkpoints(Path(spec.output_dir or ""))), None)

@@ -47,8 +47,8 @@ class PackageFinder(MetaPathFinder):
 def zerotools_folder(daemon: Path) -> Path:
     """Return the folder of the package `zerotools`.
 
-    It is next to `daemon`, the package zerotoolsd, if installed. In a source tree it is one level
-    up.
+    `daemon` is the folder of the package `zerotoolsd`. If the packages are installed, `zerotools`
+    is next to it. In a source tree, `zerotools` is one level higher.
 
     Raises:
         FileNotFoundError: the package is in neither folder.

@@ -31,8 +31,8 @@ time.
 class TrainingRun:
     """A run that is ready to train.
 
-    `step` steps are done, and `consumed` sequences have been read. `template` is a record with the
-    values that all checkpoints of the run share.
+    `step` is the number of steps that are done, and `consumed` the number of sequences that have
+    been read. `template` is a record with the values that all checkpoints of the run share.
     """
 
     spec: JobSpec
@@ -52,12 +52,12 @@ class TrainingRun:
         """Do the remaining steps, and return the exit status.
 
         All ranks call it together. Checkpoints are saved every `checkpoint.every` steps, at the
-        end, and at a stop. If a step has an evaluation too, the evaluation comes first. A stop
-        before the first step of this attempt saves nothing. The method returns after the last save
-        has ended.
+        end, and when the run is stopped. If a step has both, the evaluation comes before the
+        checkpoint. A stop before the first step of this attempt saves nothing. The method returns
+        after the last save has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written. If an earlier save fails, this is
+            SaveFailed: the last checkpoint could not be written. The failure of an earlier save is
                 only reported.
             Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
@@ -135,7 +135,7 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """Check, if any node was asked to stop, that this node was asked too.
+        """If any node was asked to stop, check that this node was asked, too.
 
         Raises:
             MachineNotReady: only another node was asked to stop. This node ends, and waits until

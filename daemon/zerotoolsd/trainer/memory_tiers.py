@@ -59,10 +59,11 @@ class LockedPages(mmap.mmap):
 class PinnedArena:
     """Allocates tensors in page-locked host memory.
 
-    A GPU copies such memory while the CPU continues. torch's pinned memory has sizes of powers of
-    two, which wastes up to half of it. CUDA locks whole pages, and refuses to lock a page twice. So
-    two heap buffers that share a page could not both be locked. This class allocates mappings,
-    which begin and end at page boundaries, locks each once, and places tensors in them.
+    A GPU copies such memory while the CPU continues. torch rounds the sizes of pinned memory up to
+    powers of two, which wastes up to half of the memory. CUDA locks whole pages, and refuses to
+    lock a page twice. So two heap buffers that share a page could not both be locked. This class
+    allocates mappings, which begin and end at page boundaries, locks each mapping once, and places
+    tensors in the mappings.
 
     `runtime` is the CUDA runtime (None: the one of torch). `take_error` clears the error that CUDA
     would otherwise report at its next check.
@@ -129,20 +130,20 @@ SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
 
 @dataclass
 class Ledger:
-    """Records the allocated bytes by (tier, kind): now in `live`, and the largest number in
-    `peak`.
+    """Records allocated bytes, keyed by (tier, kind of memory). `live` has the bytes that are
+    allocated now, and `peak` the largest number so far.
     """
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
     _places: dict[int, str] = field(default_factory=dict)
 
-    def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
-        """Record that `tensor` was allocated in the tier `place`, as memory of the kind `sort`.
+    def enter(self, tensor: torch.Tensor, place: str, kind: str) -> None:
+        """Record that `tensor` was allocated in the tier `place`, as memory of the kind `kind`.
 
-        Its bytes count until its memory is freed.
+        Its bytes are counted until its memory is freed.
         """
-        storage, key = tensor.untyped_storage(), (place, sort)
+        storage, key = tensor.untyped_storage(), (place, kind)
         address, size = storage.data_ptr(), tensor.nbytes
         if not size:
             return
@@ -154,7 +155,7 @@ class Ledger:
     def place_of(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the tier that has the memory of `tensor`; None if unknown.
 
-        A view has the tier of the tensor that it is a view of.
+        A view has the tier of its base tensor.
         """
         return self._places.get(tensor.untyped_storage().data_ptr())
 
@@ -174,15 +175,15 @@ class MemoryTier:
     device: torch.device
     ledger: Ledger
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor without values. `sort` is the kind of memory in the ledger."""
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
+        """Return a tensor without values. `kind` is the kind of memory in the ledger."""
         tensor = self._allocate(torch.Size(shape), dtype)
-        self.ledger.enter(tensor, self.name, sort)
+        self.ledger.enter(tensor, self.name, kind)
         return tensor
 
-    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor of zeros. `sort` is the kind of memory in the ledger."""
-        return self.empty(shape, dtype, sort).zero_()
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
+        """Return a tensor of zeros. `kind` is the kind of memory in the ledger."""
+        return self.empty(shape, dtype, kind).zero_()
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
@@ -210,15 +211,15 @@ class PinnedTier(MemoryTier):
 class MappedTier(MemoryTier):
     """Files in `directory` that are mapped into memory.
 
-    The kernel keeps as much of them in RAM as fits. A file is deleted as soon as it is mapped. So
-    no file is left when the process ends.
+    The kernel keeps as much of the files in RAM as fits. A file is deleted as soon as it is mapped,
+    so no file is left when the process ends.
     """
 
     directory: Path
 
-    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
         """Return a tensor of zeros. Nothing is written, because a new file reads as zeros."""
-        return self.empty(shape, dtype, sort)
+        return self.empty(shape, dtype, kind)
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         if not shape.numel():
@@ -265,8 +266,8 @@ def make_memory(
 ) -> MemoryTiers:
     """Return the memory tiers of a rank.
 
-    The optimizer's state is in the tier that `state` names: the device, the host, or the disk, with
-    files in `offload.path`.
+    The optimizer's state is in the tier that `state` names: the device, the host, or the disk.
+    Files on the disk are in `offload.path`.
 
     Raises:
         BadRequest: `offload.path` cannot be written to.

@@ -1,8 +1,8 @@
-"""Checks that a model computes the same for parts of a sequence as for the whole sequence.
+"""Checks that a model computes the same values for parts of a sequence as for the whole sequence.
 
 All layers other than attention must work position by position. The check runs a small model with
-the same layers, without a GPU. It detects state spaces, convolutions, and positions that a model
-counts itself. Each rank is a thread that computes one part.
+the same layers, without a GPU. It detects models that have state spaces or convolutions, or that
+compute the positions themselves. Each rank is a thread that computes one part.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _heads(config: Any) -> int | None:
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
     """Compare the small model's values for split sequences with its values for whole sequences.
-    Return a text on the difference; None if they are equal.
+    Return a text about the difference; None if they are equal.
     """
     try:
         small = small_model(_with_narrow_windows(config))
@@ -200,7 +200,7 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
     The threads exchange tensors as ranks do, through the `Exchange` that `work` gets.
 
     Raises:
-        Exception: the error of a thread. It is BrokenBarrierError if one thread exchanges more
+        Exception: the error of a thread. BrokenBarrierError means that one thread exchanges more
             often than another.
     """
     table = _Table(ranks)

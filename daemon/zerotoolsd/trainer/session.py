@@ -1,5 +1,5 @@
-"""Runs a rank from its start to its end: joins the process group, reads the data, builds the
-model, resumes, trains.
+"""Runs a rank from its start to its end: joins the process group, reads the data, builds the model,
+loads the checkpoint, and trains.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def prepare_training(
 ) -> TrainingRun:
     """Read the data, build the model and load the checkpoint.
 
-    Return the run, ready to train. `before_commit`: see `run_training`.
+    Return the run, which is ready to train. `run_training` explains `before_commit`.
 
     Raises:
         ZerotoolsError: the job cannot run with its settings, or its checkpoint is damaged.
@@ -265,11 +265,11 @@ def prepare_training(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """Return, for each tensor of the model, the tensors of a Hugging Face directory that it is
-    made from.
+    """For each tensor of the model, return the tensors of a Hugging Face directory from which it is
+    made.
 
-    This layout is read from the checkpoint `start`. But a checkpoint that `convert` made from
-    another program's checkpoint does not have it, so it is then computed, as for a new run.
+    This layout is read from the checkpoint `start`. For a new run, it is computed; also for a
+    checkpoint without a layout, which `convert` has made from another program's checkpoint.
     """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:
@@ -278,7 +278,7 @@ def _hub(
 
 
 def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
-    """Wait for the data, check that it fits the model, and return it."""
+    """Wait for the data, check that the data fits the model, and return the data."""
     reporter.prepares("reading the data")
     data = reading.opened(reporter.reads)
     for note in data.notes:
@@ -333,8 +333,8 @@ def sidecars_of(spec: JobSpec) -> dict[str, Path]:
     name to path.
 
     These are the files of the data's tokenizer, and other small files of the model's directory. If
-    the data uses another tokenizer than the model's, files of this directory with token ids are
-    left out. `generation_config.json` is such a file, because it names the end tokens.
+    the data does not use the model's tokenizer, files of the model's directory that contain token
+    ids are left out, such as `generation_config.json`, which names the end tokens.
     """
     named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
     found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")
@@ -359,10 +359,11 @@ def make_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> Engine:
-    """Return the engine of the job `spec`, with weights of `pretrained`, or initial weights. If
-    `start` is given, its checkpoint will replace the weights.
+    """Return the engine of the job `spec`. Its weights come from `pretrained`, or are initialised
+    if `pretrained` is None. If `start` is given, its checkpoint will replace the weights.
 
-    Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same layout.
+    Engine `torch` allocates memory according to `layout`. DeepSpeed's config describes the same
+    layout.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does

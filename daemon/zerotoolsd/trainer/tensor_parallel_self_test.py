@@ -1,4 +1,5 @@
-"""Checks that tensor ranks compute the same as one rank, on a small model with the same layers.
+"""Checks on a small model with the same layers that tensor ranks compute the same values as one
+rank.
 
 One process computes the parts of all ranks, one after the other (`fold_ranks`).
 """
@@ -40,11 +41,11 @@ TOLERANCE = 1e-4
 def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
     """Check that `tensor_ranks` ranks can share the layers of a model.
 
-    Returns notes on layers that every rank has whole.
+    Returns notes about layers that are not split.
 
     Raises:
-        Unsupported: the layers cannot be shared, or the model computes other values with a part of
-            them.
+        Unsupported: the layers cannot be shared, or the model computes wrong values if its layers
+            are split.
         BadRequest: the number of ranks does not divide the number of heads, or the size of a layer.
     """
     cuts = check_cuts(meta_model.model, tensor_ranks)
@@ -64,7 +65,7 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
 
 
 def rank_difference(model: Any) -> str | None:
-    """Compare the results of two tensor ranks with those of one rank. Return a text on the
+    """Compare the results of two tensor ranks with the results of one rank. Return a text about the
     difference; None if they are equal.
 
     `model` is a small model, which is changed. Also returns None if two ranks cannot share a model
@@ -92,8 +93,8 @@ def fold_ranks(model: Any, cuts: LayerCuts) -> None:
 
     The batch must contain each sequence once for each rank: first all sequences of the first rank,
     and so on. A layer applies the n-th part of its weights to the n-th part of the batch. So one
-    process can test the code between the split layers (heads, rotary positions, norms) with a part
-    of the columns.
+    process can test whether the code between the split layers (heads, rotary positions, norms)
+    works with only a part of the columns.
     """
     for name, cut in cuts.layers.items():
         if cut in _FORWARDS:

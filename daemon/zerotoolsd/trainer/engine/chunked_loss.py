@@ -87,7 +87,7 @@ class ChunkedLoss:
         self._base = BaseModel(self.model)
 
     def install(self) -> None:
-        """Replace the `forward` of the model by one that accepts `targets`."""
+        """Replace the `forward` of the model by a function that also accepts `targets`."""
 
         @functools.wraps(self._forward)
         def forward(
@@ -122,10 +122,8 @@ class ChunkedLoss:
         return output
 
     def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:
-        """Run the model up to its head, and return three values.
-
-        These are the model's output without logits, the hidden states, and the function `Tail` that
-        computes logits from hidden states.
+        """Run the model up to its head. Return three values: the model's output without logits, the
+        hidden states, and a function of the type `Tail`, which computes logits from hidden states.
         """
         with self._base.watched() as seen:
             output = self._forward(**arguments)
@@ -218,8 +216,8 @@ class LossParts:
         """Return the gradients of `loss` times `gradient`: first for `hidden`, then for each of
         `weights`.
 
-        The gradient of an unused weight is None. This is computed by hand, because autograd would
-        need two more tensors of the size of the logits.
+        The gradient of an unused weight is None. The gradients are computed without autograd, which
+        would need two more tensors of the size of the logits.
         """
         with torch.enable_grad():
             logits = self.tail(hidden.requires_grad_())
@@ -281,8 +279,8 @@ class _Sums:
         self._sums: list[torch.Tensor | None] = [None] * len(weights)
 
     def added(self, gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-        """Add the gradients of one part to the sums, except the first of `gradients`: the gradient
-        of the hidden states. Return that one.
+        """Add the gradients of the weights in one part to the sums. Return the first of
+        `gradients`, the gradient of the hidden states, which is not added.
         """
         first, *others = gradients
         for number, gradient in enumerate(others):
@@ -356,9 +354,7 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of an active dropout module outside of the base model; None if none
-        exists.
-        """
+        """Return the name of an active dropout module outside of the base model, or None."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)

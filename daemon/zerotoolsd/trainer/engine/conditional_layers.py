@@ -1,9 +1,9 @@
 """Handles layers that only some ranks compute: experts and dropped blocks.
 
 Ranks reduce the gradients of a block together, with all tensors in one buffer. At stage 3 they also
-gather the weights of a block together. If one rank leaves out a block or an expert, it sends the
-buffer of other parameters than the other ranks. Then the ranks fail or wait forever. If the sizes
-of the buffers happen to be equal, gradients of different parameters are added.
+gather the weights of a block together. If one rank leaves out a block or an expert, its buffer is
+for other parameters than the buffers of the other ranks. Then the ranks fail or wait forever; or,
+if the buffers happen to have the same size, gradients of different parameters are added.
 
     layerdrop          each rank leaves out random blocks: refused for more than one rank
     separate experts   experts that are modules of their own (usually all experts are one tensor);
@@ -36,8 +36,8 @@ With a thousand ranks, the sum of their squares is still exact in fp64.
 def check_same_layers_on_ranks(
     model: Any, world_size: int, engine: str, fsdp: type = FSDPModule
 ) -> None:
-    """Check that all `world_size` ranks compute the same layers of `model`, or can handle the
-    difference. `fsdp` is the class of FSDP2's modules.
+    """Check that all `world_size` ranks compute the same layers of `model`, or that the engine
+    supports ranks that compute different experts. `fsdp` is the class of FSDP2's modules.
 
     Raises:
         BadRequest: the model leaves out random blocks.
@@ -139,8 +139,8 @@ def parameters_mark(names: Iterable[str]) -> int:
 def check_parameters_marks(totals: Sequence[float], world_size: int, step: int) -> None:
     """Check that all ranks have gradients of the same parameters.
 
-    `totals` are (the sum of `parameters_mark` over all ranks, the sum of the squares). `step`
-    counts from 0.
+    `totals` has two sums over all ranks: of `parameters_mark`, and of its square. `step` counts
+    from 0.
 
     Raises:
         Unsupported: the ranks have gradients of different parameters. It is raised on all ranks.

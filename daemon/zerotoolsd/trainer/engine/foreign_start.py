@@ -47,10 +47,10 @@ class ForeignStart:
 
     Attributes:
         run: the tensors of the checkpoint, with the names of the job's model.
-        record: the known part of the state.
+        record: the job record, as far as the checkpoint has its values.
         notes: lines for the log.
-        pretrained: if set, the weights come from a model directory, with the names of the Hugging
-            Face Hub.
+        pretrained: the weights, if they come from a model directory with the names of the Hugging
+            Face Hub; otherwise None.
     """
 
     run: ForeignRun
@@ -124,7 +124,9 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
 
 
 def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the parameter groups of DeepSpeed's optimizer, in order: the names in each group."""
+    """Return the parameter names in each parameter group of DeepSpeed's optimizer, in the order of
+    the groups.
+    """
     if not config_value(completed_config(spec), "optimizer.params.weight_decay"):
         return [tuple(wanted.parameters)]
     groups = [
@@ -137,10 +139,10 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """Return the weights in the directory of the checkpoint `run`, if it is only an optimizer's
-    file.
+    """If the checkpoint `run` is only the file of an optimizer, return the weights in its
+    directory.
 
-    Returns None if the checkpoint itself has weights with the names of the model.
+    Returns None if the checkpoint itself has the weights of the model.
     """
     if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None

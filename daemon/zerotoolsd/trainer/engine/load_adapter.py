@@ -1,6 +1,6 @@
 """Loads adapters (LoRA) from a directory that peft saved.
 
-They are the initial values of the run.
+The run starts with these adapters.
 """
 
 from __future__ import annotations

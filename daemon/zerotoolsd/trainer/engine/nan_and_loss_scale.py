@@ -31,7 +31,7 @@ In this number of steps, a dynamic scale falls from 2 to the power of 16 to its 
 class DivergencePolicy:
     """Decides whether a step is skipped.
 
-    All ranks decide the same, because their numbers are the same.
+    All ranks make the same decision, because their numbers are the same.
 
     `skipped_in_a_row` counts the steps that this attempt has skipped since its last update.
     """
@@ -42,7 +42,7 @@ class DivergencePolicy:
     def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
         """Return whether step `step`, counted from 0, must be skipped.
 
-        `scaled` is True if there is a loss scale that can be lowered.
+        `scaled` is True if the job has a loss scale that can be lowered.
 
         Raises:
             Diverged: the loss or the gradient norm is not finite, and no more steps may be skipped.
@@ -59,7 +59,7 @@ class DivergencePolicy:
         `step` counts from 0.
 
         Raises:
-            Diverged: one of both is not finite.
+            Diverged: the loss or the gradient norm is not finite.
         """
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
@@ -129,8 +129,8 @@ def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed_loss_scale(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """Return the loss scale of a resumed run. The scale and the counters are taken from `saved`, or
-    are those of a new run if it is None. The settings come from the job file.
+    """Return the loss scale of a resumed run. The scale and the counters come from `saved`, or are
+    those of a new run if `saved` is None. The settings come from the job file.
     """
     fresh = initial_loss_scale(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):

@@ -17,14 +17,14 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 @dataclass(frozen=True)
 class Rewards:
-    """Implicit rewards of DPO: sums over preference pairs, or averages.
+    """Implicit rewards of DPO, as sums over preference pairs or as averages.
 
-    A reward is `beta` times the difference between an answer's log-probability and its reference.
+    A reward is `beta` times (the log-probability of an answer - its reference log-probability).
 
     Attributes:
         chosen, rejected: the rewards of the two answers.
-        right: the number of pairs in which the chosen answer has the larger reward; as an average,
-            their fraction.
+        right: the number (in averages: the fraction) of pairs in which the chosen answer has the
+            larger reward.
     """
 
     chosen: float = 0.0
@@ -91,10 +91,10 @@ class Engine(Protocol):
     def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Do optimizer step `step`, counted from 0.
 
-        This rank computes the examples `share`.
+        This rank computes the examples of `batch`.
 
         The loss is the average over the tokens that all ranks predict. `stop_asked` returns whether
-        this rank was asked to stop. It is called as late as possible in the step.
+        this rank was asked to stop. The function is called as late as possible in the step.
 
         Raises:
             Diverged: the loss or a gradient is not finite. The weights are unchanged.
@@ -107,7 +107,7 @@ class Engine(Protocol):
         """
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Generate text after each of this rank's `prompts`, which are at least one.
+        """Generate text after each of this rank's `prompts`; there is at least one prompt.
 
         Returns the ids of each generated text, without the end token. The state of the training
         does not change.
@@ -128,10 +128,10 @@ class Engine(Protocol):
     def load(self, directory: Path, record: JobRecord) -> None:
         """Load the state from the checkpoint in `directory`, to continue from it.
 
-        `record` is its record.
+        `record` is the record of this checkpoint.
 
         Raises:
-            BadRequest: the checkpoint is of another model.
+            BadRequest: the checkpoint belongs to another model.
             BadCheckpoint: the checkpoint cannot be read.
         """
 
@@ -149,7 +149,7 @@ class ScoringEngine(Protocol):
     """An engine that can also compute log-probabilities of answers."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Return the log-probability of the learned tokens of each of this rank's `examples`.
+        """For each of this rank's `examples`, return the log-probability of its learned tokens.
 
         There is at least one example. Dropout is off. The state of the training does not change.
         """

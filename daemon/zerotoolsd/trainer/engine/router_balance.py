@@ -1,5 +1,6 @@
-"""Balances the experts of a mixture: by an auxiliary loss, as in transformers, or by a bias, as in
-DeepSeek-V3."""
+"""Balances the experts of a mixture-of-experts model with an auxiliary loss, as in transformers, or
+with a bias, as in DeepSeek-V3.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ class RouterLoss:
 
         All ranks call it together.
 
-        If the values and the gradients are averaged over the ranks, they are those of the whole
-        batch.
+        The average of the values over all ranks is the loss of the whole batch. The same is true
+        for the gradients.
 
         Args:
             routers: the logits of each layer, `[rows, experts]`, for all tokens of `examples`,
@@ -87,11 +88,11 @@ class RouterLoss:
 def rows_of_tokens(
     examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
 ) -> torch.Tensor:
-    """Return the numbers of the rows that are tokens, not padding.
+    """Return the numbers of the rows that contain tokens and not padding.
 
     Sequences are padded on the right.
 
-    With `stretch`, the rows are those of this part of each sequence.
+    With `stretch`, only this part of each sequence has rows.
     """
     # The host knows the lengths, and need not wait for the device to count.
     lengths = [len(example.inputs) for example in examples]
@@ -107,10 +108,11 @@ def rows_of_tokens(
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
-    """Return the auxiliary loss of `model`; None if its config has none or the job disables it.
+    """Return the auxiliary loss of `model`; None if the config of the model has no such loss, or
+    the job disables it.
 
     Raises:
-        Unsupported: transformers adds no such loss to this model.
+        Unsupported: transformers does not add such a loss to this model.
     """
     text = model.config.get_text_config()
     if not (spec.train.router_loss and getattr(text, _KEY, False)):
@@ -128,15 +130,14 @@ def add_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def router_loss_in(model: Any) -> RouterLoss | None:
-    """Return the auxiliary loss that `add_router_loss` has stored in `model`; None if none
-    exists.
-    """
+    """Return the auxiliary loss that `add_router_loss` has stored in `model`, or None."""
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
 
 
 def check_router_loss(spec: JobSpec, model: Any) -> None:
-    """Compare the auxiliary loss with that of transformers, on a small model with the same layers.
+    """Compare the auxiliary loss with the loss of transformers, on a small model with the same
+    layers.
 
     Raises:
         Unsupported: the losses differ, transformers has no such loss, or the data is preferences.
@@ -215,8 +216,8 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
     """Return a note if the routers of `model` have a bias that the job does not update.
 
     Raises:
-        Unsupported: the job updates the bias, and the model has none, or its routers do not return
-            the chosen experts.
+        Unsupported: the job updates the bias, but the model has no bias, or its routers do not
+            return the chosen experts.
     """
     found = routers(model)
     if spec.train.router_bias_rate and not found:
@@ -240,10 +241,10 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
 
 
 def _chosen_experts(output: Any) -> torch.Tensor:
-    """Return the int64 tensor in the `output` of a router: the experts that it chose.
+    """Return the experts that a router chose: the int64 tensor in its `output`.
 
     Raises:
-        Unsupported: the output has none, as in older releases of transformers.
+        Unsupported: the output has no int64 tensor, as in older releases of transformers.
     """
     for each in output if isinstance(output, tuple) else ():
         if isinstance(each, torch.Tensor) and each.dtype == torch.int64:
@@ -260,9 +261,9 @@ class RouterBias:
     bias.
 
     After each step, the bias of an expert rises by `rate` if the expert got fewer tokens than the
-    average expert of its layer. It falls by `rate` if the expert got more. The tokens of all ranks
-    and micro batches count. The bias has no gradient. transformers loads the bias and never changes
-    it.
+    average expert of its layer. It falls by `rate` if the expert got more tokens. The tokens of all
+    ranks and micro batches count. The bias has no gradient. transformers loads the bias and never
+    changes it.
 
     Source: DeepSeek-V3's technical report, section 2.1.2 (rate 0.001).
     """
@@ -304,7 +305,7 @@ class RouterBias:
     def step(self, *, skipped: bool) -> None:
         """Update the bias after an optimizer step, unless the step was `skipped`.
 
-        Start new counts.
+        Then set all counts to 0.
 
         All ranks call it together.
         """
@@ -327,8 +328,6 @@ def move_router_bias(spec: JobSpec, model: Any) -> None:
 
 
 def router_bias_in(model: Any) -> RouterBias | None:
-    """Return the `RouterBias` that `move_router_bias` has stored in `model`; None if none
-    exists.
-    """
+    """Return the `RouterBias` that `move_router_bias` has stored in `model`, or None."""
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

@@ -13,15 +13,15 @@ from zerotools.jobs.jobfile_tables.train import OLD_FORM, TrainSpec, check_lengt
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
-    """Return the learning rate of optimizer step `step`, counted from 0. It depends only on the
-    step.
+    """Return the learning rate of optimizer step `step`, counted from 0. The rate depends only on
+    the step.
 
-    `schedule_form` selects one of two sets of curves. "transformers" gives those of
+    `schedule_form` selects one of two sets of curves. "transformers" selects the curves of
     `transformers.get_scheduler` (transformers 5, `optimization.py`) for `linear`,
     `cosine_with_min_lr`, `constant_with_warmup` and `warmup_stable_decay`. The first step of a
-    warm-up has the rate 0, and `min_learning_rate` would be the rate of the step after the last.
-    With "zerotools-0.2", the first step of a warm-up has `learning_rate / warmup_steps`, the last
-    step has `min_learning_rate`, and a wsd schedule decays linearly.
+    warm-up has the rate 0, and the rate would reach `min_learning_rate` one step after the last
+    step. With "zerotools-0.2", the first step of a warm-up has `learning_rate / warmup_steps`, the
+    last step has `min_learning_rate`, and a wsd schedule decays linearly.
     """
     peak, floor, warmup = train.learning_rate, train.min_learning_rate, train.warmup_steps
     by_transformers = train.schedule_form == "transformers"
@@ -65,7 +65,7 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return the differences of two schedules as text, such as `train.steps is 80, and was 60`.
 
-    If the learning rate is constant, a different number of steps is no difference.
+    If the learning rate is constant, the number of steps is not compared.
     """
     keys = {"name": "schedule", "form": "schedule_form"}
     before = {"form": OLD_FORM, **before} if before else before
@@ -78,11 +78,12 @@ def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
-    """Return `spec` with numbers of steps in place of `train.epochs` and `train.warmup_ratio`.
+    """Replace `train.epochs` and `train.warmup_ratio` in `spec` by numbers of steps, in
+    `train.steps` and `train.warmup_steps`.
 
-    They are in `train.steps` and `train.warmup_steps`. `sequences` is the number of sequences in an
-    epoch. Steps take their sequences one after the other through all epochs. So every step has
-    `train.batch_size` sequences, and the last step may continue into the next epoch.
+    `sequences` is the number of sequences in an epoch. A step may begin in one epoch and end in the
+    next, so every step has `train.batch_size` sequences, and the last step may use sequences of one
+    more epoch.
 
     Raises:
         BadRequest: the warm-up or the decay has more steps than the run.

@@ -88,9 +88,7 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """Return the last special token that the chat template puts after a response; None if none
-    exists.
-    """
+    """Return the last special token that the chat template puts after a response, or None."""
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))

@@ -91,7 +91,7 @@ def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
     """Return whether `examples` are preference pairs.
 
-    In a job, either all examples are pairs, or none.
+    In a job, either all examples are pairs, or none is.
     """
     return bool(examples) and isinstance(examples[0], Preference)
 
@@ -119,16 +119,17 @@ def preference_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (the summed DPO loss of `pairs`, the sums of `Rewards`, `[3]`).
 
-    With p the log-probability of an answer, summed over its tokens, and r that of the initial
-    weights:
+    Let p be the log-probability of an answer, summed over its tokens, and r the same value under
+    the initial weights. Then:
 
         reward = beta (p - r)          loss = -log sigmoid(reward of chosen - reward of rejected)
 
         beta 0.1:  chosen -12 (was -14), rejected -20 (was -15)
                    rewards 0.2 and -0.5, loss -log sigmoid(0.7) = 0.403
 
-    Pairs without learned tokens do not count. Of several sequence ranks, one has the values. The
-    others have 0, and the gradients of their parts. All ranks call it together.
+    Pairs without learned tokens do not count. If several sequence ranks share a sequence, one of
+    them gets the values and the others get 0; each has the gradients of its own part. All ranks
+    call it together.
 
     Source: Rafailov et al. 2023, equation 7; TRL's `loss_type="sigmoid"`.
     """

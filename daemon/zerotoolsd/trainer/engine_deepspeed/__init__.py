@@ -2,7 +2,7 @@
 
 engine                the engine that the training loop calls
 build_model           the model with its initial values, partitioned at stage 3
-setup_deepspeed       imports DeepSpeed and checks what it needs on this machine, NVMe included
+setup_deepspeed       imports DeepSpeed, and prepares compiled operators and NVMe directories
 operator_builds       the directory and the locks for compiling operators
 native_checkpoint     DeepSpeed's part of a checkpoint
 """

@@ -1,10 +1,10 @@
-"""Builds the model for DeepSpeed: complete on each rank, or at stage 3 partitioned while it is
-built.
+"""Builds the model for DeepSpeed. The model is complete on each rank; at stage 3 it is partitioned
+while it is built.
 
-As a context, `deepspeed.zero.Init` partitions parameters when a module creates them. But a Hugging
-Face model sets their values later. So here it is applied to parameters that already have values:
-one block at a time is filled with values, partitioned and freed. A rank never holds more than one
-block in addition to its own parts.
+Used as a context manager, `deepspeed.zero.Init` partitions parameters when a module creates them.
+But a Hugging Face model sets the values of its parameters later. So `Init` is applied here to
+parameters that already have values: one block at a time is filled with values, partitioned and
+freed. A rank never holds more than one block in addition to its own parts.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class _Cutting:
     ) -> None:
         """Give the tensors of the unit `prefix` their values, and partition the unit.
 
-        The memory of the whole unit is free when this returns. The tensors in `by_rule` get values
-        from `seed`, the others from `pretrained`. If `by_rule` is None, no tensor of the unit gets
-        a value from the seed.
+        When this method returns, the memory of the whole unit is free. The tensors in `by_rule` get
+        values from `seed`, the others from `pretrained`. If `by_rule` is None, no tensor of the
+        unit gets a value from the seed.
         """
         meta_model, host = self._meta_model, self._host
         if by_rule is None:
@@ -152,8 +152,8 @@ class _Cutting:
 def weight_groups(
     model: Any, decayed: frozenset[str], weight_decay: float | None
 ) -> list[dict[str, Any]]:
-    """Return the trainable parameters in groups for DeepSpeed's optimizer, each group with their
-    `names`.
+    """Return the parameter groups for DeepSpeed's optimizer. Each group also has the `names` of its
+    parameters.
 
     The parameters in `decayed` are in a group with weight decay. If `weight_decay` is None or 0,
     there is only one group.
@@ -171,7 +171,9 @@ def weight_groups(
 
 
 def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Replace the buffers of `model` with these names by these tensors."""
+    """Replace buffers of `model` by the tensors in `buffers`, which are keyed by the names of the
+    buffers.
+    """
     for name, buffer in buffers.items():
         module, last = _owner(model, name)
         module._buffers[last] = buffer

@@ -50,7 +50,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 class _Called:
-    """Calls the model through DeepSpeed's engine, and has the attributes of the model."""
+    """Calls the model through DeepSpeed's engine. It also has the attributes of the model."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -127,7 +127,7 @@ class DeepSpeedEngine:
         """True if DeepSpeed itself counts micro batches, and so knows which one is the last of a
         step.
 
-        If False, each call of DeepSpeed's `step` updates the weights.
+        If this is False, each call of DeepSpeed's `step` updates the weights.
         """
         return config_value(self.config, "managed_gradient_accumulation", True) is not False
 
@@ -142,8 +142,8 @@ class DeepSpeedEngine:
     def _rate(self, step: int) -> float:
         """Return the learning rate of step `step`.
 
-        If DeepSpeed has a schedule, it decides. Otherwise the job's schedule does, and the rate is
-        set in the optimizer.
+        If DeepSpeed has a schedule, that schedule decides. Otherwise the job's schedule decides,
+        and the rate is set in the optimizer.
         """
         if self.engine.lr_scheduler is not None:
             return float(self.engine.get_lr()[0])
@@ -224,7 +224,7 @@ class DeepSpeedEngine:
     def load_foreign(self, start: ForeignStart) -> None:
         """Load a checkpoint that another program saved with DeepSpeed; see `Engine.load_foreign`.
 
-        It must have the same stage, the same number of ranks and the same parameter groups.
+        The checkpoint must have the same stage, number of ranks and parameter groups as this job.
         """
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)
@@ -238,8 +238,9 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """Return the DeepSpeed engine of the job `spec`, with weights of `pretrained`, or initial
-    weights. If `start` is given, its checkpoint will replace the weights.
+    """Return the DeepSpeed engine of the job `spec`. Its weights come from `pretrained`, or are
+    initialised if `pretrained` is None. If `start` is given, its checkpoint will replace the
+    weights.
 
     Raises:
         ZerotoolsError: DeepSpeed is not installed, or it rejects the configuration; or the model

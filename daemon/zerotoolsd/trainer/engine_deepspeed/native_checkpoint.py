@@ -4,8 +4,8 @@
     latest              the tag, written after all ranks (DeepSpeed does not wait for them)
     zero_to_fp32.py     DeepSpeed's script
 
-With offload to NVMe, a checkpoint in this layout cannot be resumed, because DeepSpeed's load
-silently skips the optimizer. Such a checkpoint has only the weights, as safetensors.
+With offload to NVMe, only the weights are written, as safetensors. A checkpoint in DeepSpeed's
+layout could not be resumed, because DeepSpeed's load would silently skip the optimizer.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class DeepSpeedCheckpoints:
     def load(self, directory: Path, step: int, tag: str | None = None) -> None:
         """Load the checkpoint of step `step` in `directory`.
 
-        `tag` is the name of DeepSpeed's subdirectory. If it is None, the file `latest` has this
-        name.
+        `tag` is the name of DeepSpeed's subdirectory. If `tag` is None, the name is read from the
+        file `latest`.
 
         Raises:
             BadCheckpoint: DeepSpeed cannot load the checkpoint.

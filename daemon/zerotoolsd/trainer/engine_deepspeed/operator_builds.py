@@ -1,11 +1,11 @@
-"""The directory in which DeepSpeed's operators are compiled, and its locks.
+"""Chooses the directory in which DeepSpeed's operators are compiled, and locks it.
 
-torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). If the
-process is killed, the file stays, and every later process waits forever. In the directory of
-zerotools, a process that compiles also holds a kernel lock. The kernel releases this lock when the
-process ends. So a process that gets the kernel lock can remove a `lock` file that it finds. In a
-directory that the user has chosen, other programs compile too. There the process reports a `lock`
-file and waits, and never removes it.
+While torch compiles in a directory, the directory contains a file `lock`
+(torch/utils/file_baton.py). If the process is killed, this file stays, and every later process
+waits forever. In the directory of zerotools, a process that compiles also holds a kernel lock. The
+kernel releases this lock when the process ends. So a process that gets the kernel lock can remove a
+`lock` file that it finds. In a directory that the user has chosen, other programs compile too.
+There the process reports a `lock` file and waits, and never removes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_SECONDS = 1.0
 
 
 class BuildReporter(Protocol):
-    """Reports the activity of a rank. `doing` is the current activity; None if none exists."""
+    """Reports the activity of a rank. `doing` is the current activity, or None."""
 
     doing: str | None
 
@@ -56,12 +56,11 @@ def own_directory(torch_version: str, environment: Mapping[str, str] = os.enviro
 
 
 def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool:
-    """Set the directory of zerotools as the place for compiled operators.
+    """Make torch compile operators in the directory of zerotools. Return True if this was possible.
 
-    Return True if this was done.
-
-    `environment` is changed. It stays unchanged, and False is returned, if the user has chosen
-    another directory, or if the directory cannot be made (torch then uses its usual directory).
+    The directory is set in `environment`. If the user has chosen another directory, or if the
+    directory cannot be made, `environment` stays unchanged and the result is False. torch then uses
+    its usual directory.
     """
     if environment.get(BUILDS):
         return False
@@ -77,7 +76,7 @@ def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool
 def install_batons(batons: Any, *, own: bool, teller: BuildReporter) -> None:
     """Replace torch's class `FileBaton` by `Baton` in the modules `batons`.
 
-    `own`: see `Baton`. `teller` reports the progress of compiling.
+    `Baton` explains `own`. `teller` reports the progress of compiling.
     """
     for module in batons:
         if hasattr(module, "FileBaton"):
@@ -126,7 +125,7 @@ class BuildProgress:
 class Baton:
     """Replaces torch's `FileBaton` for one operator.
 
-    The process that holds it may compile in the directory.
+    The process that holds the baton may compile in the directory.
 
     `own` is True if every process that compiles in the directory uses the kernel lock.
     """
@@ -152,7 +151,7 @@ class Baton:
     def try_acquire(self) -> bool:
         """Wait for the lock, and return True.
 
-        A process that had to wait finds the operator compiled.
+        After waiting for another process, the operator is usually compiled already.
         """
         self._before = self._teller.doing
         name = self.lock.parent.name
@@ -193,7 +192,7 @@ class Baton:
     def _make_lock(self) -> None:
         """Make torch's `lock` file, for programs that do not use the kernel lock.
 
-        Wait while it exists.
+        Wait while the file exists.
         """
         said = False
         while True:

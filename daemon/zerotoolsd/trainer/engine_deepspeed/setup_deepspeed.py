@@ -106,8 +106,8 @@ def refused_by_deepspeed() -> Iterator[None]:
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
     """Make DeepSpeed accept fp16 on CPUs.
 
-    DeepSpeed's CPU accelerator reports fp16 as not supported, but only fast kernels for it are
-    missing.
+    DeepSpeed's CPU accelerator reports that fp16 is not supported, but only fast kernels for fp16
+    are missing.
     """
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
 
@@ -213,9 +213,10 @@ def make_nvme_ready(
 def make_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
     """Replace each `nvme_path` in `config` by an empty directory for this rank of this job.
 
-    DeepSpeed names its files only by rank, and does not remove them. So each rank of each job has
-    its own directory. A job is identified by its output directory `output`. The directory is
-    removed when the run ends. After a kill, it is removed when the job starts again.
+    The names of DeepSpeed's files contain only the rank, and DeepSpeed does not remove the files.
+    So each rank of each job has its own directory. The job is identified by its output directory
+    `output`. The directory is removed when the run ends. After a kill, it is removed when the job
+    starts again.
 
     Raises:
         BadRequest: a directory cannot be made.

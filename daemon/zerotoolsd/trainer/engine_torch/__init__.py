@@ -2,10 +2,10 @@
 
 engine, train_step             the engine that the loop calls, and one optimizer step
 build_state                    makes the model and the optimizer, with memory and initial values
-live_state                     the tensors of a run, by their names in a checkpoint
+live_state                     the tensors of a run, keyed by their names in a checkpoint
 optimizer                      makes the optimizer and its state
 adafactor, adamw8bit, muon     optimizers for weights that are split by rows among ranks
-reduce_and_update              gradients to the optimizer, updated weights to the model
+reduce_and_update              brings gradients to the optimizer, and updated weights to the model
 master_weights                 fp32 master weights in another memory: offload, and stage 1
-save_shards, load_shards       tensors to and from a checkpoint
+save_shards, load_shards       write tensors to a checkpoint, and read them
 """

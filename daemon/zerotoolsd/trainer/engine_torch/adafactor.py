@@ -1,10 +1,10 @@
-"""Adafactor over rows that are split among ranks: torch's update rule, with the same result at any
-number of ranks.
+"""Adafactor for weights with rows that are split among ranks. It uses torch's update rule, and its
+result is the same for any number of ranks.
 
-torch's Adafactor expects whole tensors. It uses averages over a whole tensor: over its columns, its
-row statistics, the square of its norm and that of its update. Here each such average is a sum over
-this rank's rows, summed over the ranks. Row statistics are split like the tensor. Column statistics
-of a matrix are complete on every rank.
+torch's Adafactor expects whole tensors, because it uses averages over a whole tensor: of its
+columns, of its row statistics, and of the squares of its elements and of its update. Here each rank
+sums over its own rows, and these sums are added over the ranks. Row statistics are split like the
+tensor. Column statistics of a matrix are complete on every rank.
 
 Source of the rule: torch/optim/_adafactor.py, with its defaults.
 """
@@ -31,7 +31,7 @@ FLOOR = torch.finfo(torch.float32).eps
 
 
 class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer that updates this rank's rows of fp32 weights by Adafactor's rule."""
+    """An optimizer that updates this rank's rows of fp32 weights according to Adafactor's rule."""
 
     def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
@@ -40,8 +40,9 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Update the weights that have gradients.
 
-        All ranks call it together. The gradients are overwritten by the updates. For any number of
-        weights, there are two sums over the ranks, and the host waits for the device only once.
+        All ranks call it together. The gradients are overwritten by the updates. Regardless of the
+        number of weights, this needs two sums over the ranks, and the host waits for the device
+        only once.
         """
         with torch.no_grad():
             weights = [
@@ -109,7 +110,8 @@ def _estimate(
     beta: float,
     sums: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Update the other statistics of `weight`, and return the estimate of its squared gradients.
+    """Update the statistics of `weight` that `_matrix_sums` does not update. Return the estimate of
+    its squared gradients.
 
     `sums` is the result of `_matrix_sums` for this weight.
     """

@@ -1,5 +1,5 @@
-"""AdamW with 8-bit moments: a byte is an index into a table of 256 numbers, times a scale for each
-block.
+"""AdamW with 8-bit moments: each byte stands for one of 256 numbers in a table, which is multiplied
+by the scale of its block.
 
 The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit. In a
 step, a moment is converted to fp32, updated, and used to update the weight. Then it is stored as
@@ -38,8 +38,8 @@ _LEAST_SCALE = 1e-38
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer that updates this rank's rows of fp32 weights by AdamW's rule, with 8-bit
-    moments.
+    """An optimizer that updates this rank's rows of fp32 weights according to AdamW's rule, with
+    8-bit moments.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ def _adamw(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the optimizer state of `weight` before the first step, in the tier `place`:
-    moments of 0.
+    """Return the optimizer state of `weight` before the first step, in the memory tier `place`. All
+    moments are 0.
     """
     rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
@@ -152,7 +152,7 @@ def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torc
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
     """Return the values as `[rows, blocks, elements of a block]`.
 
-    A last block that is shorter is padded with zeros.
+    If the last block of a row is shorter, it is padded with zeros.
     """
     flat = values.reshape(values.shape[0], math.prod(values.shape[1:]))
     missing = -flat.shape[1] % EIGHT_BIT_BLOCK
@@ -165,10 +165,10 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 def table_of(signed: bool, device: torch.device) -> torch.Tensor:
     """Return the 256 numbers for which a byte can stand, in ascending order.
 
-    They are 0 and 1, and numbers in each of seven powers of ten down to 1e-6. In each power, [0.1,
-    1] is divided into equal parts. The numbers are the middles of these parts. A power has twice as
-    many parts as the next smaller one. A signed table has half as many numbers, and their
-    negatives.
+    They are 0, 1, and numbers in the seven ranges [0.1 x, x] for x = 1, 0.1, ... 1e-6. Each range
+    is divided into equal parts, and the middle of each part is one of the numbers. Each range has
+    twice as many parts as the next smaller range. In a signed table, each range has half as many
+    parts, and the table also has the negatives of the middles.
     """
     numbers = [torch.tensor([0.0, 1.0])]
     for exponent in range(_EXPONENTS):

@@ -61,8 +61,8 @@ def build_live_state(
 ) -> LiveState:
     """Build the model and the optimizer, and fill this rank's shards with initial values.
 
-    The values come from `pretrained`; if it is None, from the seed. If `record` is given, the
-    weights are left unset, because the checkpoint with this record will fill them.
+    The values come from `pretrained`, or from the seed if `pretrained` is None. If `record` is
+    given, the weights are left unset, because the checkpoint with this record will fill them.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too

@@ -152,7 +152,7 @@ class TorchEngine:
     def load(self, directory: Path, record: JobRecord) -> None:
         """Load a checkpoint; see `Engine.load`.
 
-        Any number of ranks, at any stage, may have saved it.
+        Any number of ranks, at any stage, may have saved the checkpoint.
         """
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self._count_from(record)
@@ -160,7 +160,7 @@ class TorchEngine:
     def load_foreign(self, start: ForeignStart) -> None:
         """Load a checkpoint of another program; see `Engine.load_foreign`.
 
-        It may have any supported format, any number of ranks and any stage.
+        The checkpoint may have any supported format, number of ranks and stage.
         """
         load_foreign(self.live, start)
         self._count_from(start.record)

@@ -57,7 +57,7 @@ class LiveState:
 
         `model` maps `<parameter name>` to its tensor, and `optim` maps `<parameter name>.<state>`.
         A tied parameter is included once, under its first name. If frozen weights have 4 bits, only
-        trained weights are included. The frozen ones are in the directory of the base model.
+        trained weights are included. The frozen weights are in the directory of the base model.
         """
         packs = self.layout.packs_frozen
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
@@ -95,7 +95,7 @@ class LiveState:
         return weights, state
 
     def flat(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of `tree` in one mapping, by dotted name, such as
+        """Return the tensors of `tree` in one mapping, keyed by dotted names such as
         `model.<parameter name>`.
         """
         return {

@@ -32,10 +32,10 @@ from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
     """Fill the live state in place from the DCP directory `directory`.
 
-    The number of ranks may differ from that of the save.
+    A different number of ranks may have saved the directory.
 
     Raises:
-        BadRequest: the checkpoint is of another model. The message names the first tensor that
+        BadRequest: the checkpoint belongs to another model. The message names the first tensor that
             differs.
         BadCheckpoint: the directory cannot be read.
     """

@@ -1,16 +1,16 @@
-"""Keeps fp32 master weights in another memory than the model's weights: for ZeRO-Offload, and for
-stage 1.
+"""Keeps fp32 master weights in another memory than the model's weights. ZeRO-Offload and stage 1
+use this.
 
 The model's weights are on the device, in 16 bits (in fp32 for fp32 training). For each weight, a
 rank keeps the fp32 master of the rows that it updates, in the memory tier of the optimizer's state.
 In the backward pass, the gradients of a block are reduced. Then this rank's rows of these gradients
-are copied to a buffer next to the masters, or added to those of earlier micro batches, and the
-gradient on the device is freed. When the global norm is known, the optimizer updates the masters
-one bucket at a time. Meanwhile the weights of the previous bucket are copied to the device, through
-the same buffers.
+are copied to a buffer next to the masters, or added to the gradients of earlier micro batches
+there, and the gradients on the device are freed. When the global norm is known, the optimizer
+updates the masters one bucket at a time. Meanwhile the weights of the previous bucket are copied to
+the device, through the same buffers.
 
-Checkpoints hold the masters. A frozen weight has a master only if it is kept in fp32. Without a
-master, checkpoints hold the model's own weight.
+Checkpoints hold the masters. A frozen weight has a master only if it is kept in fp32. For a weight
+without a master, checkpoints hold the model's own weight.
 """
 
 from __future__ import annotations

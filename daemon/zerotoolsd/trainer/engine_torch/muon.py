@@ -1,14 +1,14 @@
-"""Muon over rows that are split among ranks: torch's update rule, with the same result at any
-number of ranks.
+"""Muon for matrices with rows that are split among ranks. It uses torch's update rule, and its
+result is the same for any number of ranks.
 
 Each rank has the momentum of its rows. The update of a matrix needs all its rows, because five
-Newton-Schulz iterations make the momentum orthogonal, with products of the matrix with itself. So
-each matrix has one owner among the ranks that share it. The owner of the next matrix is the next
-rank. The rows of the momentum are gathered on the owner, which does the iterations. Then the rows
-of the result are scattered to the ranks. As many matrices as there are ranks are gathered together,
-and each of them is computed once. Rows are sent in bf16, the dtype of the iterations. Casting the
-rows gives the same bits as casting the matrix. On GPUs without bf16 (before compute capability
-8.0), the iterations are in fp32.
+Newton-Schulz iterations make the momentum orthogonal by multiplying the matrix with itself. So each
+matrix has one owner among the ranks that share it. The owner of the next matrix is the next rank.
+The rows of the momentum are gathered on the owner, which does the iterations. Then the rows of the
+result are scattered to the ranks. With n ranks, n matrices are gathered at a time, one on each
+rank. Rows are sent in bf16, the dtype of the iterations. Casting the rows gives the same bits as
+casting the matrix. On GPUs without bf16 (before compute capability 8.0), the iterations are in
+fp32.
 
     3 ranks, W of 4 rows:      rank 0 has rows 0-1, rank 1 rows 2-3, rank 2 none
     it is the second matrix:   rank 1 gathers 2 + 2 rows, iterates, scatters 2 + 2 rows
@@ -36,7 +36,7 @@ FLOOR = 1e-7
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer that updates this rank's rows of fp32 matrices by Muon's rule."""
+    """An optimizer that updates this rank's rows of fp32 matrices according to Muon's rule."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
         """Update the momentum of `weight`.
 
-        Return this rank's rows of the matrix to make orthogonal. They have the dtype of the
-        iterations and are on the device of the iterations.
+        Return this rank's rows of the matrix that the iterations will make orthogonal, in the dtype
+        and on the device of the iterations.
         """
         gradient, moment = (
             local_tensor(weight.grad),

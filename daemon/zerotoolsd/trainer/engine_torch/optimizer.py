@@ -1,4 +1,6 @@
-"""The optimizer over this rank's shards of the weights. Its state exists before the first step."""
+"""Makes the optimizer for this rank's shards of the weights. Its state exists before the first
+step.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class ShardedOptimizer:
         """Update the weights with the learning rate `rate`.
 
         All ranks call it together. `norm` is the norm of the gradients. They are clipped to
-        `max_norm` (0: not clipped). Both norms are without the loss scale. The gradients are
-        divided by `loss_scale`.
+        `max_norm` (0: not clipped). Both norms are norms of the gradients after division by
+        `loss_scale`.
         """
         factor = clip_factor(norm, max_norm) / loss_scale
         for bucket in self.buckets:
@@ -81,7 +83,7 @@ class ShardedOptimizer:
         self.update_path.discard()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the state tensors, by `<parameter name>.<state>`.
+        """Return the state tensors, keyed by `<parameter name>.<state>`.
 
         They are the tensors in use, not copies.
         """

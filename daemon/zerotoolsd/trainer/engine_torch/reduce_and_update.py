@@ -2,7 +2,7 @@
 
 The norm of the gradients is the norm over all ranks: each rank computes the norms of its tensors in
 fp32, and their squares are summed in fp64. In fp16 training it is the norm of the scaled gradients.
-One factor removes the loss scale and clips.
+The gradients are multiplied by one factor, which removes the loss scale and clips them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class Reduction:
 class UpdatePath(Protocol):
     """Brings gradients to the optimizer's `weights`, and updated weights back to the model.
 
-    After the backward passes of a step, the calls are: first `norm`; then either `discard`, or
-    `fetch` and `store` for each bucket of `buckets`, and at last `finish`. All ranks call each
-    method together.
+    After the backward passes of a step, call `norm`. Then call either `discard`; or `fetch` and
+    `store` for each bucket of `buckets`, and then `finish`. All ranks call each method together.
     """
 
     @property
@@ -58,7 +57,7 @@ class UpdatePath(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """The sums over the ranks that hold parts of the weights."""
+        """Sums values over the ranks that hold parts of the weights."""
 
     def buckets(self) -> list[list[str]]:
         """Return the weight names in groups (buckets).
@@ -119,7 +118,7 @@ class InPlaceUpdate:
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """Multiply the gradients by `factor`; see `UpdatePath.fetch`.
 
-        The weights have them already.
+        The weights already have their gradients.
         """
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
@@ -164,8 +163,8 @@ class PartitionedUpdate:
     def norm(self) -> torch.Tensor:
         """Return the global norm of the gradients; see `UpdatePath.norm`.
 
-        It is computed from the rows of each rank, so it equals the norm at stages 2 and 3 bit for
-        bit.
+        The norm is computed from the rows of each rank, so it equals the norm at stages 2 and 3 bit
+        for bit.
         """
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
@@ -251,8 +250,8 @@ class _Piece:
     """A part of the rows that each rank has of a weight: the elements `first` to `first + length -
     1` of the rank's part.
 
-    `flat` is the whole weight. The part of each rank has `part` elements. The parts of the last
-    ranks may reach beyond the end of the weight.
+    `flat` is the whole weight. The part of each rank has `part` elements. For the last ranks, a
+    part may reach beyond the end of the weight.
     """
 
     flat: torch.Tensor
@@ -261,8 +260,8 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return the elements of the piece that rank `rank` has, as a view. At the end of the
-        weight there may be fewer.
+        """Return a view of the elements of this piece in the part of rank `rank`. At the end of the
+        weight, there may be fewer than `length` elements.
         """
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]

@@ -1,4 +1,4 @@
-"""Writes a rank's tensors into a checkpoint by DCP, directly or from a copy in host memory."""
+"""Writes a rank's tensors into a checkpoint with DCP, directly or from a copy in host memory."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
 
 
 def explain_write_error(causes: str, output: Path, free_bytes: int) -> str:
-    """Return why a write below `output` failed: the `causes`.
+    """Return `causes`, which say why a write below `output` failed.
 
-    If the disk is full, a sentence about this comes first, because torch's writer does not report
-    it.
+    If the disk is full, the result begins with a sentence about this, because torch's writer does
+    not report it.
     """
     if free_bytes >= FULL_BYTES:
         return causes
@@ -71,9 +71,8 @@ def tensors_to_write(tree: TensorTree, rank: Rank) -> TensorTree:
     """Return the tensors of `tree` that this rank writes.
 
     If several ranks hold the same shard, one of them writes it. All ranks make the same choice,
-    which spreads the bytes over the ranks. torch's DCP chooses only after all ranks have offered
-    their tensors. Here the choice is known earlier, so that a rank copies only the tensors that it
-    writes.
+    which spreads the bytes over the ranks. torch's DCP would choose only after all ranks have
+    offered their tensors. Choosing earlier lets a rank copy only the tensors that it writes.
     """
     loads: dict[int, list[int]] = {}
     return {
@@ -93,8 +92,8 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
 
 
 def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
-    """Return (the number of this rank's replica of `tensor`, counted from 0; the number of
-    replicas).
+    """Return which replica of `tensor` this rank has, counted from 0, and how many replicas
+    exist.
     """
     if not isinstance(tensor, DTensor):
         return rank.index, rank.world_size
@@ -135,7 +134,7 @@ class HostCopy:
 
     All saves of a run use the same buffers. So host memory holds at most one copy, and its pages
     are locked once. Each tensor has its own buffer, because DCP would copy a view of a larger
-    storage again. The caller may read the result of `take` until the next `take`.
+    storage again. The result of `take` is valid until the next call of `take`.
     """
 
     arena: PinnedArena = field(default_factory=PinnedArena)

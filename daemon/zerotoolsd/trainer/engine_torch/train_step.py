@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward pass, reduction, clipping, update or skip."""
+"""Does one optimizer step: forward and backward pass, reduction, clipping, update or skip."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """The loss scale of a step, and the rule by which the step is skipped.
+    """The loss scale of a step, and the rule that decides whether the step is skipped.
 
-    `divergence` decides, the same on all ranks, what happens if the loss or gradients are not
-    finite. `skipped` is the number of steps that the run has skipped; the learning rate schedule
-    does not count them. `loss_scale` is None without fp16.
+    `divergence` decides what happens if the loss or gradients are not finite; it decides the same
+    on all ranks. `skipped` is the number of steps that the run has skipped; the learning rate
+    schedule does not count them. `loss_scale` is None without fp16.
     """
 
     divergence: DivergencePolicy
@@ -49,7 +49,7 @@ def train_step(
 ) -> StepResult:
     """Do optimizer step `step`, counted from 0.
 
-    This rank computes the examples `share`. `stop_asked` returns whether this rank was asked to
+    This rank computes the examples of `batch`. `stop_asked` returns whether this rank was asked to
     stop. `beta` is the parameter of DPO.
 
     The loss is the average over the tokens of the global batch. A micro batch is weighted by its
@@ -116,7 +116,7 @@ def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> No
     """Tell FSDP2, if it wraps `model`, how to reduce the gradients of the next backward pass.
 
     With `local` accumulation, each rank keeps its whole gradients in fp32, and the last micro batch
-    reduces them. This is one reduction per step, and takes 4 bytes for every parameter on every
+    reduces them. This needs only one reduction per step, but 4 bytes for every parameter on every
     rank. With `sharded` accumulation, every micro batch is reduced, and the result is added to the
     rank's part of the gradients in fp32. If groups of ranks share a copy of the weights and the
     gradients stay on the device, the sum over the groups is computed only after the last micro

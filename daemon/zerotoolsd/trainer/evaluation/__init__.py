@@ -1,7 +1,7 @@
-"""Evaluation during training.
+"""Evaluates the model during training.
 
 evaluate    loss and perplexity on held-out data, and generated text
-scores      ROUGE and BLEU of generated text, in any script
+scores      ROUGE and BLEU of generated text, in any writing system
 
 These modules may import `engine`, `data`, `model` and `rank`.
 """

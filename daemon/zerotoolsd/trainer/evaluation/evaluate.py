@@ -1,8 +1,8 @@
 """Evaluates a model on held-out data: loss, perplexity and the scores of generated text.
 
-The results are the same at any number of ranks. For text generation, the examples are divided into
-batches by their numbers only, and a rank takes every n-th batch. So the contents and the padding of
-a batch do not depend on the number of ranks.
+The results are the same for any number of ranks. For text generation, the number of an example
+alone decides in which batch it is, and with n ranks, each rank takes every n-th batch. So the
+contents and the padding of a batch do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class EvaluationResult:
     """The result of an evaluation.
 
     `loss` is the average over all `tokens` of all `sequences`. For preferences, `loss` and
-    `rewards` are averages over the pairs. `seconds` is the time for the loss. `predicted` is the
-    result of text generation; None if the job does not generate text.
+    `rewards` are averages over the pairs. `seconds` is the time that the loss took. `predicted` is
+    the result of text generation; None if the job does not generate text.
     """
 
     loss: float
@@ -68,10 +68,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluations of a run: their data, and after which steps they are done.
+    """Evaluates the model of a run after some of its steps.
 
-    An evaluation follows every `every` steps (None: only the last step), and reads `sequences`
-    examples of `pool`. Each rank evaluates every n-th sequence.
+    An evaluation follows every `every` steps (None: only the last step), and reads the first
+    `sequences` examples of `pool`. With n data-parallel ranks, each rank evaluates every n-th
+    example.
     """
 
     pool: ExamplePool
@@ -103,8 +104,8 @@ class Evaluation:
         """Evaluate the model after step `step`, and return the result.
 
         All ranks call it together. `alive` is called after each batch, to show that the rank is not
-        stalled. Text generation takes long. It ends without a result if `stop_asked` returns True
-        on any rank.
+        stalled. Text generation takes long, so it ends without a result if `stop_asked` returns
+        True on any rank.
         """
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
@@ -128,9 +129,10 @@ class Evaluation:
         return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, data_rank: int, data_ranks: int) -> Iterator[list[Example]]:
-        """Yield the batches of examples of one data-parallel rank, of `data_ranks`.
+        """Yield the batches of examples of the data-parallel rank `data_rank`, if there are
+        `data_ranks` of them.
 
-        All of them get the same number of batches, because each forward pass needs all ranks.
+        All ranks get the same number of batches, because each forward pass needs all ranks.
         """
         numbers = range(data_rank, self.sequences, data_ranks)
         for first in range(0, math.ceil(self.sequences / data_ranks), self.batch_size):
@@ -145,8 +147,8 @@ def make_evaluation(
     """Return the evaluation of a job; None if it has no evaluation data.
 
     Raises:
-        ZerotoolsError: the job generates text, but the model cannot generate text, or not texts of
-            this length. It is raised on every rank.
+        ZerotoolsError: the job generates text, but the model cannot generate text of this length,
+            or no text at all. It is raised on every rank.
     """
     if pool is None:
         return None
@@ -159,7 +161,7 @@ def make_evaluation(
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """The scores of `examples` generated texts, and the time for them in seconds.
+    """The scores of `examples` generated texts, and the time that generation took, in seconds.
 
     `path` is the file with the texts. If it could not be written, `path` is None and `problem` is
     the reason.
@@ -235,9 +237,10 @@ class TextGeneration:
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
     def _batches(self, data_rank: int, data_ranks: int) -> Iterator[Sequence[int]]:
-        """Yield the example numbers of each batch of one data-parallel rank, of `data_ranks`.
+        """Yield the example numbers of each batch of the data-parallel rank `data_rank`, if there
+        are `data_ranks` of them.
 
-        All of them get the same number of batches. A batch may be empty.
+        All ranks get the same number of batches. A batch may be empty.
         """
         numbers, size = range(self.count), self.batch_size
         for first in range(0, self.count, size * data_ranks):
@@ -298,7 +301,7 @@ class TextGeneration:
         limit).
 
         Raises:
-            BadRequest: the longest prompt and the longest text after it do not fit.
+            BadRequest: the longest prompt and the longest generated text together do not fit.
         """
         new = self.decoding.max_new_tokens
         longest = 1
@@ -318,8 +321,8 @@ class TextGeneration:
 
 
 def cuts_prompts(spec: JobSpec, config: Any) -> bool:
-    """Return True if long prompts are cut so that the generated text fits, False if they are
-    refused.
+    """Return True if long prompts are cut so that the generated text fits, and False if long
+    prompts are refused.
     """
     is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
     return not is_asked and not config.is_encoder_decoder
@@ -338,8 +341,8 @@ def make_text_generation(
     Returns None if the job does not generate text.
 
     Raises:
-        ZerotoolsError: the model cannot generate text, or not texts of this length; or a library is
-            missing. It is raised on every rank.
+        ZerotoolsError: the model cannot generate text of this length, or no text at all; or a
+            library is missing. It is raised on every rank.
     """
     if not spec.eval.predict_with_generate:
         return None

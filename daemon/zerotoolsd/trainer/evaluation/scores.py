@@ -1,4 +1,6 @@
-"""Computes ROUGE (by rouge_score) and BLEU (by sacrebleu) of generated texts in any script."""
+"""Computes ROUGE (with rouge_score) and BLEU (with sacrebleu) of generated texts in any writing
+system.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
 def score_predictions(predictions: Sequence[str], references: Sequence[str]) -> Scores:
     """Compute the scores of the generated texts `predictions`.
 
-    `references` has the correct text for each of them.
+    `references` has the correct text for each prediction.
     """
     from rouge_score.rouge_scorer import RougeScorer  # only evaluation by generation pays for them
     from sacrebleu import corpus_bleu
@@ -88,8 +90,8 @@ _IS_UNSPACED = re.compile(f"[{_HAN}{_OTHER}]")
 class ScoreTokenizer:
     """Splits a text into words for rouge_score, in lower case and without punctuation.
 
-    In scripts without spaces between words (Chinese, Japanese, Thai and others), each character
-    counts as a word. rouge_score's own tokenizer drops all characters that are not ASCII.
+    In writing systems without spaces between words (Chinese, Japanese, Thai and others), each
+    character counts as a word. rouge_score's own tokenizer drops all characters that are not ASCII.
     """
 
     def tokenize(self, text: str) -> list[str]:
@@ -116,8 +118,8 @@ def _is_part_of_word(letter: str) -> bool:
 def bleu_tokenizer(texts: Iterable[str]) -> str:
     """Return the name of sacrebleu's tokenizer for `texts`.
 
-    It is `"char"` if at least a quarter of the letters are of scripts without spaces other than
-    Chinese; `"zh"` if there are Chinese letters; else `"13a"`.
+    It is `"char"` if at least a quarter of the letters belong to writing systems without spaces,
+    not counting Chinese; `"zh"` if there are Chinese letters; else `"13a"`.
     """
     letters = han = other = 0
     for text in texts:

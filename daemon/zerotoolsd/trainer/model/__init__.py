@@ -1,14 +1,14 @@
 """The model: its shapes, its shards on the ranks, and the initial values of its parameters.
 
 meta_model            the model on the meta device: shapes without bytes
-lora, nf4_linear      adapters by peft, and frozen layers with weights in 4 bits
+lora, nf4_linear      peft's adapters, and frozen layers with weights in 4 bits
 sharding              FSDP2: the mesh, the sharded model, the memory of the shards
-optimizer_groups      which parameters decay, and which Muon updates
+optimizer_groups      which parameters have weight decay, and which parameters Muon updates
 keep_fp32             which parameters stay in fp32 in a 16-bit model
-attention_choice      which attention implementation and which GPU kernel is used
+attention_choice      chooses the attention implementation and the GPU kernel
 segment_attention     attention over packed sequences, one segment at a time
-initialise_from_seed  initial values from the seed
-match_pretrained      the tensors of a Hugging Face directory that fill each parameter
+initialise_from_seed  computes initial values from the seed
+match_pretrained      finds the tensors of a Hugging Face directory that fill each parameter
 symbolic_tensors      tensors that record how transformers' conversions move them
 fill_shards           reads the part of each tensor that a rank keeps
 rng_state             the random number generators of a rank

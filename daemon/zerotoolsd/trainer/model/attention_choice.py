@@ -162,10 +162,8 @@ def choose_kernel(
     """Make transformers repeat the heads of keys and values, if torch needs this for a fused
     attention kernel on `device`.
 
-    Returns:
-        A line for the log with the kernel that the job gets. None on a CPU, or if the model does
-            not
-        use torch's scaled_dot_product_attention; then nothing is changed.
+    Return a line for the log that names the kernel. On a CPU, or if the model does not use torch's
+    scaled_dot_product_attention, nothing is changed, and the result is None.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))

@@ -40,7 +40,7 @@ def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) 
     """Return the names of parameters and buffers that get their values from the model's
     initialisation.
 
-    The others get values from the directory of `pretrained`, or from a checkpoint if the run
+    All other tensors get values from the directory of `pretrained`, or from a checkpoint if the run
     `resumes`.
     """
     buffers = {name for name, _ in model.named_buffers()} - packed_buffers(model)
@@ -55,11 +55,11 @@ def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) 
 def load_weights(
     targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
 ) -> None:
-    """Fill the shards `targets`, by parameter name, with the weights in the directory of
-    `pretrained`.
+    """Fill the shards `targets`, which are keyed by parameter name, with the weights in the
+    directory of `pretrained`.
 
     Parameters without values in the directory stay unchanged. Values are cast to the dtype of the
-    shard. `aliases` maps further names of tied parameters to their first names. In the directory, a
+    shard. `aliases` maps other names of tied parameters to their first names. In the directory, a
     tied parameter may have any of its names.
 
     Raises:
@@ -146,8 +146,8 @@ def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader
 
 
 class BoxReader(AbstractContextManager["BoxReader"]):
-    """Reads boxes (ranges in each dimension) of the tensors of the checkpoint `source`, of any
-    format.
+    """Reads boxes (a range in each dimension) of the tensors of the checkpoint `source`, which may
+    have any format.
 
     Files stay open until the reader is closed. Only the bytes between the first and the last
     element of a box are read, at most PIECE_BYTES at a time.

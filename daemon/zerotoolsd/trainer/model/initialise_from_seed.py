@@ -1,5 +1,5 @@
-"""Computes initial weights from the seed and the names of modules, the same at any number of
-ranks.
+"""Computes initial weights from the seed and the names of modules. They are the same for any number
+of ranks.
 
 Every rank goes through the meta model, one block at a time (or one module outside the blocks). It
 gives the block memory on the CPU, and runs the model's initialisation on each module of the block,
@@ -69,7 +69,7 @@ def _fill(
 ) -> None:
     """Fill the tensors of the unit (block or module) `prefix`.
 
-    The unit's memory is free when this returns.
+    When this function returns, the memory of the unit is free.
     """
 
     def is_needed(name: str) -> bool:
@@ -169,9 +169,8 @@ def _give_memory(module: nn.Module, host: MemoryTier) -> None:
 
 
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
-    """Run the model's initialisation on the modules of `unit`, children before parents.
-
-    This is the order of `PreTrainedModel.initialize_weights`.
+    """Run the model's initialisation on the modules of `unit`, children before parents, as
+    `PreTrainedModel.initialize_weights` does.
     """
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
@@ -185,7 +184,7 @@ def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
     """Run the initialisation of the modules that contain `unit`, because some of these modules set
     values inside `unit`.
 
-    All their tensors outside `unit` have no memory, and are not affected.
+    Tensors of these modules outside `unit` have no memory, and are not affected.
     """
     names = prefix.split(".") if prefix else []
     inner = unit

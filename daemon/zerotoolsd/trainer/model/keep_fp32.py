@@ -1,10 +1,10 @@
 """Finds the parameters that stay in fp32 in a model that computes in 16 bits.
 
-A model names them in `_keep_in_fp32_modules_strict`, and only for fp16 in `_keep_in_fp32_modules`.
-Both are patterns of names, as for `from_pretrained(dtype=...)`. The code of the model relies on
-fp32 for them: with the scores of a router in bf16, other experts are chosen. The routers of Switch
-Transformers and NLLB-MoE cast their classifier to fp32 in each forward pass, but no attribute names
-it.
+A model has two attributes with patterns of their names: `_keep_in_fp32_modules_strict`, and
+`_keep_in_fp32_modules`, which counts only for fp16. `from_pretrained(dtype=...)` uses the same
+attributes. The code of the model relies on fp32 for these parameters: a router that computes its
+scores in bf16 chooses other experts. The routers of Switch Transformers and NLLB-MoE cast their
+classifier to fp32 in each forward pass, although no attribute names it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
     """Return the names of the parameters and buffers of `model` that stay in fp32 in 16-bit
     training.
 
-    The set is empty if `train` requires fp32 training, in which all are fp32.
+    The set is empty for fp32 training, in which all parameters are fp32.
     """
     patterns: set[str] = set()
     if train.precision != "fp32":
@@ -53,14 +53,13 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return the modules that FSDP2 must gather separately, because their dtypes differ, children
-    first.
+    """Return the modules that FSDP2 must gather separately, so that a gathered buffer never mixes
+    fp32 parameters with others.
 
-    Each is (name of the module, whether it stays in fp32). So a gathered buffer never mixes fp32
-    parameters with others.
+    The result has (name of a module, whether the module stays in fp32), children before parents.
 
     Raises:
-        Unsupported: a module itself has parameters of both kinds.
+        Unsupported: a module directly has both fp32 and other parameters.
     """
     found: dict[str, bool] = {}
     for prefix, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) by peft: adds them to a model, and finds their parameters."""
+"""Adds low-rank adapters (LoRA) to a model with peft, and finds their parameters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
 def _refuse_others(model: nn.Module) -> None:
     """Raise BadRequest if an adapter is on a layer that is not linear.
 
-    peft also adapts embeddings and convolutions. Their adapters have other parameter names, and do
+    peft also adapts embeddings and convolutions. Such adapters have other parameter names, and do
     not just add a product to the weight.
     """
     from peft.tuners.lora import Linear, LoraLayer
@@ -87,7 +87,9 @@ def check_frozen_type(layout: MemoryLayout, torch_version: str = str(torch.__ver
 
 
 def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of layers with adapters that store their weight transposed, as in GPT-2."""
+    """Return the names of the layers with adapters for which the weight is stored transposed, as in
+    GPT-2.
+    """
     return tuple(
         name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False)
     )

@@ -1,5 +1,5 @@
-"""Finds which tensors of a Hugging Face directory fill each parameter of a model, by the rules of
-transformers.
+"""Finds which tensors of a Hugging Face directory fill each parameter of a model, according to the
+rules of transformers.
 
 transformers' own loading code runs on a copy of the meta model, with tensors that have no values
 and record how they are used (`symbolic_tensors`). So the rules of the installed transformers
@@ -42,7 +42,7 @@ LISTED = 4
 
 
 class ShapeMismatch(BadRequest):
-    """A tensor in a directory has a different shape than in the model.
+    """A tensor has one shape in a directory, and another shape in the model.
 
     The message has both shapes.
     """
@@ -77,8 +77,8 @@ class Pretrained:
 def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
     """Find the tensors in `directory` that fill the parameters of `model`.
 
-    `model` is on the meta device and has no adapters. `aliases` maps further names of tied
-    parameters to their first names.
+    `model` is on the meta device and has no adapters. `aliases` maps other names of tied parameters
+    to their first names.
 
     Raises:
         BadRequest: the directory has no safetensors, or their names or shapes do not fit the model.
@@ -108,10 +108,11 @@ def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> 
 
 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
-    """Return the tensors of `model` that have another name or shape in a Hugging Face directory.
+    """Return the tensors of `model` that have a different name or shape in a Hugging Face
+    directory.
 
-    The directory is the one of `pretrained`, or if that is None, the one that `save_pretrained`
-    would write. `model` is on the meta device and has no adapters.
+    The directory is the directory of `pretrained`, or a directory that `save_pretrained` would
+    write if `pretrained` is None. `model` is on the meta device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}
@@ -163,7 +164,7 @@ def _no_plan() -> dict[str, None]:
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
     """Raise an error if transformers could not compute a tensor of the model.
 
-    It is ShapeMismatch if a stored tensor has a wrong shape, else BadRequest. `info` is
+    The error is ShapeMismatch if a stored tensor has a wrong shape, else BadRequest. `info` is
     transformers' report.
     """
     shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
@@ -194,7 +195,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
 def _refuse_untied(
     loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
 ) -> None:
-    """Raise BadRequest if two weights are tied by the config but have different values in the
+    """Raise BadRequest if the config ties two weights that have different values in the
     directory.
     """
     for alias, name in aliases.items():
@@ -207,13 +208,15 @@ def _refuse_untied(
 
 
 def _spellings(model: Any, name: str) -> tuple[str, ...]:
-    """Return `name` as it is, without the prefix of the base model, and with this prefix."""
+    """Return three forms of `name`: unchanged, without the prefix of the base model, and with this
+    prefix.
+    """
     prefix = f"{model.base_model_prefix}."
     return name, name.removeprefix(prefix), prefix + name
 
 
 def _reason(text: str) -> str:
-    """Return the error message in `text`, transformers' record of an error, without the
+    """Return only the error message in `text`, which is transformers' record of an error in an
     operation.
     """
     return (text.rpartition("\nError")[0] or text).strip().splitlines()[-1]
@@ -333,7 +336,7 @@ class StoredReader:
 def same_values(stored: Mapping[str, HubTensor], one: HubBlock, other: HubBlock) -> bool:
     """Return whether two blocks of the same shape have equal values.
 
-    The blocks are read some rows at a time, so that memory stays small.
+    The blocks are read a few rows at a time, so that little memory is needed.
     """
     if one == other or not one.box.shape:
         return True

@@ -24,7 +24,7 @@ MIB = 1 << 20
 def parameters_of(
     meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
 ) -> list[Parameter]:
-    """Return the parameters of the model, as needed for a memory estimate.
+    """Return the parameters of the model for a memory estimate.
 
     A tied parameter occurs once. 4-bit weights are included. Each entry has its block, and the
     dimension that tensor ranks split. Parameters in `kept` are fp32.
@@ -48,10 +48,10 @@ class Prediction:
     """The predicted memory of a rank's state, in bytes.
 
     Attributes:
-        device: on the device between steps.
+        device: state that is on the device between steps.
         gathered: weights that are gathered on the device during a forward or backward pass.
-        host: in host memory.
-        disk: on disk.
+        host: state in host memory.
+        disk: state on disk.
     """
 
     device: int

@@ -36,7 +36,7 @@ class MetaModel:
     """A language model without weights: a causal model, or an encoder-decoder.
 
     `blocks` are the names of the modules that are gathered one at a time (the decoder layers).
-    `aliases` maps each further name of a tied parameter to its first name. `plain` is the model
+    `aliases` maps each other name of a tied parameter to its first name. `plain` is the model
     without adapters.
     """
 

@@ -1,9 +1,9 @@
-"""Frozen linear layers with weights in 4 bits (nf4), by bitsandbytes.
+"""Frozen linear layers with weights in 4 bits (nf4), which bitsandbytes packs and unpacks.
 
-nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for each 64
-elements. For a matrix product, a layer unpacks its weight to the dtype of the input, and then frees
-the unpacked weight. It does this in the forward pass, and again in the backward pass for the
-gradient of the input.
+nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers; each 64 elements share a scale,
+by which their numbers are multiplied. For a matrix product, a layer unpacks its weight to the dtype
+of the input, and frees the unpacked weight afterwards. This is done in the forward pass, and again
+in the backward pass for the gradient of the input.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
     unchanged bias.
 
     Checkpoints do not contain its buffers: `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32,
-    one for 64 elements. With `double_quant`, the scales are stored as uint8, after `scale_mean` was
-    subtracted. 256 of them share one number of `scale_scales`.
+    one for 64 elements. With `double_quant`, `scale_mean` is subtracted from the scales, which are
+    then stored as uint8. Each 256 scales share one number of `scale_scales`.
     """
 
     def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:
@@ -62,8 +62,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
     def take(self, weight: torch.Tensor) -> None:
         """Pack `weight` and store it.
 
-        It has the shape `[out_features, in_features]`. It must be fp32, fp16 or bf16, and on the
-        device of the buffers.
+        `weight` is `[out_features, in_features]`. It must be fp32, fp16 or bf16, and on the device
+        of the buffers.
         """
         functional = _functional()
         packed, state = functional.quantize_4bit(

@@ -1,10 +1,10 @@
 """Decides which parameters have weight decay, and which ones Muon updates.
 
-There are two rules for weight decay. With `"names"` (transformers'
-`Trainer.get_decay_parameter_names` of 5.23), all parameters have it except those of torch's
-LayerNorms and those with the name of a bias or a norm. With `"shapes"`, the rule of earlier
-versions, all parameters with two or more dimensions have it. A continued run keeps the groups of
-its checkpoint. Muon updates matrices other than embeddings and the head.
+There are two rules for weight decay. With `"names"` (as in `Trainer.get_decay_parameter_names` of
+transformers 5.23), all parameters have weight decay, except the parameters of torch's LayerNorms
+and parameters with the name of a bias or a norm. With `"shapes"`, the rule of earlier versions, all
+parameters with two or more dimensions have weight decay. A continued run keeps the groups of its
+checkpoint. Muon updates matrices other than embeddings and the head.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|
 def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) -> frozenset[str]:
     """Return the names of the trainable parameters of `model` with weight decay.
 
-    If `record`, the record of a checkpoint, has these names, they are returned. Otherwise `rule`
-    decides, a value of the job key `train.decay_by`.
+    If the record of a checkpoint is given and has these names, they are returned. Otherwise `rule`
+    decides, which is a value of the job key `train.decay_by`.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     recorded = None if record is None else _recorded(record.optimizer.groups)
@@ -40,9 +40,9 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
     """Return the names of parameters with weight decay in the groups of a record; None if unknown.
 
-    They are unknown if the groups have no names. They are also unknown if no group has a weight
-    decay above 0 and each optimizer has only one group, which may be of either kind. If no group
-    has a weight decay above 0 but there are two groups, the first group has the decayed parameters.
+    The names are unknown if the groups do not have the names of their parameters. If the weight
+    decay of all groups is 0, the first of two groups has the decayed parameters; but if each
+    optimizer has only one group, it may be of either kind, so the names are unknown.
     """
     if not groups or not all(group.params for group in groups):
         return None
@@ -54,9 +54,10 @@ def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
 
 
 def _by_names(module: nn.Module) -> Iterator[str]:
-    """Yield the names of the parameters of `module` that have weight decay by the rule `"names"`.
+    """Yield the names of the parameters of `module` that have weight decay according to the rule
+    `"names"`.
 
-    The name is checked at each level of modules, with only the part of the name below that level.
+    At each level of modules, the part of the name below that level is checked.
     """
     for prefix, child in module.named_children():
         if not isinstance(child, nn.LayerNorm):

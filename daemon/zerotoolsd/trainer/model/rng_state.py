@@ -1,6 +1,6 @@
 """Saves and restores the random number generators of a rank.
 
-So dropout continues as without a restart.
+So after a restart, dropout continues as if the run had not been interrupted.
 """
 
 from __future__ import annotations

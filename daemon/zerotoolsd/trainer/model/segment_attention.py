@@ -1,9 +1,9 @@
 """Computes attention over packed sequences one segment at a time, with torch's
 scaled_dot_product_attention.
 
-transformers separates the segments by a mask with an element for each pair of positions. Here each
-segment is a separate call, without such a mask and without work for hidden positions. The base
-model gets the lengths of the segments in place of a mask, and passes them on to its layers.
+transformers separates the segments with a mask that has an element for each pair of positions. Here
+each segment is a separate call, which needs no such mask and does no work for hidden positions. The
+base model gets the lengths of the segments in place of a mask, and passes them on to its layers.
 
 Without packed sequences, transformers still searches for segments in the position ids of every
 batch. For this search, the host waits for the device. This module avoids the search.
@@ -57,10 +57,10 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SegmentMask:
-    """Takes the place of an attention mask, and has the lengths of the segments.
+    """Replaces an attention mask. It has the lengths of the segments.
 
-    `hides` makes a mask. It is called only for segments longer than `window`, in which a token does
-    not see all earlier tokens.
+    `hides` makes a mask. It is called only for a segment longer than `window`, because a token does
+    not see all earlier tokens of such a segment.
     """
 
     lengths: Lengths
@@ -70,9 +70,8 @@ class SegmentMask:
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield (begin, end) of each segment of sequence `row` in the batch.
 
-        The padding is a segment too. `length` is the number of positions. It may be less than the
-        length of the sequence, as in the check of a chunked loss. Then only the first positions
-        exist.
+        The padding is a segment, too. `length` is the number of positions that exist. In the check
+        of a chunked loss, these are only the first positions of the sequence.
         """
         begin = 0
         for size in (*self.lengths[row], length):
@@ -85,7 +84,7 @@ class SegmentMask:
         """Return the mask for the segment from `begin` to `end` of sequence `row`, `[1, 1, length,
         length]`.
 
-        Returns None if the mask would be only causal.
+        Returns None if a causal mask is enough.
         """
         if self.window is None or end - begin <= self.window:
             return None

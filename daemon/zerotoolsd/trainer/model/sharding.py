@@ -1,14 +1,15 @@
 """FSDP2 over the ranks: the mesh, the sharded modules, the memory of the shards and of reductions.
 
-Stages 2 and 3 shard the weights. Stage 2 keeps them complete from the forward pass to the end of
-the backward pass, and saves a second gathering. Stages 0 and 1 replicate the weights with the same
-code. So every stage has the same types and names, and a checkpoint of one stage loads into another.
-With replicas, "gathering" is a copy on the rank itself, which is freed block by block.
+Stages 2 and 3 shard the weights. Stage 2 keeps the gathered weights from the forward pass to the
+end of the backward pass, so it does not gather them a second time. Stages 0 and 1 replicate the
+weights with the same code. So every stage has the same types and names, and a checkpoint of one
+stage loads into another. With replicas, "gathering" is a copy on the rank itself, which is freed
+block by block.
 
-With tensor ranks, the ranks are in a mesh of two dimensions, tensor ranks innermost. FSDP2 shards a
-split weight among the ranks with the same part of it. All other weights are sharded among all
-ranks. So each rank has the same number of bytes, and replicas cannot diverge: their gradients,
-which are equal on the tensor ranks, are averaged over them.
+With tensor ranks, the ranks are in a mesh of two dimensions, tensor ranks innermost. If tensor
+ranks split a weight, FSDP2 shards each part among the ranks that have this part. All other weights
+are sharded among all ranks. So each rank has the same number of bytes. The other weights cannot
+diverge between tensor ranks, because their gradients are averaged over all ranks.
 
     a split matrix of 8 rows, 2 tensor ranks of 4     any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
@@ -57,9 +58,9 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
     """Return the device mesh of all ranks.
 
-    A single rank has a mesh of itself. The mesh has one dimension for sharding. If the layout
-    replicates weights, it also has a dimension for the groups of ranks that share a copy. Tensor
-    ranks have a dimension of their own.
+    The mesh has one dimension for sharding. If the layout replicates weights, the mesh also has a
+    dimension for the groups of ranks that share a copy. With tensor ranks, it has a dimension for
+    them. The mesh of a single rank has only this rank.
     """
     world_size, size = layout.world_size, layout.weight_ranks
     if not layout.is_sharded:
@@ -76,8 +77,8 @@ def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
 def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor:
     """Return `tensor` as the DTensor that a checkpoint of a single rank has.
 
-    It uses the same memory. The DTensor is a shard if the stage splits the tensor (`is_cut`), else
-    a replica. `mesh` has only this rank.
+    The DTensor uses the memory of `tensor`. It is a shard if the stage splits the tensor
+    (`is_cut`), else a replica. `mesh` has only this rank.
     """
     placement = Shard(0) if is_cut else Replicate()
     return wrap_local(tensor.detach(), mesh, (placement,), tensor.shape)
@@ -118,7 +119,7 @@ def shard_model(
 
     Their memory is not initialised. A single rank without FSDP2 has plain tensors instead. Buffers
     are not sharded. Tied parameters stay one parameter. If `compiled` is True, blocks are compiled.
-    Parameters in `kept` are fp32, also in the computation.
+    Parameters in `kept` are stored and computed in fp32.
 
     Raises:
         Unsupported: a module mixes `kept` parameters with others, tensor ranks cannot share the
@@ -212,7 +213,7 @@ def _cut(
 ) -> dict[str, Any]:
     """Split the layers of `model` among the tensor ranks.
 
-    Returns the further arguments with which FSDP2 must shard the result.
+    Returns additional arguments with which FSDP2 must shard the model afterwards.
     """
     cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
     kinds = placement_types()
@@ -239,8 +240,8 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
 
 
 def placement_types(package: Any = None) -> Any:
-    """Return torch's module with the types that tell FSDP2 over which ranks a parameter is
-    sharded. `package` contains it (default: that of FSDP2).
+    """Return torch's module with the types that tell FSDP2 over which ranks a parameter is sharded.
+    `package` is the package that contains the module (default: FSDP2's own package).
 
     Raises:
         Unsupported: this torch does not have these types.
@@ -352,14 +353,13 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
     buffers.
 
     FSDP2 reduces the gradients of a block in one fp32 buffer. If ranks hold replicas (stages 0 and
-    1, groups of `zero.shard_size`), it keeps the buffers of all blocks until the end of the
-    backward pass. The reason is that no other stream may get the memory too early (torch's pull
-    requests 140044 and 180900). If the buffer itself becomes the gradient, this costs nothing. But
-    with master weights, or with parameters in host memory, the gradients are copied out of the
-    buffer. Then the buffers would take 4 bytes per parameter, although ZeRO-Offload leaves only 2
-    on the device.
+    1, groups of `zero.shard_size`), FSDP2 keeps the buffers of all blocks until the end of the
+    backward pass, so that no other stream gets the memory too early (torch's pull requests 140044
+    and 180900). If the buffer itself becomes the gradient, this costs nothing. But with master
+    weights, or with parameters in host memory, the gradients are copied out of the buffer. Then the
+    buffers would take 4 bytes per parameter, although ZeRO-Offload leaves only 2 on the device.
 
-    So the buffer of a block is freed when the buffer of the next block was reduced. torch's
+    So the buffer of a block is freed after the buffer of the next block was reduced. torch's
     allocator does not reuse the memory before the stream that used it has finished.
     """
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
@@ -373,7 +373,7 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
 
 
 def sum_gradients(model: Any, mesh: DeviceMesh) -> None:
-    """Make FSDP2 sum gradients and divide the sum, where an average of the backend is wrong.
+    """Make FSDP2 sum gradients and divide the sum, if the backend's own average would be wrong.
 
     Before NCCL 2.29.7, NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950,
     torch's issue 144045). The gradients of these elements would be zero. In torch 2.8, the average

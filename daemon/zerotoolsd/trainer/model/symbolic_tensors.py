@@ -1,8 +1,8 @@
 """Tensors without values that record which elements of the Hub's tensors they consist of.
 
 transformers' conversions are programs that call torch to stack, join, cut, transpose and reshape
-loaded tensors. With these tensors, the calls are recorded: each result has the blocks of the Hub's
-tensors that fill it. An operation that changes values, or is unknown here, raises an error.
+loaded tensors. These tensors record the calls: each result has the blocks of the Hub's tensors that
+fill it. An operation that changes values, or is unknown here, raises an error.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
 def _parted(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
     """Yield the blocks of `block` after dimension `dim` was split into two dimensions.
 
-    `size` is the size of the second of both in the tensor.
+    `size` is the size of the second of these two dimensions in the tensor.
     """
     begin, count = block.box.start[dim], block.box.shape[dim]
     end, step = begin + count, block.steps[dim]

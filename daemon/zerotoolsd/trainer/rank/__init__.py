@@ -1,7 +1,7 @@
 """This rank of a job, and its communication with the other ranks.
 
 rank_settings         the number of this rank, its job, and stop requests
-process_group         the process group, and decisions of rank 0 for all
+process_group         the process group, and decisions that rank 0 makes for all ranks
 rendezvous            how the nodes of a job find one another
 check_same_files      compares the files of the nodes
 notify_supervisor     datagrams to the supervisor

@@ -1,9 +1,9 @@
 """Checks that all nodes of a job have the same files.
 
-Each node may have its own copies. To read terabytes on every node would take as long as the start
-of the training. So a file is compared by its size and by samples: its beginning, its end, and some
-parts between. If a model or a data set is another version, its size, its header or nearly all of
-its bytes differ.
+Each node may have its own copies. Reading terabytes on every node would make the start of the
+training much longer. So only the size and samples of each file are compared: its beginning, its
+end, and some parts between them. If a model or a data set is another version, its size, its header
+or nearly all of its bytes differ.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
     All ranks call it together.
 
     Raises:
-        BadRequest: a file of a node is missing, or differs from that of node 0.
+        BadRequest: a file is missing on a node, or differs from the file of node 0.
     """
     if group.rank.nodes == 1:
         return

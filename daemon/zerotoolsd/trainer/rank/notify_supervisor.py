@@ -1,7 +1,7 @@
 """Sends datagrams with the progress of a rank to the supervisor. Training never waits for them and
 never fails because of them.
 
-If the receiver is slow, datagrams on steps and heartbeats are dropped. The events `checkpoint`,
+If the receiver is slow, datagrams about steps and heartbeats are dropped. The events `checkpoint`,
 `error`, `eval` and `phase` wait up to a second.
 """
 

@@ -207,8 +207,8 @@ def join_group(
     """Connect to the other ranks at MASTER_ADDR:MASTER_PORT, and return the group.
 
     `device` is "cpu" or "cuda". The ranks wait for one another up to START_TIMEOUT: see
-    `WorldGroup.wait_at_most`. The ranks of several nodes meet as `meeting` says. The phase
-    CONNECTING begins when all have met, before NCCL connects the GPUs, which may hang.
+    `WorldGroup.wait_at_most`. If the job has several nodes, their ranks meet at `meeting` first.
+    The phase CONNECTING begins when all have met, before NCCL connects the GPUs, which may hang.
 
     Raises:
         BadRequest: the job needs GPUs and this torch sees too few; or an error of `meet_nodes`.
@@ -240,7 +240,7 @@ def join_group(
 
 
 def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
-    """Record in `store` that this rank is there, and wait until all ranks have done so.
+    """Record in `store` that this rank has arrived, and wait until all ranks have arrived.
 
     Raises:
         RuntimeError: the error of torch's store after `timeout`.
@@ -250,7 +250,7 @@ def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
 
 
 def device_of_rank(rank: Rank, device: str) -> torch.device:
-    """Make the device of this rank the current device, and return it.
+    """Make the device of this rank the current device, and return the device.
 
     Raises:
         BadRequest: the job needs GPUs and this torch sees too few.
@@ -326,7 +326,7 @@ _SIOCGIFADDR = 0x8915
 def interface_to(host: str, port: int) -> str | None:
     """Return the name of the network interface through which `host` is reached; None if unknown.
 
-    If `host` is this machine, it is the interface with the address of `host`.
+    If `host` is this machine, the result is the interface with the address of `host`.
     """
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))

@@ -1,5 +1,5 @@
-"""Errors that end a rank, and the exit codes by which the supervisor and the daemon recognise
-them.
+"""Errors that end a rank, and the exit codes that tell the supervisor and the daemon which error it
+was.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ class Rank:
 
     Attributes:
         index: the number of the process, from 0 to `world_size` - 1.
-        local: its number on this machine. It selects the GPU.
+        local: the number of the process on this machine, which selects the GPU.
         node: the number of this machine among `nodes` machines.
         same_data_ranks: the number of consecutive ranks that compute the same sequences together
             (sequence ranks times tensor ranks).
-        tensor_ranks: of these, the number of consecutive ranks that each hold a part of every
-            layer.
+        tensor_ranks: the number of consecutive ranks, among those, that split every layer between
+            them.
     """
 
     index: int
@@ -46,7 +46,7 @@ class Rank:
     tensor_ranks: int = 1
 
     def in_job(self, spec: JobSpec) -> Rank:
-        """Return a copy of this rank with the numbers of ranks that the job `spec` sets in
+        """Return a copy of this rank with the sequence and tensor ranks that the job `spec` sets in
         `[zero]`.
         """
         zero = spec.zero
@@ -54,8 +54,8 @@ class Rank:
 
     @property
     def data_rank(self) -> int:
-        """The data-parallel rank: the number, from 0, of the part of a step's sequences that this
-        rank computes.
+        """The data-parallel rank: which part of a step's sequences this rank computes, counted from
+        0.
         """
         return self.index // self.same_data_ranks
 
@@ -88,7 +88,7 @@ class Rank:
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
     """Return the rank that the supervisor's environment variables describe.
 
-    Without these variables, it is the only rank of its job.
+    Without these variables, the result is the only rank of its job.
     """
     return Rank(
         index=int(environment.get("RANK", "0")),
@@ -127,8 +127,8 @@ def read_spec(run_dir: Path) -> JobSpec:
 def needed_by_others(run_dir: Path) -> Path:
     """Return the directory in which the daemon lists the checkpoints that other jobs need.
 
-    If the daemon runs jobs of several users, each user has a directory, and it is that of this
-    user.
+    If the daemon runs jobs of several users, each user has such a directory; the directory of this
+    user is returned.
     """
     needed = run_dir / ".." / ".." / ".." / DIRECTORY
     own = needed / directory_of_user(os.geteuid())
@@ -147,8 +147,9 @@ def stop_reason(run_dir: Path) -> str | None:
 class StopRequest:
     """Detects a request to stop.
 
-    It is a file of the supervisor, or the signal SIGTERM. The first rank of each node looks for the
-    file. Any rank may get SIGTERM. The ranks tell each other together with the loss of each step.
+    A request is a file that the supervisor writes, or the signal SIGTERM. The first rank of each
+    node looks for the file. Any rank may get SIGTERM. The ranks tell each other about the request
+    when they exchange the loss of a step.
     """
 
     run_dir: Path
@@ -171,5 +172,5 @@ class StopRequest:
         return self.reason() if self.asked() else None
 
     def reason(self) -> str:
-        """Return the reason of the stop in a few words, as far as this rank knows it."""
+        """Return the reason for the stop in a few words, as far as this rank knows the reason."""
         return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

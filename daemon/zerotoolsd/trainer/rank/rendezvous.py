@@ -1,19 +1,20 @@
-"""The rendezvous of the nodes of a job, before a rank uses a GPU.
+"""Lets the nodes of a job meet (rendezvous) before a rank uses a GPU.
 
-The daemon of each node does not know the others, and starts an attempt when it can. Rank 0 of node
-0 listens at `rendezvous.address` with a store of torch. The first rank of each node writes a card
-into the store: which node it is, its job, and the token of its attempt.
+The daemon of each node does not know the other daemons, and starts an attempt when it can. Rank 0
+of node 0 listens at `rendezvous.address` with a store of torch. The first rank of each node writes
+a card into the store: which node it is, its job, and the token of its attempt.
 
     node/0, node/1     the cards; a later attempt of a node replaces its earlier card
-    sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
+    sealed             the tokens of all cards, and a probe file; rank 0 writes it when all cards
+                       exist and match
     seen/1             whether node 1 sees the probe file in its output_dir
     left/1             node 1 has a newer attempt than the one that was sealed
-    begin              by rank 0: the token of this rendezvous, or an error in one sentence
+    begin              the token of this rendezvous, or an error in one sentence; from rank 0
 
-Once it is sealed, only these attempts take part. A node with a newer attempt finds that its token
-is not in the sealed rendezvous. The other ranks have failed, or will fail, because a rank is
-missing. The node leaves, and tries again until there is a new rendezvous. All keys of the process
-group begin with the token, so that attempts do not affect each other.
+After the rendezvous was sealed, only the attempts in it take part. A node with a newer attempt
+finds that its token is not in the sealed rendezvous. The other ranks have failed, or will fail,
+because a rank is missing. The node leaves, and tries again until there is a new rendezvous. All
+keys of the process group begin with the token, so that attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -254,9 +255,9 @@ class _Meeting:
         return found
 
     def _until_read(self, store: dist.TCPStore) -> None:
-        """Wait a short time until the other nodes have read the result.
+        """Wait until the other nodes have read the result, but only for a short time.
 
-        The store ends with this process, so they could not read it later.
+        The store ends with this process, so the other nodes cannot read the result later.
         """
         until = time.monotonic() + ANSWER_SECONDS / 10
         keys = [_read(node) for node in range(1, self._place.nodes)]
@@ -419,8 +420,8 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
 
 
 def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
-    """Return a sentence on the first difference between the cards of the nodes; None if none
-    exists.
+    """Return a sentence that names the first difference between the cards of the nodes; None if the
+    cards match.
     """
     first = cards[0]
     for node, card in sorted(cards.items()):

@@ -3,7 +3,7 @@
 reporter         log lines for people, and datagrams to the supervisor
 mfu              model FLOPs utilization
 out_of_memory    explains that GPU memory is exhausted
-memory_advice    settings that reduce GPU memory, for such a job
+memory_advice    suggests settings that reduce GPU memory
 trackers         wandb and MLflow
 
 These modules may import every package below the engines.

@@ -1,7 +1,7 @@
-"""Suggest changes to a job file that reduce GPU memory, for a job that ran out of memory.
+"""Suggests changes to the job file of a job that ran out of GPU memory.
 
-The changes that cost the least time come first. How much memory a change saves is not computed
-here.
+Changes that slow the job down least come first. This module does not compute how much memory a
+change saves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ are suggested for engine deepspeed.
 def settings_to_try(
     spec: JobSpec, *, mostly_state: bool = False, limit: int = 2, half: str = "bf16"
 ) -> list[str]:
-    """Return up to `limit` settings with which the job needs less GPU memory, as lines of a job
+    """Return at most `limit` settings with which the job needs less GPU memory, as lines of a job
     file.
 
     `half` is the 16-bit dtype that the GPU supports. `mostly_state` is true if weights and

@@ -22,7 +22,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 
 @dataclass(frozen=True)
 class Utilization:
-    """The numbers that the MFU of a run is computed from.
+    """The numbers from which the MFU of a run is computed.
 
     `flops_per_token` is the number of operations of the model per token. `peak` is the number of
     operations per second of all GPUs of the run together.
@@ -32,7 +32,7 @@ class Utilization:
     peak: float
 
     def of(self, tokens_per_second: float) -> float:
-        """Return the MFU, from 0 to 1. `tokens_per_second` is the number of all ranks together."""
+        """Return the MFU, from 0 to 1. `tokens_per_second` counts the tokens of all ranks."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
@@ -63,8 +63,8 @@ def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: i
     """Return the number of operations per token, forward and backward; None if the formula does
     not apply.
 
-    It does not apply to encoder-decoders, and to models with tokens that use only some of the
-    weights.
+    The formula does not apply to encoder-decoders, nor to models in which a token uses only some of
+    the weights.
     """
     text = config.get_text_config()
     layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))

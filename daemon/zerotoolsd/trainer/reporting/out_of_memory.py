@@ -69,8 +69,8 @@ def explain_out_of_memory(
 ) -> str:
     """Return one sentence that explains `said`, the message of torch.
 
-    `steps_done` steps were completed. `expected` is the predicted memory of the rank's state; None
-    if unknown.
+    `steps_done` is the number of completed steps. `expected` is the predicted memory of the rank's
+    state; None if unknown.
     """
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]

@@ -2,17 +2,17 @@
 
 Before the attention, the ranks exchange heads for positions. Then each rank has all positions of
 `heads / ranks` heads, and uses an existing implementation with the mask of the whole sequence. The
-results return by the same exchange. With 2 ranks, 4 heads and 6 positions:
+results are sent back by the reverse exchange. With 2 ranks, 4 heads and 6 positions:
 
     rank 0 has positions 0-2 of heads 0-3   <->   positions 0-5 of heads 0, 1
     rank 1 has positions 3-5 of heads 0-3   <->   positions 0-5 of heads 2, 3
 
-If the number of ranks does not divide the key/value heads, each rank gets those that its queries
-need.
+If the number of ranks does not divide the number of key/value heads, each rank gets the key/value
+heads that its queries need.
 
-The base model gets a `WholeMask` instead of its mask, and passes it to its layers. They also have
-it when activations are computed again. Without an active `WholeSequences`, as in text generation,
-each implementation works as usual.
+The base model gets a `WholeMask` instead of its mask, and passes it to its layers. The layers also
+use it when activations are computed again. Without an active `WholeSequences`, as in text
+generation, each implementation works as usual.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ _now: ContextVar[WholeSequences | None] = ContextVar("sequences that ranks share
 
 @contextmanager
 def reading_part(whole: WholeSequences) -> Iterator[None]:
-    """Return a context in which a model reads only this rank's part of the sequences `whole`."""
+    """Return a context manager. Inside its context, a model reads only this rank's part of the
+    sequences `whole`.
+    """
     token = _now.set(whole)
     try:
         yield
@@ -96,7 +98,7 @@ def whole_sequences() -> WholeSequences | None:
 
 @dataclass(frozen=True)
 class WholeMask:
-    """Takes the place of an attention mask of this rank's part.
+    """Replaces the attention mask of this rank's part.
 
     `mask` is the mask of the whole sequences, in the form that the attention implementation needs.
     """
@@ -190,8 +192,8 @@ def _attend(
 ) -> tuple[torch.Tensor, Any]:
     """Compute attention over the ranks.
 
-    It replaces an attention function of transformers. `query`, `key` and `value` are `[batch,
-    heads, positions, width]`, the result is `[batch, positions, heads, width]`.
+    This function replaces an attention function of transformers. `query`, `key` and `value` are
+    `[batch, heads, positions, width]`; the result is `[batch, positions, heads, width]`.
     """
     attend = _function(implementation, module)
     if not isinstance(attention_mask, WholeMask):
@@ -228,7 +230,7 @@ def _function(implementation: str, module: Any) -> Callable[..., Any]:
 
 
 class _SomeHeads:
-    """Takes the place of an attention `module`, with the heads of one rank only.
+    """Replaces an attention `module`, and has only the heads of one rank.
 
     Each key/value head is repeated `copies` times.
     """

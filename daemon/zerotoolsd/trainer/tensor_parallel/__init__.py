@@ -2,6 +2,6 @@
 
 Each rank has a part of the weights.
 
-plan_layer_cuts    which layers are split, and how, by transformers' plan
+plan_layer_cuts    plans how layers are split, according to transformers' plan
 parallel_layers    the split layers, and the communication between the ranks
 """

@@ -117,7 +117,7 @@ def with_summed_gradient(whole: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def all_reduced(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the sum of `part` over the ranks of `group`, on each of them.
+    """Return the sum of `part` over the ranks of `group`. Each of these ranks gets the sum.
 
     `part` is overwritten.
     """

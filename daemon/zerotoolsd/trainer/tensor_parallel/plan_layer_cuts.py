@@ -14,11 +14,12 @@ replicated_with_grad_allreduce   whole weights that are applied to split values:
                                  part of their gradient
 embedding_rowwise, replicate     the layer is not split; its input and output are whole
 
-A layer is split with its adapters. Of `weight + B A` of a colwise layer, a rank has the same rows
-of B; of a rowwise layer, the same columns of A. Each rank has all of the other half.
+A layer is split together with its adapters, which compute `weight + B A`. In a colwise layer, a
+rank has the same rows of `weight` and of B, and all of A. In a rowwise layer, it has the same
+columns of `weight` and of A, and all of B.
 
 Source: transformers, distributed/tensor_parallel.py (before 5.20 integrations/tensor_parallel.py).
-All other styles are refused, among them those of mixtures of experts.
+All other styles are refused, for example the styles for mixtures of experts.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class LayerCuts:
         layers: name of each split layer -> its kind of split, such as `COLUMNS`.
         dimensions: name of each split parameter -> the dimension that is split. All other
             parameters are whole.
-        notes: describe layers of the plan that are not split.
+        notes: messages about layers of the plan that are not split.
     """
 
     ranks: int
@@ -176,8 +177,8 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """Return advice on the number of ranks, for the message that a number does not divide all
-    `sizes`.
+    """Return advice that names possible numbers of ranks, for a message that the chosen number does
+    not divide all `sizes`.
     """
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]

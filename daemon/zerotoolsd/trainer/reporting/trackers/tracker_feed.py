@@ -1,7 +1,7 @@
 """Starts the trackers of a job (wandb, MLflow) on rank 0, and sends them the results of the steps.
 
-A tracker gets no secret of the job. Training waits for a tracker's process only at its end, and
-only for a short time.
+A tracker gets no secret of the job. Training waits for the process of a tracker only when training
+ends, and only for a short time.
 """
 
 from __future__ import annotations
@@ -83,16 +83,15 @@ class TrackerFeed:
         return problem or None
 
     def ends_as(self, end: str) -> None:
-        """Set `end`, the result of the run that the tracker gets: `done` or `stopped`.
-
-        Otherwise it is `failed`.
+        """Set the result of the run that is reported to the tracker: `done` or `stopped`. Without
+        this call, the result is `failed`.
         """
         self._end = end
 
     def close(self) -> str | None:
         """Let the tracker's process write its data and end.
 
-        Returns the reason if it did not succeed; None if it did.
+        Returns the reason if the process failed, or None.
         """
         deadline = time.monotonic() + self._close_seconds
         self._put({"end": self._end})
@@ -145,7 +144,7 @@ def start_tracking(
         return []
     output_dir = Path(spec.output_dir or "")
     try:
-        run = tracked_run(output_dir, run_dir.parent, goes_on=done is not None)
+        run = tracked_run(output_dir, run_dir.parent, continues=done is not None)
     except OSError as error:
         names = " and ".join(trackers)
         say(f"{names}: not logged to, training continues: {error.filename}: {error.strerror}")
@@ -201,7 +200,7 @@ _LENGTH = 12
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The `id` by which trackers know a run.
+    """The `id` that identifies a run for its trackers.
 
     `job` is the directory of the job that began the run.
     """
@@ -210,19 +209,18 @@ class RunIdentity:
     job: str
 
 
-def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> RunIdentity:
+def tracked_run(output_dir: Path, job: Path, *, continues: bool) -> RunIdentity:
     """Return the identity of the run in `output_dir`.
 
-    Make a new one if necessary. A new identity is made if none exists, or if another job than
-    before begins a run there. If `goes_on` is True, the job continues from a checkpoint and keeps
-    the identity.
+    Make a new identity if none exists, or if a different job begins a new run there. If `continues`
+    is True, the job continues from a checkpoint and keeps the identity.
 
     Raises:
         OSError: the identity cannot be written.
     """
     path = output_dir / TRACKED
     found = _read(path)
-    if found is not None and (goes_on or found.job == str(job)):
+    if found is not None and (continues or found.job == str(job)):
         return found
     new = RunIdentity("".join(secrets.choice(_LETTERS) for _ in range(_LENGTH)), str(job))
     partial = path.with_name(f".{TRACKED}.partial")

@@ -3,8 +3,8 @@
 It reads lines from a pipe and logs them. The lines are JSON. The first line describes the run:
 `project`, `id`, `name`, `directory`, `config` (the keys of the job), `offline` (why there is no
 login, or null), `first` (the first step in the pipe) and `history` (the path of a `metrics.jsonl`).
-Lines with steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and at last `{"end": "done"}`. If
-the last line is missing, the rank has crashed.
+Lines with steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and then `{"end": "done"}` as the
+last line. If the last line is missing, the rank has crashed.
 
 If the tracker does not have the run yet, as with every offline run of wandb, the steps before
 `first` are read from the history. So the run is complete at the tracker. The program needs only the
@@ -60,8 +60,8 @@ class WandbRun:
     """A run of Weights & Biases.
 
     wandb refuses a step that is not larger than the last one. But if a run continues from an
-    earlier step, it does some steps twice. So the step is logged as a metric of its own, `step`,
-    and all other metrics are drawn over this metric.
+    earlier step, it does some steps twice. So the step is logged as a separate metric, `step`,
+    which is the x-axis of all other metrics.
     """
 
     def __init__(self, opening: Line) -> None:
@@ -108,7 +108,8 @@ class WandbRun:
 class MlflowRun:
     """A run of MLflow. A tag of the run has the run's id.
 
-    If a step is logged twice, MLflow keeps both, with two times. A param keeps its first value.
+    If a step is logged twice, MLflow keeps both values with their times. A param keeps its first
+    value.
     """
 
     def __init__(self, opening: Line) -> None:
@@ -234,7 +235,9 @@ class Feeding:
 
 
 def line_batches(pipe: int) -> Iterator[list[Line]]:
-    """Read the lines of `pipe`, and yield lists of all lines that are available at a time."""
+    """Read the lines of `pipe`, and yield them in lists. Each list has all lines that are available
+    at that time.
+    """
     rest = b""
     while block := os.read(pipe, _BLOCK):
         *whole, rest = (rest + block).split(b"\n")

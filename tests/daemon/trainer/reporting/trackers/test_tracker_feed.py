@@ -72,17 +72,17 @@ JOB, OTHER = Path("/state/jobs/7"), Path("/state/jobs/8")
 
 
 def test_a_run_stays_who_it_is_over_restarts_and_resumes(tmp_path: Path) -> None:
-    first = tracked_run(tmp_path, JOB, goes_on=False)
-    assert tracked_run(tmp_path, JOB, goes_on=False) == first
-    assert tracked_run(tmp_path, JOB, goes_on=True) == first
-    assert tracked_run(tmp_path, OTHER, goes_on=True) == first
+    first = tracked_run(tmp_path, JOB, continues=False)
+    assert tracked_run(tmp_path, JOB, continues=False) == first
+    assert tracked_run(tmp_path, JOB, continues=True) == first
+    assert tracked_run(tmp_path, OTHER, continues=True) == first
 
 
 def test_another_job_that_begins_there_is_another_run(tmp_path: Path) -> None:
-    first = tracked_run(tmp_path, JOB, goes_on=False)
-    second = tracked_run(tmp_path, OTHER, goes_on=False)
+    first = tracked_run(tmp_path, JOB, continues=False)
+    second = tracked_run(tmp_path, OTHER, continues=False)
     assert second.id != first.id
-    assert tracked_run(tmp_path, OTHER, goes_on=False) == second
+    assert tracked_run(tmp_path, OTHER, continues=False) == second
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_another_job_that_begins_there_is_another_run(tmp_path: Path) -> None:
 )
 def test_a_file_of_somebody_else_is_no_identity(tmp_path: Path, text: str) -> None:
     (tmp_path / TRACKED).write_text(text)
-    found = tracked_run(tmp_path, JOB, goes_on=True)
+    found = tracked_run(tmp_path, JOB, continues=True)
     assert found.job == str(JOB)
     assert found.id.isalnum()
     assert [path.name for path in tmp_path.iterdir()] == [TRACKED]
