@@ -222,7 +222,7 @@ class Dispatcher:
         self.growing = ElasticGrowth(
             store, config.elastic, guard=self._guard, give_way=self._stopping.give_way
         )
-        self._room = PriorityPreemption(
+        self._priority_preemption = PriorityPreemption(
             placement=self.placement,
             shared=self._shared,
             config=config.preemption,
@@ -235,7 +235,7 @@ class Dispatcher:
             shared=self._shared,
             starter=self._starter,
             growing=self.growing,
-            room=self._room,
+            priority_preemption=self._priority_preemption,
             pressed=lambda: self.pressure.why_none_starts,
         )
         machine.lets_go = lambda: self.placing.drained is not None and not self._running()
@@ -314,7 +314,7 @@ class Dispatcher:
             self.tally.late(max(0.0, time.monotonic() - due))
             try:
                 self._overseer.look()
-                self._room.note_first_steps()
+                self._priority_preemption.note_first_steps()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # of memory, or a defect: attempts must be overseen all the same
@@ -329,7 +329,7 @@ class Dispatcher:
     async def _step(self) -> float:
         """Run one round of the loop. Return the seconds until the next round is due."""
         all_held = self._parking.settle()
-        self.store.room.take()
+        self.store.disk_reserve.take()
         if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
             self._needs_settled = time.monotonic()
             self.needed.settle()

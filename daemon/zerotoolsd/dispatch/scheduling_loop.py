@@ -43,7 +43,7 @@ class SchedulingLoop:
         shared: SharedGpus,
         starter: AttemptStarter,
         growing: ElasticGrowth,
-        room: PriorityPreemption,
+        priority_preemption: PriorityPreemption,
         pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Keep the objects that the loop uses.
@@ -58,7 +58,7 @@ class SchedulingLoop:
         self._shared = shared
         self._starter = starter
         self._growing = growing
-        self._room = room
+        self._priority_preemption = priority_preemption
         self._beside = LeftoverProcesses()
         self.drained = placement.store.drains.get()
         self.waits: Mapping[int, str] = {}
@@ -114,7 +114,7 @@ class SchedulingLoop:
                         )
         self.waits = decisions.waits.passing_over(kept)
         if line and not starts:
-            idle = min(idle, self._room.go(snapshot, kept, elsewhere, own))
+            idle = min(idle, self._priority_preemption.go(snapshot, kept, elsewhere, own))
         all_start = len(starts) == len(line) and not wishes.requests
         polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
         return POLL_SECONDS if polls else idle

@@ -68,7 +68,7 @@ class Store:
             self._connection, lambda text: self._sql(text), self._note_commit, self._note_undone
         )
         self._transaction = self.transactions.one
-        self.room, self.gpu_use = (
+        self.disk_reserve, self.gpu_use = (
             DiskReserve(state_dir, self._connection),
             UsageAccounting(self._connection),
         )
@@ -94,7 +94,7 @@ class Store:
             self._mark = LastChange(state_dir, self.last_change, self.noted_id)
             self.texts.delete_unused()
         except BaseException:  # undone, and raised again
-            self.room.close()
+            self.disk_reserve.close()
             raise
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -110,7 +110,7 @@ class Store:
 
     def close(self) -> None:
         """Close the store. No method may be called afterwards."""
-        self.room.close()
+        self.disk_reserve.close()
         self._mark.close()
 
     @property
@@ -141,7 +141,7 @@ class Store:
 
     def _note_undone(self, error: BaseException) -> None:
         self.of_user.forget()
-        self.room.heed(error)
+        self.disk_reserve.heed(error)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
         """Add the job `NewJob(**values)` to the queue. Return the job, and whether it is new.

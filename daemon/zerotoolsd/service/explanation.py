@@ -63,13 +63,13 @@ class Holder:
 class Waiting:
     """The reasons why a job waits.
 
-    `place` is its position in the queue, and `holders` have the resources that it needs. `room` are
-    the requests to yield that `room_of` returns.
+    `place` is its position in the queue, and `holders` have the resources that it needs. `yields`
+    are the requests to yield that `yields_about` returns.
     """
 
     place: QueuePlace | None = None
     holders: Sequence[Holder] = ()
-    room: Sequence[YieldRow] = ()
+    yields: Sequence[YieldRow] = ()
 
 
 def explain_job(
@@ -101,7 +101,7 @@ def explain_job(
         "retries": _retries(job, attempts),
         "end": _last_end(attempts, view.attempts),
         "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
-        "room": [asdict(each) for each in waiting.room],
+        "room": [asdict(each) for each in waiting.yields],
         "notifications": [
             {
                 "notice": each.notice,
@@ -202,7 +202,7 @@ def holders_for(
     ]
 
 
-def room_of(store: Store, job: JobRow) -> list[YieldRow]:
+def yields_about(store: Store, job: JobRow) -> list[YieldRow]:
     """Return the newest requests to yield GPUs, at most MOST_HOLDERS: requests to this job, and
     requests to other jobs in favour of this job.
 

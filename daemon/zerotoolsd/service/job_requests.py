@@ -38,7 +38,7 @@ from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.admission.start_dry_run import run_rank_checks
-from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, room_of
+from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, yields_about
 from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.change_jobs import (
     STATES_OF,
@@ -452,7 +452,7 @@ class JobRequests:
                     *(self._store, engine.placement, engine.machine.gpu_name, job.id),
                     engine.users.whose,
                 ),
-                room=room_of(self._store, job),
+                yields=yields_about(self._store, job),
             ),
         )
 

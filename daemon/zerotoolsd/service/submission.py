@@ -390,7 +390,7 @@ class JobSubmission:
         """Raise Unavailable if the disk is nearly full; the free rest is reserved for jobs in the
         queue.
         """
-        if (why := self._dispatcher.store.room.why_full()) is not None:
+        if (why := self._dispatcher.store.disk_reserve.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:

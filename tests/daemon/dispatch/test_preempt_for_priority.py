@@ -33,7 +33,7 @@ from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
-from zerotoolsd.service.explanation import room_of
+from zerotoolsd.service.explanation import yields_about
 from zerotoolsd.users.user_limits import UserLimits
 
 AT_ONCE = PreemptionConfig(enabled=True, after_seconds=0)
@@ -188,9 +188,9 @@ def test_what_another_user_s_job_has_made_is_not_said(tmp_path: Path) -> None:
             high = await submit(it, "steps=2 release exit=0", priority=3)
             await it.reach(high.id, "running")
             store = it.engine.store
-            (own,) = room_of(store, store.job(high.id))
+            (own,) = yields_about(store, store.job(high.id))
             assert (own.steps_lost, own.outcome) == (0, "stopped")
-            (others,) = room_of(store, replace(store.job(high.id), uid=ME + 1))
+            (others,) = yields_about(store, replace(store.job(high.id), uid=ME + 1))
             assert (others.job_id, others.ended) == (low.id, own.ended)
             assert (others.saved_step, others.steps_lost, others.outcome) == (None, None, None)
             for job in (low, high):

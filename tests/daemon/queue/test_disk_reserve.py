@@ -57,10 +57,10 @@ def cancel_all(store: Store) -> None:
 
 def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk) -> None:
     store = queue_of(small_disk.path / "state")
-    assert store.room.why_full() is None
-    assert store.room.take()
+    assert store.disk_reserve.why_full() is None
+    assert store.disk_reserve.take()
     small_disk.fill()
-    assert "No space left on device" in str(store.room.why_full())
+    assert "No space left on device" in str(store.disk_reserve.why_full())
     cancel_all(store)
     assert set(store.states().values()) == {"cancelled"}
     store.close()
@@ -77,12 +77,12 @@ def test_without_that_room_they_are_refused(small_disk: SmallDisk) -> None:
 
 def test_room_that_was_taken_is_not_taken_twice(tmp_path: Path) -> None:
     store = queue_of(tmp_path / "state")
-    if not store.room.take():
+    if not store.disk_reserve.take():
         pytest.skip("this file system takes no room beforehand")
     log = tmp_path / "state" / "zerotools.db-wal"
     taken = log.stat()
     assert taken.st_blocks * 512 >= taken.st_size + disk_reserve.LOG_BYTES
-    assert store.room.take()
+    assert store.disk_reserve.take()
     assert log.stat().st_blocks == taken.st_blocks
     store.close()
 
@@ -92,7 +92,7 @@ def test_p1_a_process_that_reads_the_queue_and_goes_does_not_take_the_log_along(
 ) -> None:
     """It does where it is the last one: where nobody else has a lock on the database."""
     store = queue_of(tmp_path / "state")
-    store.room.take()
+    store.disk_reserve.take()
     log = tmp_path / "state" / "zerotools.db-wal"
     before = log.stat().st_ino
     reads = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('SELECT * FROM job')"

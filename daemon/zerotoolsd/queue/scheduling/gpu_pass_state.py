@@ -65,21 +65,21 @@ class GpuAllocation:
         gpus: Sequence[Gpu],
         occupied: dict[int, str],
         now: float,
-        rooms: dict[int, int] | None = None,
+        free_bytes: dict[int, int] | None = None,
         context: int = 0,
         named: NameJob = by_number,
     ) -> None:
         """Begin with the state of the GPUs before the pass.
 
-        `occupied` has the reason why a GPU cannot be used, keyed by index. `rooms` has the free
-        bytes of each GPU that may be shared, keyed by index. `context` is the memory in bytes that
+        `occupied` has the reason why a GPU cannot be used, keyed by index. `free_bytes` are
+        those of each GPU that may be shared, keyed by index. `context` is the memory in bytes that
         a process uses in addition to its declaration. `named` returns the text for a job in
         messages.
         """
         self._named = named
         self.gpus = gpus
         self.context = context
-        self._shares = GpuMemoryParts(rooms or {}, context, now, named)
+        self._shares = GpuMemoryParts(free_bytes or {}, context, now, named)
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
@@ -193,7 +193,7 @@ class GpuAllocation:
         found = [
             gpu.index
             for gpu in gpus
-            if gpu.index in self._shares.rooms and not self._shares.is_closed(gpu.index)
+            if gpu.index in self._shares.free_bytes and not self._shares.is_closed(gpu.index)
         ]
         for index in found:
             self._shares.close(index, start, request.job_id)
@@ -212,9 +212,11 @@ class GpuAllocation:
         start = self._when_given_back(coming, lacking)
         for gpu in fits:
             self._share(gpu.index, request, None, "kept for ")
-        rooms = self._shares.rooms
-        roomy = sorted(coming, key=lambda gpu: -rooms.get(gpu.index, 0))[: max(0, lacking)]
-        return self._close(roomy, start, request) or bool(fits)
+        free_bytes = self._shares.free_bytes
+        with_enough = sorted(coming, key=lambda gpu: -free_bytes.get(gpu.index, 0))[
+            : max(0, lacking)
+        ]
+        return self._close(with_enough, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
         """Return the time at which `number` of the GPUs `coming`, which jobs use now, will be free;
@@ -237,11 +239,13 @@ class GpuAllocation:
 
     def _latest_end_of_shares(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
         share = self._shares.share(need.gpu_bytes or 0)
-        roomy = [gpu.index for gpu in wanted if self._shares.rooms.get(gpu.index, -1) >= share]
-        shut = [index for index in roomy if self._shares.is_closed(index)]
+        with_enough = [
+            gpu.index for gpu in wanted if self._shares.free_bytes.get(gpu.index, -1) >= share
+        ]
+        shut = [index for index in with_enough if self._shares.is_closed(index)]
         starts = [self._shares.start_of(index) for index in shut]
         known = sorted((start for start in starts if start is not None), reverse=True)
-        lacking = need.world_size - (len(roomy) - len(shut))
+        lacking = need.world_size - (len(with_enough) - len(shut))
         return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf
 
 
@@ -256,10 +260,10 @@ class GpuMemoryParts:
     """
 
     def __init__(
-        self, rooms: dict[int, int], context: int, now: float, named: NameJob = by_number
+        self, free_bytes: dict[int, int], context: int, now: float, named: NameJob = by_number
     ) -> None:
         self._named = named
-        self.rooms = rooms
+        self.free_bytes = free_bytes
         self.context = context
         self._now = now
         self._closed: dict[int, tuple[float | None, int]] = {}
@@ -269,7 +273,7 @@ class GpuMemoryParts:
 
     def copy(self) -> GpuMemoryParts:
         """Return a copy that can be changed without changing this object."""
-        found = GpuMemoryParts(dict(self.rooms), self.context, self._now, self._named)
+        found = GpuMemoryParts(dict(self.free_bytes), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 
@@ -306,18 +310,18 @@ class GpuMemoryParts:
         fits = [
             gpu
             for gpu in wanted
-            if self.rooms.get(gpu.index, -1) >= share and self.is_open(gpu.index, request)
+            if self.free_bytes.get(gpu.index, -1) >= share and self.is_open(gpu.index, request)
         ]
 
         def order(gpu: Gpu) -> tuple[bool, float, int]:
             preference = 0.0 if isinstance(request.need.gpus, tuple) else preference_rank(gpu)
-            return self.is_closed(gpu.index), preference, self.rooms[gpu.index]
+            return self.is_closed(gpu.index), preference, self.free_bytes[gpu.index]
 
         return sorted(fits, key=order)
 
     def take(self, index: int, request: Request) -> None:
         """Subtract the memory that the job uses from the free memory of the GPU."""
-        self.rooms[index] -= self.share(request.need.gpu_bytes or 0)
+        self.free_bytes[index] -= self.share(request.need.gpu_bytes or 0)
 
     def close(self, index: int, start: float | None, job_id: int) -> None:
         """Reserve the remaining memory of the GPU for the job `job_id`, which can start at the
@@ -327,7 +331,7 @@ class GpuMemoryParts:
 
     def forget(self, index: int) -> None:
         """Remove the GPU from this state, because a job uses all of it."""
-        self.rooms.pop(index, None)
+        self.free_bytes.pop(index, None)
         self._closed.pop(index, None)
 
     def why(
@@ -340,13 +344,13 @@ class GpuMemoryParts:
         """
         share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:
-            room = self.rooms.get(gpu.index)
-            if room is None:
+            free = self.free_bytes.get(gpu.index)
+            if free is None:
                 whys[gpu.index] = taken.get(gpu.index, "cannot be shared")
             elif gpu.index in self._closed:
                 whys[gpu.index] = f"kept for {self._named(self._closed[gpu.index][1])}"
-            elif room < share:
-                whys[gpu.index] = f"has {room / GIB:.1f} GiB left"
+            elif free < share:
+                whys[gpu.index] = f"has {free / GIB:.1f} GiB left"
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
             f"CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "

@@ -94,9 +94,9 @@ def free_shared_memory(
             continue
         if any(lease.bytes is None or lease.held_by is not None for lease in on_it):
             continue
-        room = room_of(gpu, on_it, memory)
-        if room is not None:
-            found[gpu.index] = room
+        free = shared_free_bytes(gpu, on_it, memory)
+        if free is not None:
+            found[gpu.index] = free
     return found
 
 
@@ -105,7 +105,7 @@ def is_usable(gpu: Gpu) -> bool:
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
-def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
+def shared_free_bytes(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
     """Return the free memory of `gpu` in bytes; None if unknown. `leases` are the leases of this
     GPU; each must have a number of bytes.
     """

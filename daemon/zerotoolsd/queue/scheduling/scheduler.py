@@ -114,23 +114,23 @@ def tick(
     starts: list[Start] = []
     now, limits, leases = given.now, given.limits, given.leases
     walk = _Walk(line, False, now, given.passed_over, touch)
-    host, room_of_users = HostMemoryPass(given.memory), UserQuota(given.users)
-    cpus = _give_cpus(walk, given.cpu_ranks_used, limits, host, room_of_users, starts)
+    host, quota = HostMemoryPass(given.memory), UserQuota(given.users)
+    cpus = _give_cpus(walk, given.cpu_ranks_used, limits, host, quota, starts)
     blind, history = None, GpuHistory()
     if line.wants_gpus:
         blind = why_unknown(given.snapshot, now, limits)
         if blind is None and given.snapshot is not None:
             gpus, closed, named = given.snapshot.gpus, given.closed, given.named
             taken = occupied_gpus(gpus, leases, limits, given.elsewhere, closed, named)
-            room = free_shared_memory(gpus, leases, taken, given.memory, closed)
-            floor = GpuAllocation(gpus, taken, now, room, given.memory.context, named)
+            free_bytes = free_shared_memory(gpus, leases, taken, given.memory, closed)
+            allocation = GpuAllocation(gpus, taken, now, free_bytes, given.memory.context, named)
             for lease in leases:
                 if lease.held_by is None:
-                    floor.runs_until(lease.gpu_uuid, given.ends.get(lease.job_id))
+                    allocation.runs_until(lease.gpu_uuid, given.ends.get(lease.job_id))
             walk = _Walk(line, True, now, given.passed_over, touch)
-            _give_gpus(walk, floor, now, history, host, room_of_users, starts)
+            _give_gpus(walk, allocation, now, history, host, quota, starts)
     started = frozenset(start.job_id for start in starts)
-    known = (cpus, blind, history, host.said, room_of_users.said)
+    known = (cpus, blind, history, host.said, quota.said)
     waits = Waits(line, started, given.passed_over, *known)
     first = None if host.first is None else job_of(host.first)
     return TickDecisions(
@@ -216,14 +216,14 @@ def _give_cpus(
 
 def _give_gpus(
     walk: _Walk,
-    floor: GpuAllocation,
+    allocation: GpuAllocation,
     now: float,
     history: GpuHistory,
     host: HostMemoryPass,
     users: UserQuota,
     starts: list[Start],
 ) -> None:
-    history.begin(floor.view())
+    history.begin(allocation.view())
     waiting: set[ResourceNeed] = set()
     latest_of: dict[ResourceNeed, float] = {}
     """For each need of a waiting job: the time by which a job that borrows its reserved GPUs
@@ -242,17 +242,19 @@ def _give_gpus(
             continue  # nor do those of the same need
         try:
             if need not in wanted_by:
-                wanted_by[need] = usable_gpus(need, floor.gpus)[0]
+                wanted_by[need] = usable_gpus(need, allocation.gpus)[0]
             wanted = wanted_by[need]
-            given = floor.take(request, wanted, users.most(request))
-            changed = given is not None or (need not in waiting and floor.keep(request, wanted))
+            given = allocation.take(request, wanted, users.most(request))
+            changed = given is not None or (
+                need not in waiting and allocation.keep(request, wanted)
+            )
         except Exception as error:  # of whatever kind: that job is set aside
             raise RequestError(request.job_id) from error
         if given is None:
             waiting.add(need)
         else:
             uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
-            part = _part_of(given, need, floor.context)
+            part = _part_of(given, need, allocation.context)
             starts.append(
                 Start(
                     job_id=request.job_id,
@@ -265,9 +267,9 @@ def _give_gpus(
             host.take(need)
             users.take(request, len(given))
         if changed:
-            history.since(order, floor.view())
+            history.since(order, allocation.view())
         if need in waiting:
-            latest_of[need] = floor.latest_end(need, wanted)
+            latest_of[need] = allocation.latest_end(need, wanted)
         walk.go_on(group, place, latest_of.get(need, math.inf))
 
 

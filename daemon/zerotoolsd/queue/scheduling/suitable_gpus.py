@@ -12,7 +12,7 @@ from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, room_of
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, shared_free_bytes
 from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, ResourceNeed
 
 MOST_LISTED = 8
@@ -153,7 +153,7 @@ def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | Non
     if need.gpu_bytes is None or gpu.memory_total_bytes is None:
         return None
     empty = replace(gpu, memory_used_bytes=0)
-    if (room_of(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
+    if (shared_free_bytes(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
         return None
     return (
         f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, and memory.per_gpu is "

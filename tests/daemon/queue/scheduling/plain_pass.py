@@ -32,14 +32,14 @@ def plain_pass(
     starts: list[Start] = []
     waits: dict[int, str] = {}
     _cpus([r for r in requests if r.need.gpus is None], cpu_ranks_used, limits, starts, waits)
-    floor = _Floor(snapshot.gpus, occupied_gpus(snapshot.gpus, leases, limits), now)
+    allocation = _Allocation(snapshot.gpus, occupied_gpus(snapshot.gpus, leases, limits), now)
     for lease in leases:
         for gpu in snapshot.gpus:
             if gpu.uuid == lease.gpu_uuid and lease.held_by is None:
-                floor.ours[gpu.index] = ends.get(lease.job_id)
+                allocation.ours[gpu.index] = ends.get(lease.job_id)
     for request in requests:
         if request.need.gpus is not None:
-            floor.place(request, starts, waits)
+            allocation.place(request, starts, waits)
     return starts, waits
 
 
@@ -70,7 +70,7 @@ def _said(request: Request, size: int) -> int | None:
     return size if len(request.need.sizes) > 1 else None
 
 
-class _Floor:
+class _Allocation:
     def __init__(self, gpus: Sequence[Gpu], taken: dict[int, str], now: float) -> None:
         self.gpus, self.taken, self.now = gpus, taken, now
         self.ours: dict[int, float | None] = {}

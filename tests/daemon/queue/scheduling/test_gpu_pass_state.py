@@ -144,19 +144,19 @@ def one_by_one(
 ) -> list[tuple[int, tuple[str, ...]]]:
     """Every job in turn; the first that waits of each need is kept what it waits for."""
     taken = occupied_gpus(machine, leases, LIMITS)
-    floor = GpuAllocation(
+    allocation = GpuAllocation(
         machine, taken, 100.0, free_shared_memory(machine, leases, taken, memory), memory.context
     )
     for lease in leases:
-        floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
+        allocation.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
     starts, waiting = [], set()
     for request in requests:
         wanted = usable_gpus(request.need, machine)[0]
-        given = floor.take(request, wanted)
+        given = allocation.take(request, wanted)
         if given is not None:
             starts.append((request.job_id, tuple(str(gpu.uuid) for gpu in given)))
         elif request.need not in waiting:
-            floor.keep(request, wanted)
+            allocation.keep(request, wanted)
             waiting.add(request.need)
     return starts
 
