@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from zerotools.core.training_memory import DEVICE, DISK, HOST  # noqa: E402
-from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of  # noqa: E402
 from zerotools.ops.estimate.state_memory import (  # noqa: E402
     bytes_at,
     gathered_bytes,

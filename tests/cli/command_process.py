@@ -21,7 +21,7 @@ MODULES = (
     "zerotools.cli.commands.inspect",
     "zerotools.cli.commands.reshard",
     "zerotools.ops.execution.execute",
-    "zerotools.ops.execution.write",
+    "zerotools.ops.execution.write_files",
 )
 DEADLINE_SECONDS = 120.0
 

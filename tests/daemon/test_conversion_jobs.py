@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.daemon.daemons import Daemon
 from tests.golden_files import DEEPSPEED, digests
-from zerotools.jobs.jobfile.conversion_job import conversion_tree, option_sets
+from zerotools.jobs.jobfile.make_conversion_job import conversion_tree, option_sets
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import (
@@ -16,7 +16,7 @@ from zerotools.ops.conversions.conversion import (
     perform_part,
     prove_part,
 )
-from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SOURCE = DEEPSPEED / "z3-bf16-w2" / "checkpoint"

@@ -16,12 +16,12 @@ from tests.fuzzing import scratch
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
-from zerotools.jobs.imports.combine import JobFile, import_configs
+from zerotools.jobs.imports.combine_configs import JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
 from zerotools.jobs.imports.reading.job_keys import set_key
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.jobs.text.yaml_parser import parse_yaml

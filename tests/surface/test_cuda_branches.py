@@ -156,7 +156,7 @@ COVERED: dict[str, str] = {
             "job_rules.py _check_nodes",
             "job_rules.py _check_supported",
             "memory.py check_memory",
-            "slurm_nodes.py check_backend",
+            "job_for_each_node.py check_backend",
             "spec.py JobSpec.size_range",
             "spec.py JobSpec.world_size",
         )

@@ -17,11 +17,11 @@ import pytest
 
 from zerotools.jobs.binding.bind import dotted_keys, hints_of, table_of
 from zerotools.jobs.binding.declaration import keys_of
-from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.imports.combine_configs import Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys import accelerate_keys, deepspeed_keys
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.json_parser import parse_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]

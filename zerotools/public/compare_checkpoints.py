@@ -140,8 +140,8 @@ class SeriesDiff:
     def to_html(self) -> str:
         """Return a page for browsers that draws the change of each layer from each checkpoint to
         the next. The page is one file, and needs no network."""
-        from zerotools.ops.comparison.diff_contents import diff_contents
-        from zerotools.ops.picture.page import page_of
+        from zerotools.ops.comparison.diff_page_data import diff_contents
+        from zerotools.ops.picture.html_page import page_of
 
         return page_of(diff_contents(self.pairs), "diff")
 

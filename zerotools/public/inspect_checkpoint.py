@@ -154,8 +154,8 @@ class InspectResult:
     def to_html(self) -> str:
         """Return a page for browsers that draws the checkpoint: its modules by size, and the
         tensors in each file. The page is one file, and needs no network."""
-        from zerotools.ops.picture.contents import picture_contents
-        from zerotools.ops.picture.page import page_of
+        from zerotools.ops.picture.checkpoint_page_data import picture_contents
+        from zerotools.ops.picture.html_page import page_of
 
         return page_of(picture_contents(self.inspection, self.statistics))
 

@@ -22,7 +22,7 @@ from zerotools.io.stores.path_or_url import path_of
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.dtype_casts import Array
-    from zerotools.ops.quantised.quantisation import Quantisation
+    from zerotools.ops.quantised.quantised_weights import Quantisation
 
 # Which role a bare name means: the first that the checkpoint has.
 _BARE = ("param", "buffer", "param16")

@@ -13,8 +13,8 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.path_or_url import output_of, path_of
 from zerotools.ops.conversions.conversion import prove_coverage
-from zerotools.ops.salvage.examine import read_remaining
-from zerotools.ops.salvage.filled_weights import Part
+from zerotools.ops.salvage.examine_damage import read_remaining
+from zerotools.ops.salvage.fill_holes import Part
 from zerotools.ops.salvage.holes import Holes
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage

@@ -17,7 +17,7 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.path_or_url import path_of
-from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.compare_manifest import chosen_reference as compared_with
 from zerotools.ops.verification.digest_manifest import (
@@ -132,8 +132,8 @@ class VerifyResult:
         Raises:
             BadRequest: the result is that of a dry run, which checks nothing.
         """
-        from zerotools.ops.picture.page import page_of
-        from zerotools.ops.verification.verify_contents import verification_contents
+        from zerotools.ops.picture.html_page import page_of
+        from zerotools.ops.verification.verify_page_data import verification_contents
 
         if self.verification is None:
             raise BadRequest(

@@ -19,11 +19,11 @@ import zerotools
 from zerotools.io.files.mounts import MountPoint, mounts_of
 from zerotools.io.stores.path_or_url import lies_in
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.elastic import at_size
 from zerotools.jobs.jobfile_tables.script import MODEL
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.jobfile_tables.stall import limits_of
-from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend

@@ -34,10 +34,10 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     Raises:
         ZerotoolsError: the model cannot be built for the job, or cannot be trained on its data.
     """
-    from zerotools.jobs.jobfile.job_memory import memory_layout_of
+    from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
     from zerotools.jobs.jobfile_tables.data import fixed_length, stated_length
     from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
-    from zerotools.ops.resume_from_other_program.job_names import unused_order
+    from zerotools.ops.resume_from_other_program.rename_to_job import unused_order
     from zerotoolsd.trainer.attention_self_test import check_leaks
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview_examples import sample_data

@@ -15,7 +15,7 @@ from zerotools.core.hub_layout import HubLayout
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.io.huggingface.model_sidecars import model_sidecars, sidecar_kind
 from zerotools.io.telemetry.step_metrics_files import Metrics
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile_tables.data import (
     BYTES,
     bounds_length,

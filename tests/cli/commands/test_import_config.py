@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.jobs.imports import pages
-from tests.jobs.text.test_page_configs import PAGE
+from tests.jobs.text.test_configs_in_page import PAGE
 from zerotools.cli.commands.import_config import page_import
 from zerotools.cli.main import build, run
 from zerotools.cli.output.language import columns_of, has_wide

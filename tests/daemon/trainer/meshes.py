@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.trainer.several import Runs
 from zerotools.core.training_memory import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.elastic import at_size
 from zerotools.ops.estimate.state_memory import torch_engine_state

@@ -36,7 +36,7 @@ from zerotools.io.output.advice_to_continue import WRITING
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
-from zerotools.ops.mirroring.store_copies import refuse_part
+from zerotools.ops.mirroring.list_and_remove_copies import refuse_part
 from zerotools.runs import checkpoint_dirs
 
 STEPS, EVERY, PINNED, KEPT = 96, 4, 16, 2

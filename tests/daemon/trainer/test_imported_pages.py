@@ -12,7 +12,7 @@ from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer,
 from tests.daemon.trainer.several import run_all
 from tests.jobs.imports import pages
 from zerotools.cli.commands.import_config import page_import
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine_configs import Imported
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(15, "two ranks")]

@@ -163,7 +163,7 @@ def test_every_stage_learns_the_same_and_resumes_bit_for_bit(
 def test_what_is_held_is_what_was_predicted(
     by_ranks: dict[int, Runs], ranks: int, base: Path, text: Path
 ) -> None:
-    from zerotools.jobs.jobfile.job_memory import memory_layout_of
+    from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
     from zerotools.jobs.jobfile.parse import job_from_dict
     from zerotools.ops.estimate.state_memory import torch_engine_state
     from zerotoolsd.trainer.model.memory_estimate import parameters_of

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine_configs import Imported
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -9,7 +9,7 @@ import pytest
 from harness.gpu.checks import tree_of
 from harness.gpu.predicted import CASES, job_of
 from harness.gpu.training import TOLERANCE, runs_of
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 
 PLACES = {("device", "device"), ("device", "host"), ("device", "disk"), ("host", "host")}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.imports.combine_configs import Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
 from zerotools.jobs.jobfile.parse import read_tree
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.yaml_parser import parse_yaml
 

@@ -13,7 +13,7 @@ from tests.jobs.imports.jobs import (
     said,
 )
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.imports.combine import import_configs
+from zerotools.jobs.imports.combine_configs import import_configs
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, SECTIONS
 from zerotools.jobs.text.json_parser import parse_json

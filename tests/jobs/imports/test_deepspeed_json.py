@@ -7,7 +7,7 @@ import pytest
 
 from tests.jobs.imports.jobs import JOB, TRAINERS, a_job, autos, ds, ds_text, outcomes, said
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import import_configs
+from zerotools.jobs.imports.combine_configs import import_configs
 from zerotools.jobs.launcher_keys.config_key import ValueKind
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 from zerotools.jobs.launcher_keys.deepspeed_releases import (

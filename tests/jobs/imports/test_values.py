@@ -17,7 +17,7 @@ from tests.jobs.imports.jobs import (
     report,
     said,
 )
-from zerotools.jobs.imports.combine import Imported, import_configs
+from zerotools.jobs.imports.combine_configs import Imported, import_configs
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.text.json_parser import parse_json
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.launching import job
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.elastic import at_size
 from zerotools.jobs.jobfile_tables.spec import JobSpec

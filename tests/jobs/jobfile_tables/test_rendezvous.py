@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.job_memory import memory_layout_of, shard_size_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of, shard_size_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 

@@ -11,6 +11,12 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.memory_estimates.complete_job_file import RATES
+from zerotools.jobs.memory_estimates.find_models_and_data import (
+    EXAMPLES,
+    PREFERENCES,
+    TEXT,
+    FoundData,
+)
 from zerotools.jobs.memory_estimates.first_job import (
     FULL,
     LORA,
@@ -21,7 +27,6 @@ from zerotools.jobs.memory_estimates.first_job import (
     first_job,
 )
 from zerotools.jobs.memory_estimates.job_workload import workload_of
-from zerotools.jobs.memory_estimates.local_files import EXAMPLES, PREFERENCES, TEXT, FoundData
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.rank_memory import Machine
 

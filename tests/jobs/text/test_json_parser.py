@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.imports.jobs import CONFIGS
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.text.document import DEEPEST
+from zerotools.jobs.text.config_document import DEEPEST
 from zerotools.jobs.text.json_parser import parse_json
 
 SCALARS = (

@@ -13,7 +13,7 @@ from tests.jobs.imports.jobs import JOB, a_job, said
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import install_command
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
-from zerotools.jobs.imports.combine import import_configs
+from zerotools.jobs.imports.combine_configs import import_configs
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
 SCALARS = (

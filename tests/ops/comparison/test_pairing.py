@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.ops.comparison.pairing import Pairing, pair_up, propose, renamed_sides
-from zerotools.ops.weights.rewrite import name_function, parse_rule
+from zerotools.ops.weights.select_and_rename import name_function, parse_rule
 
 SHAPE = (2, 3)
 

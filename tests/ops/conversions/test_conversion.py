@@ -31,8 +31,8 @@ from zerotools.ops.conversions.conversion import (
     prove_part,
 )
 from zerotools.ops.execution import execute_part
+from zerotools.ops.execution.divide_output import OutputPart, PartPlan
 from zerotools.ops.execution.execute_part import PartReport
-from zerotools.ops.execution.part_share import OutputPart, PartPlan
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
 

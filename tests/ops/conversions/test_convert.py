@@ -25,7 +25,7 @@ from zerotools.ops.conversions.conversion import (
     perform_conversion,
 )
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.conversions.optimizer_options import (
+from zerotools.ops.conversions.missing_optimizer_options import (
     RequestedHyperparameters,
     with_missing_options,
 )

@@ -14,8 +14,8 @@ from tests.io.stores.far import served, troubled
 from tests.ops.mirroring.made import BUDGET, mirror, place, same, save, send
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.mirroring.checkpoint_mirror import fetch_start, start_of
+from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.ops.mirroring.store_copies import newest_copy
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import THINNED, is_thinned

@@ -18,8 +18,8 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.advice_to_continue import WRITING
 from zerotools.io.output.written_files import MARKER
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
+from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.ops.mirroring.store_copies import newest_copy
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import MANIFEST, read_manifest
 

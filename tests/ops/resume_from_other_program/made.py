@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
-from zerotools.ops.resume_from_other_program.job_names import WantedModel
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 
 PATH = Path("/elsewhere")
 SHAPES = {"embed.weight": (8, 4), "norm.weight": (4,), "head.weight": (8, 4)}

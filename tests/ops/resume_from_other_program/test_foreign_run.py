@@ -13,8 +13,8 @@ import pytest
 from tests.golden_files import DEEPSPEED, FOREIGN, JOB
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.resume_from_other_program.check_job_fits import check_complete
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, read_run
-from zerotools.ops.resume_from_other_program.job_checks import check_complete
 
 CASES = sorted(path.name for path in FOREIGN.iterdir())
 NORM = "model.norm.weight"
@@ -95,7 +95,7 @@ def test_reading_imports_no_numpy_which_a_jobs_interpreter_need_not_have_types_f
     paths = [str(FOREIGN / case / "checkpoint") for case in CASES]
     program = (
         "import json, sys; from pathlib import Path\n"
-        "from zerotools.ops.resume_from_other_program.job_checks import check_complete\n"
+        "from zerotools.ops.resume_from_other_program.check_job_fits import check_complete\n"
         "from zerotools.ops.resume_from_other_program.foreign_run import read_run\n"
         "[check_complete(read_run(Path(p))) for p in json.loads(sys.argv[1])]\n"
         "print([m for m in ('numpy', 'ml_dtypes', 'torch') if m in sys.modules])"

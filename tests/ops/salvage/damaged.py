@@ -18,7 +18,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.salvage.examine import read_remaining
+from zerotools.ops.salvage.examine_damage import read_remaining
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage
 from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
 from zerotools.ops.verification.checkpoint_files import archives_in

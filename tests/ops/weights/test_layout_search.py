@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.layout_search import possible_namings
-from zerotools.ops.weights.rewrite import rename_tensors
+from zerotools.ops.weights.select_and_rename import rename_tensors
 
 TIED: dict[str, Any] = {"tie_word_embeddings": True}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -24,7 +24,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.comparison import diff_result
-from zerotools.ops.comparison.diff_contents import equal_weights
+from zerotools.ops.comparison.diff_page_data import equal_weights
 from zerotools.ops.comparison.diff_result import CheckpointDiff, RunComparison, TensorDifference
 from zerotools.public.compare_checkpoints import DiffKeywords, diff, diff_series
 
@@ -63,7 +63,7 @@ def command(
     means that they differ, or that one has problems.
     """
     if html is not None:
-        from zerotools.ops.picture.page import check_page_target, write_page
+        from zerotools.ops.picture.html_page import check_page_target, write_page
 
         check_page_target(html)  # before an hour of reading
         given["changes"] = True
@@ -95,7 +95,7 @@ def _series(paths: Sequence[Path], html: Path | None, as_json: bool, given: dict
         )
     if as_json:
         raise BadRequest("--json describes two checkpoints; leave it out, or name only two")
-    from zerotools.ops.picture.page import write_page
+    from zerotools.ops.picture.html_page import write_page
 
     with shown_progress() as progress:
         found = diff_series(paths, progress=progress, **given)

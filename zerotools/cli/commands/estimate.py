@@ -31,9 +31,9 @@ from zerotools.jobs.memory_estimates.complete_job_file import (
     whole_job,
     without_placeholders,
 )
-from zerotools.jobs.memory_estimates.config_writer import keys_text
 from zerotools.jobs.memory_estimates.job_workload import is_job_file
 from zerotools.jobs.memory_estimates.training_estimate import Estimate, assumed_length
+from zerotools.jobs.memory_estimates.write_configs import keys_text
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.public.command_options.option import bind_options

@@ -31,16 +31,16 @@ from zerotools.cli.output.language import translated
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
-from zerotools.jobs.imports.combine import Imported, JobFile, job_text
+from zerotools.jobs.imports.combine_configs import Imported, JobFile, job_text
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
 from zerotools.jobs.imports.reading.import_report import report_lines as report_lines
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.script_job import import_script
-from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
+from zerotools.jobs.text.config_document import LARGEST_FILE, Document, read_text, text_of
+from zerotools.jobs.text.configs_in_page import BlockKind, PageBlock, block_lines, blocks_of
 from zerotools.jobs.text.json_parser import parse_json
-from zerotools.jobs.text.page_configs import BlockKind, PageBlock, block_lines, blocks_of
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
 

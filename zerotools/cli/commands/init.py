@@ -29,20 +29,20 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, REQUIREMENTS, install_command
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.jobs.memory_estimates.first_job import (
-    FULL,
-    METHODS,
-    FirstJob,
-    FirstTraining,
-    first_job,
-)
-from zerotools.jobs.memory_estimates.local_files import (
+from zerotools.jobs.memory_estimates.find_models_and_data import (
     CONFIG,
     MOST_ENTRIES,
     FoundData,
     data_in,
     data_of,
     models_in,
+)
+from zerotools.jobs.memory_estimates.first_job import (
+    FULL,
+    METHODS,
+    FirstJob,
+    FirstTraining,
+    first_job,
 )
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way

@@ -73,7 +73,7 @@ def command(
     1 means that the checkpoint has problems.
     """
     if html is not None:
-        from zerotools.ops.picture.page import check_page_target, write_page
+        from zerotools.ops.picture.html_page import check_page_target, write_page
 
         check_page_target(html)  # before an hour of reading
     source = click.get_current_context().get_parameter_source

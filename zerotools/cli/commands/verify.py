@@ -57,7 +57,7 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
             "--fast does not check bytes, so --strict always fails; leave one of them out"
         )
     if html is not None:
-        from zerotools.ops.picture.page import check_page_target, write_page
+        from zerotools.ops.picture.html_page import check_page_target, write_page
 
         if given["dry_run"]:
             raise BadRequest("--dry-run checks nothing, and a page needs a check; leave out --html")

@@ -13,7 +13,7 @@ import click
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.submission_conflicts import Submission
-from zerotools.jobs.jobfile.conversion_job import (
+from zerotools.jobs.jobfile.make_conversion_job import (
     IN_PARTS,
     check_conversion,
     command_words,

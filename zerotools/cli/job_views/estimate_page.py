@@ -11,8 +11,8 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.jobs.memory_estimates.config_writer import keys_text
 from zerotools.jobs.memory_estimates.training_estimate import Estimate
+from zerotools.jobs.memory_estimates.write_configs import keys_text
 from zerotools.ops.estimate.fit_search import FitChange, Way, joined_with_and
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED

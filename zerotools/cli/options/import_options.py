@@ -17,13 +17,14 @@ from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
-from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
+from zerotools.jobs.imports.combine_configs import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.programs.trainer_based_programs import PRESET
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import (
     ENGLISH,
     FIRST,
@@ -34,11 +35,10 @@ from zerotools.jobs.imports.reading.import_report import (
     report_lines,
 )
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.launcher_keys.program_keys import TRL_PRESETS
-from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
+from zerotools.jobs.text.config_document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.yaml_parser import parse_yaml

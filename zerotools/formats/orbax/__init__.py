@@ -14,13 +14,13 @@ Arrays are stored as zarr, version 2 or 3. Orbax compresses their chunks, so ele
 positions in files. Each array is therefore read as if its decoded chunks were a file (`ArrayPath`).
 `lay_out` writes arrays that are not compressed (`plain_arrays`).
 
-file_names       names of directories and files that identify a checkpoint
-tree_metadata    `_METADATA`: the path and type of each value of the tree
-tree_names       the tensor name and role of each value
-arrays           arrays by TensorStore, and `ArrayPath`
-plain_arrays     arrays of zarr 2 without compression, in files
-read             directory -> Checkpoint
-training_state   Checkpoint -> TrainingState
-lay_out          weights -> Target
-format           the `Format` of Orbax
+file_names          names of directories and files that identify a checkpoint
+tree_metadata       `_METADATA`: the path and type of each value of the tree
+tree_names          the tensor name and role of each value
+tensorstore_arrays  arrays by TensorStore, and `ArrayPath`
+plain_arrays        arrays of zarr 2 without compression, in files
+read                directory -> Checkpoint
+training_state      Checkpoint -> TrainingState
+lay_out             weights -> Target
+format              the `Format` of Orbax
 """

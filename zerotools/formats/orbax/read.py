@@ -10,9 +10,14 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.orbax.arrays import ArrayPath, ArrayStore, StoredArray, array_file
 from zerotools.formats.orbax.file_names import DATABASE, step_of
 from zerotools.formats.orbax.plain_arrays import PlainArray, read_plain_array
+from zerotools.formats.orbax.tensorstore_arrays import (
+    ArrayPath,
+    ArrayStore,
+    StoredArray,
+    array_file,
+)
 from zerotools.formats.orbax.tree_metadata import SavedTree, TreeValue, read_tree
 from zerotools.formats.orbax.tree_names import name_arrays
 from zerotools.io.files.directory_entries import folders_below

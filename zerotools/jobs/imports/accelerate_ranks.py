@@ -19,9 +19,9 @@ from zerotools.jobs.imports.reading.batch_size import (
     ranks_key,
     world_size,
 )
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile_tables.spec import NUMA_AUTO, NUMA_CORES
 from zerotools.jobs.launcher_keys.launcher_flags import SEVERAL_MACHINES
 

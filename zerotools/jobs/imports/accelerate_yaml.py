@@ -12,10 +12,14 @@ from zerotools.jobs.imports.accelerate_ranks import (
     read_parallelism,
     read_ranks,
 )
+from zerotools.jobs.imports.reading.check_deepspeed_keys import (
+    AUTO,
+    ConfigValue,
+    judge_unknown_keys,
+)
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import JobTree, set_key
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, judge_unknown_keys
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
     FEATURES,
@@ -29,7 +33,7 @@ from zerotools.jobs.launcher_keys.accelerate_keys import (
 from zerotools.jobs.launcher_keys.config_key import is_off
 from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
 from zerotools.jobs.launcher_keys.deepspeed_releases import release_text as release_said
-from zerotools.jobs.text.document import Document, Trail
+from zerotools.jobs.text.config_document import Document, Trail
 from zerotools.jobs.text.yaml_parser import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)

@@ -19,6 +19,7 @@ from zerotools.jobs.imports.reading.batch_size import (
     JOB_TENSOR_RANKS,
     read_batch,
 )
+from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, read_known_keys
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile_section
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import (
@@ -28,7 +29,6 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     set_key,
 )
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, read_known_keys
 from zerotools.jobs.launcher_keys.config_key import KeyAction, is_off
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
 from zerotools.jobs.launcher_keys.deepspeed_releases import (
@@ -41,7 +41,7 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
     release_text,
     removal_of,
 )
-from zerotools.jobs.text.document import Document, Trail
+from zerotools.jobs.text.config_document import Document, Trail
 
 FIRST_STEP = (
     "in bf16 at this stage, DeepSpeed first takes an extra optimizer step with zero gradients "

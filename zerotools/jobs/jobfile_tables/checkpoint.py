@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.binding.declaration import key
-from zerotools.jobs.jobfile_tables.store_urls import why_not_written
+from zerotools.jobs.jobfile_tables.check_store_urls import why_not_written
 
 BEST = ("eval_loss", "loss")
 ADAPTER = "adapter"

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import format_value
+from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.jobfile_tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.deepspeed_config import check_deepspeed
@@ -15,6 +16,7 @@ from zerotools.jobs.jobfile_tables.dpo import DpoSpec
 from zerotools.jobs.jobfile_tables.elastic import check_sizes
 from zerotools.jobs.jobfile_tables.eval import check_eval
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec, check_fp16
+from zerotools.jobs.jobfile_tables.job_for_each_node import check_backend, on_nodes
 from zerotools.jobs.jobfile_tables.limits import check_limits
 from zerotools.jobs.jobfile_tables.lora import check_lora
 from zerotools.jobs.jobfile_tables.memory import check_memory
@@ -25,7 +27,6 @@ from zerotools.jobs.jobfile_tables.offload import check_offload
 from zerotools.jobs.jobfile_tables.rendezvous import check_rendezvous
 from zerotools.jobs.jobfile_tables.script import check_script
 from zerotools.jobs.jobfile_tables.slurm import check_slurm
-from zerotools.jobs.jobfile_tables.slurm_nodes import check_backend, on_nodes
 from zerotools.jobs.jobfile_tables.spec import (
     FP16_ON_CPU,
     NUMA_AUTO,
@@ -37,7 +38,6 @@ from zerotools.jobs.jobfile_tables.spec import (
     check_time_limit,
 )
 from zerotools.jobs.jobfile_tables.stall import check_stall
-from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.jobs.jobfile_tables.train import check_optimizer, check_train
 from zerotools.jobs.jobfile_tables.zero import check_zero
 from zerotools.jobs.launcher_keys.launcher_flags import PLACING, PLACING_VARIABLES

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import JobFile
-from zerotools.jobs.memory_estimates.local_files import CONFIG, EXAMPLES, PREFERENCES, TEXT
+from zerotools.jobs.imports.combine_configs import JobFile
+from zerotools.jobs.memory_estimates.find_models_and_data import CONFIG, EXAMPLES, PREFERENCES, TEXT
 from zerotools.jobs.memory_estimates.training_estimate import Estimate, model_table_of
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way

@@ -17,8 +17,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory import NF4, MemoryLayout
 from zerotools.jobs.memory_estimates.complete_job_file import tokenizer_of, whole_job
-from zerotools.jobs.memory_estimates.config_writer import OFFLOAD_DIRECTORY, job_tree
-from zerotools.jobs.memory_estimates.local_files import (
+from zerotools.jobs.memory_estimates.find_models_and_data import (
     CONFIG,
     PREFERENCES,
     TEXT,
@@ -30,6 +29,7 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     assumed_length,
     estimate_work,
 )
+from zerotools.jobs.memory_estimates.write_configs import OFFLOAD_DIRECTORY, job_tree
 from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
 from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
 from zerotools.ops.estimate.model_shape import read_shape, with_adapters

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile_tables.data import longest_sequence
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -12,7 +12,7 @@ from zerotools.core.training_memory import SHARDED, MemoryLayout
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.memory_estimates.config_writer import (
+from zerotools.jobs.memory_estimates.write_configs import (
     accelerate_text,
     deepspeed_tree,
     job_tree,

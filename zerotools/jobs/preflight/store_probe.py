@@ -32,7 +32,7 @@ def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
     from zerotools.core.errors import BadFile, BadRequest
     from zerotools.io.stores.path_or_url import lies_in
     from zerotools.jobs.jobfile.parse import job_from_dict
-    from zerotools.jobs.jobfile_tables.store_urls import in_store
+    from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 
     spec = job_from_dict(tree, source="the job")
     place, given = spec.checkpoint.upload_to, spec.resume_from
@@ -61,7 +61,7 @@ def _check_place(place: str, output_dir: str | None, given: str | None, *, write
 def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
     from zerotools.jobs.preflight.checkpoint_check import not_resumable
     from zerotools.ops.mirroring.checkpoint_mirror import start_of
-    from zerotools.ops.mirroring.store_copies import newest_copy
+    from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
     from zerotools.runs.checkpoint_dirs import read_record
 
     path = start_of(_far(given))

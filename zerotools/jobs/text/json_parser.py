@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.config_document import DEEPEST, Document, Trail
 from zerotools.jobs.text.mend_pasted_json import mend_json
 from zerotools.jobs.text.mend_pasted_text import (
     ODD,

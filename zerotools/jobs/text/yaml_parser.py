@@ -19,7 +19,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.config_document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_parser import MAX_DIGITS, mended_too
 from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,

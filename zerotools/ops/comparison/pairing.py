@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.ops.weights.rewrite import (
+from zerotools.ops.weights.select_and_rename import (
     RenameRule,
     name_function,
     name_matcher,

@@ -39,7 +39,7 @@ from zerotools.ops.comparison.diff_result import (
     TensorDifference,
 )
 from zerotools.ops.comparison.pairing import Pair
-from zerotools.ops.comparison.tensor_blocks import (
+from zerotools.ops.comparison.read_two_tensors import (
     Adapted,
     AdaptedTensor,
     Block,

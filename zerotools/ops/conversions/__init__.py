@@ -1,14 +1,14 @@
 """The commands that write a checkpoint: consolidate, reshard and convert. Each command makes a plan
 first.
 
-conversion         the class of these plans, and the functions that write their output
-consolidate        `zerotools consolidate`: the weights as one model
-reshard            `zerotools reshard`: the same checkpoint for another number of ranks
-convert            `zerotools convert`: the same checkpoint in another format
-convert_to_job     `zerotools convert --to job`: a checkpoint that a job resumes from
-convert_weights    weights for a format that holds no optimizer state
-adapter_export     `consolidate --adapter-only`: the PEFT adapter of a run
-merged_model       the model of a run, with its adapters merged
-export_dtype       weights that are dequantised, kept quantised, or quantised for the output
-optimizer_options  learning rate, betas and other values that an optimizer needs to resume
+conversion                 the class of these plans, and the functions that write their output
+consolidate                `zerotools consolidate`: the weights as one model
+reshard                    `zerotools reshard`: the same checkpoint for another number of ranks
+convert                    `zerotools convert`: the same checkpoint in another format
+convert_to_job             `zerotools convert --to job`: a checkpoint that a job resumes from
+convert_weights            weights for a format that holds no optimizer state
+adapter_export             `consolidate --adapter-only`: the PEFT adapter of a run
+merged_model               the model of a run, with its adapters merged
+export_dtype               weights that are dequantised, kept quantised, or quantised for the output
+missing_optimizer_options  learning rate, betas and other values that an optimizer needs to resume
 """

@@ -48,7 +48,7 @@ from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved
 from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config
-from zerotools.ops.weights.rewrite import describe_output, weights_from
+from zerotools.ops.weights.select_and_rename import describe_output, weights_from
 
 _WEIGHTS = ("param", "param16", "buffer")
 _MAX_NAMED = 3

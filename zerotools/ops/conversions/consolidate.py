@@ -54,7 +54,7 @@ from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.model_to_match import Reference, check_against, read_reference
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
-from zerotools.ops.weights.rewrite import (
+from zerotools.ops.weights.select_and_rename import (
     MASTERS,
     SIXTEEN_BIT,
     choose_names,

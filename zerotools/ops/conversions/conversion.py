@@ -26,6 +26,7 @@ from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.part_ledger import check_begun, is_begun
 from zerotools.io.output.staging import partial_of
 from zerotools.io.output.written_files import check_replaceable, is_empty
+from zerotools.ops.execution.divide_output import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.execute import (
     Publication,
     Transfer,
@@ -38,11 +39,10 @@ from zerotools.ops.execution.execute_part import (
     end_complete,
     execute_part,
 )
-from zerotools.ops.execution.part_share import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.proof import OutputProof, check_sidecar, prove_source, put_sidecar
+from zerotools.ops.verify_output import OutputProof, check_sidecar, prove_source, put_sidecar
 
 _FROM_IT = "the output would be made from it: take another checkpoint"
 

@@ -46,7 +46,7 @@ from zerotools.ops.conversions.merged_model import (
     merged_model,
     refuse_with_adapter,
 )
-from zerotools.ops.conversions.optimizer_options import (
+from zerotools.ops.conversions.missing_optimizer_options import (
     NAMES,
     RequestedHyperparameters,
     with_missing_options,
@@ -60,7 +60,7 @@ from zerotools.ops.copied_sidecars import (
 )
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
-from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
     record_of,
     with_names,

@@ -20,7 +20,7 @@ from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
-from zerotools.ops.conversions.optimizer_options import (
+from zerotools.ops.conversions.missing_optimizer_options import (
     NAMES,
     RequestedHyperparameters,
     with_missing_options,
@@ -28,14 +28,13 @@ from zerotools.ops.conversions.optimizer_options import (
 from zerotools.ops.conversions.reshard import check_world_size
 from zerotools.ops.copied_sidecars import left_behind, requested_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
-from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
-from zerotools.ops.resume_from_other_program.job_checks import (
+from zerotools.ops.resume_from_other_program.check_job_fits import (
     check_state,
     kind_of,
     unknown_values,
     weights_of,
 )
-from zerotools.ops.resume_from_other_program.job_names import WantedModel
+from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
     NamedCheckpoint,
     record_of,
@@ -48,6 +47,7 @@ from zerotools.ops.resume_from_other_program.order_option import (
     asked_order,
     how_to_name,
 )
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import RNG_RESEED, JobRecord, ModelRecord
 from zerotools.runs.optimizer_name_record import named_order_of

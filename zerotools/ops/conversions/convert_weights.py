@@ -16,8 +16,8 @@ from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
 from zerotools.ops.conversions.export_dtype import AUTO, in_few_bits, with_quantised_config
 from zerotools.ops.conversions.merged_model import MergedModel
-from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
+from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.restore_hub_layout import (
     hub_layout_of,
@@ -25,7 +25,7 @@ from zerotools.ops.weights.restore_hub_layout import (
     on_hub_note,
     restore_hub_layout,
 )
-from zerotools.ops.weights.rewrite import (
+from zerotools.ops.weights.select_and_rename import (
     MASTERS,
     SIXTEEN_BIT,
     choose_names,

@@ -18,9 +18,9 @@ from zerotools.ops.quantised.dequantise import (
     with_config,
     with_true_config,
 )
-from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantise_weights
-from zerotools.ops.weights.rewrite import describe_output
+from zerotools.ops.quantised.quantised_weights import Quantisation
+from zerotools.ops.weights.select_and_rename import describe_output
 
 AUTO = "auto"
 

@@ -4,10 +4,10 @@ plan             match the bytes of the source to the chunks of the target, and 
 tiles            cut copies to the size of a buffer
 tile_workers     the threads that fill tiles, within a memory budget
 element_blocks   read the elements of tensors in order, block by block
-fill             read and cast the bytes of one tile
-write            create the files of an output, fill them, and add their checksums
+fill_tile        read and cast the bytes of one tile
+write_files      create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name
-part_share       the division of an output into N parts, one for each of N runs
+divide_output    the division of an output into N parts, one for each of N runs
 execute_part     write one of these parts
 resume_identity  the inputs of an output; an interrupted run is resumed only with the same inputs
 load_arrays      load tensors into memory as numpy arrays

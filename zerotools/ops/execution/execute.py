@@ -30,7 +30,7 @@ from zerotools.io.output.staging import Staging
 from zerotools.io.output.written_files import MARKER, check_replaceable, write_marker
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
-from zerotools.ops.execution.write import Writer, create_file, shared_note
+from zerotools.ops.execution.write_files import Writer, create_file, shared_note
 from zerotools.runs.manifest import write_manifest
 
 

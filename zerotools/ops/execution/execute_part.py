@@ -32,6 +32,7 @@ from zerotools.io.output.journal import Journal
 from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
 from zerotools.io.output.staging import Staging
 from zerotools.io.output.written_files import check_replaceable, was_made_of, write_marker
+from zerotools.ops.execution.divide_output import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.execute import (
     Publication,
     Transfer,
@@ -40,10 +41,9 @@ from zerotools.ops.execution.execute import (
     refuse_astray,
     size_of,
 )
-from zerotools.ops.execution.part_share import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import TileWorkers
-from zerotools.ops.execution.write import (
+from zerotools.ops.execution.write_files import (
     ChecksummedRange,
     Writer,
     checksum_bytes,

@@ -21,7 +21,7 @@ from zerotools.io.numeric.dtype_casts import (
     numpy_dtype,
 )
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.fill import Losses, fill_tile
+from zerotools.ops.execution.fill_tile import Losses, fill_tile
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile

@@ -22,7 +22,7 @@ from zerotools.ops.inspection.checkpoint_summary import (
     training_to_json,
 )
 from zerotools.ops.quantised.find_quantised import find_quantised
-from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.quantised_weights import Quantisation
 
 SCHEMA = "zerotools.inspect/1"
 

@@ -4,9 +4,9 @@
                    /step-00000040/...       a checkpoint as on the disk, with the marker of outputs
                    /latest, best            the name of a directory, as text; hints only
 
-checkpoint_mirror  which checkpoints of a job to send, and which to fetch before it begins
-prefix_owner       one run writes to a prefix; another takes it over only if it resumes from there
-store_copies       the complete checkpoints in the store, and the removal of old ones
-send_copy          send one checkpoint from the disk to the store
-fetch_copy         fetch one checkpoint from the store to the disk
+checkpoint_mirror       which checkpoints of a job to send, and which to fetch before it begins
+prefix_owner            one run writes to a prefix; another takes it over only if it resumes there
+list_and_remove_copies  the complete checkpoints in the store, and the removal of old ones
+send_copy               send one checkpoint from the disk to the store
+fetch_copy              fetch one checkpoint from the store to the disk
 """

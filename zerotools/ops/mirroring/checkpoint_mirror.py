@@ -19,8 +19,13 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring import prefix_owner
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
+from zerotools.ops.mirroring.list_and_remove_copies import (
+    newest_copy,
+    point_at,
+    refuse_part,
+    remove_old,
+)
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
-from zerotools.ops.mirroring.store_copies import newest_copy, point_at, refuse_part, remove_old
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST
 from zerotools.runs.retention import KeepRule

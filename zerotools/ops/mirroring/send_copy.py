@@ -26,7 +26,7 @@ from zerotools.io.output.written_files import MARKER, marker_text
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.mirroring.store_copies import is_copy
+from zerotools.ops.mirroring.list_and_remove_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
 from zerotools.runs.job_record import RECORD
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest

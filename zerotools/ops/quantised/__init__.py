@@ -1,6 +1,6 @@
 """Quantised weights: find them by their payload and scales, dequantise them, and quantise.
 
-quantisation          the quantised weights of a checkpoint, and their faults
+quantised_weights     the quantised weights of a checkpoint, and their faults
 quantisation_config   `quantization_config` of config.json
 find_quantised        find quantised weights by names, dtypes and config
 fp8_fp4_int8          payloads of 8 or 4 bits with scales: fp8, int8, MXFP8, MXFP4, NVFP4

@@ -30,7 +30,7 @@ from zerotools.core.quantisation_schemes import (
     CodedFours,
 )
 from zerotools.io.files.regular_files import source_file
-from zerotools.ops.quantised.quantisation import QuantisedWeight, quantised_weight
+from zerotools.ops.quantised.quantised_weights import QuantisedWeight, quantised_weight
 
 _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")

@@ -15,12 +15,12 @@ from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.quantised.find_quantised import find_quantised
-from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import (
     config_text,
     is_quantised_config,
     quantisation_config,
 )
+from zerotools.ops.quantised.quantised_weights import Quantisation
 
 
 def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:

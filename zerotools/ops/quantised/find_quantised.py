@@ -15,7 +15,6 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
 from zerotools.ops.quantised.fp8_fp4_int8 import eight_bits, four_bits
-from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, UnprovedScales
 from zerotools.ops.quantised.quantisation_config import (
     FORMATS,
     KINDS,
@@ -23,6 +22,7 @@ from zerotools.ops.quantised.quantisation_config import (
     config_fault,
     quantisation_config,
 )
+from zerotools.ops.quantised.quantised_weights import Quantisation, QuantisedWeight, UnprovedScales
 
 _EIGHT = frozenset({
     dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2, dtypes.FLOAT8_E4M3FNUZ, dtypes.FLOAT8_E5M2FNUZ,

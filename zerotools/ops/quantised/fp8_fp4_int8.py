@@ -37,8 +37,12 @@ from zerotools.core.quantisation_schemes import (
     PackedFours,
     scale_shape,
 )
-from zerotools.ops.quantised.quantisation import QuantisedWeight, UnprovedScales, quantised_weight
 from zerotools.ops.quantised.quantisation_config import Block, Blocks
+from zerotools.ops.quantised.quantised_weights import (
+    QuantisedWeight,
+    UnprovedScales,
+    quantised_weight,
+)
 
 PAYLOADS = {dtypes.FLOAT8_E4M3FN: "fp8", dtypes.FLOAT8_E5M2: "fp8 e5m2", dtypes.INT8: "int8"}
 EXPONENTS = (dtypes.UINT8, dtypes.FLOAT8_E8M0FNU)

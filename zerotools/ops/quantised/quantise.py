@@ -20,8 +20,8 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, ScaledCast, scale_shape
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import model_type
+from zerotools.ops.quantised.quantised_weights import Quantisation
 
 FP8_BLOCK, MXFP8 = "fp8-block", "mxfp8"
 _WEIGHT, _SUFFIX = ".weight", "_scale_inv"

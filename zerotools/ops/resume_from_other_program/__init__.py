@@ -5,8 +5,8 @@ name_numbered_state  give names to optimizer state that has numbers instead of p
 order_option         the order of names that `--order` gives: a file, or transformers' model
 order_matching       the parameter name of each number, from an order of names
 master_matching      the parameter name of each fp32 master, from the weight that equals its cast
-job_names            the tensors under the names of the job's model
-job_checks           reasons to refuse the checkpoint, and notes on differences
+rename_to_job        the tensors under the names of the job's model
+check_job_fits       reasons to refuse the checkpoint, and notes on differences
 
 Imports numpy only to compare masters: the ranks of a job read the checkpoint too, and load its
 tensors themselves.

@@ -26,7 +26,12 @@ from zerotools.ops.salvage.holes import holes_of
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
-from zerotools.ops.weights.rewrite import MASTERS, choose_names, rename_tensors, weights_from
+from zerotools.ops.weights.select_and_rename import (
+    MASTERS,
+    choose_names,
+    rename_tensors,
+    weights_from,
+)
 
 _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 

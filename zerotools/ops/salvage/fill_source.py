@@ -13,9 +13,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.salvage.examine import ToExamine, examine_files, read_remaining
+from zerotools.ops.salvage.examine_damage import ToExamine, examine_files, read_remaining
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
-from zerotools.ops.salvage.filled_weights import FilledWeight, fill_weight, with_absolute_names
+from zerotools.ops.salvage.fill_holes import FilledWeight, fill_weight, with_absolute_names
 from zerotools.ops.salvage.holes import sound_tensor
 from zerotools.ops.weights.lora_merge import AdapterRequest
 

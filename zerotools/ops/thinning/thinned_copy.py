@@ -31,7 +31,7 @@ from zerotools.core.target import FilePlan
 from zerotools.io.files.ownership import copy_owner
 from zerotools.io.output.files_without_tensors import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.execution.write import complete_file, create_file
+from zerotools.ops.execution.write_files import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove_complete
 from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan

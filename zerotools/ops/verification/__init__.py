@@ -1,15 +1,15 @@
 """Check that a checkpoint is complete and undamaged: its structure, the bytes of its files, its
 numbers.
 
-verify            `zerotools verify`: all checks in order
-verify_part       the files and tensors that one of several runs checks
-checkpoint_files  the files of a checkpoint, and the checksums in them
-file_scan         read every byte once: check checksums, and count values that are not finite
-copy_checks       check that copies of a tensor are equal, and weights are casts of their masters
-value_checks      find impossible values, and scales that cannot be used
-tensor_digests    the digest of a tensor
-digest_manifest   NAME.zerotools.json, which records digests, and the record inside an output
-compare_manifest  compare a checkpoint with a manifest, or with another checkpoint
-findings          the faults that were found, the verdict, and its JSON
-verify_contents   the values that the page of a verification shows
+verify               `zerotools verify`: all checks in order
+verify_part          the files and tensors that one of several runs checks
+checkpoint_files     the files of a checkpoint, and the checksums in them
+file_scan            read every byte once: check checksums, and count values that are not finite
+values_stored_twice  check that copies of a tensor are equal, and weights are casts of their masters
+value_checks         find impossible values, and scales that cannot be used
+tensor_digests       the digest of a tensor
+digest_manifest      NAME.zerotools.json, which records digests, and the record inside an output
+compare_manifest     compare a checkpoint with a manifest, or with another checkpoint
+findings             the faults that were found, the verdict, and its JSON
+verify_page_data     the values that the page of a verification shows
 """

@@ -14,7 +14,7 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
 from zerotools.io.files.source_stamps import Sources, note_source, recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
-from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import lost_rank_sidecars
 from zerotools.ops.inspection.inspect import inspect
@@ -29,12 +29,6 @@ from zerotools.ops.verification.compare_manifest import (
     Comparing,
     adjacent_manifest,
     compare_files,
-)
-from zerotools.ops.verification.copy_checks import (
-    Difference,
-    counts_of,
-    differing_replicas,
-    differing_weights,
 )
 from zerotools.ops.verification.digest_manifest import (
     DigestManifest,
@@ -53,6 +47,12 @@ from zerotools.ops.verification.file_scan import (
 )
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.value_checks import is_mask, meaningless_scales, odd_values
+from zerotools.ops.verification.values_stored_twice import (
+    Difference,
+    counts_of,
+    differing_replicas,
+    differing_weights,
+)
 from zerotools.ops.verification.verify_part import WHOLE, Portion, portion_of
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 

@@ -1,6 +1,6 @@
 """Choose the tensors of an output, and their names, shapes and dtypes.
 
-rewrite             select and rename tensors, and change their dtype
+select_and_rename   select and rename tensors, and change their dtype
 tied_weights        names that stand for one weight
 name_check          compare names and shapes with those that config.json needs
 loading_trial       let transformers try to load the names and shapes

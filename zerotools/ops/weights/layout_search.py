@@ -19,7 +19,7 @@ from zerotools.maps.detect_layout import FoundLayout, check_complete, detect_lay
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import tied_names
 from zerotools.maps.map_file import FamilyMap
-from zerotools.ops.weights.rewrite import rename_tensors
+from zerotools.ops.weights.select_and_rename import rename_tensors
 from zerotools.ops.weights.tied_weights import held_by
 
 _WEIGHTS = ("param16", "buffer", "param")

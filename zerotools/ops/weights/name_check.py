@@ -32,7 +32,7 @@ from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, possible_n
 from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.model_to_match import Reference
-from zerotools.ops.weights.rewrite import rename_tensors
+from zerotools.ops.weights.select_and_rename import rename_tensors
 
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.conversion_job import (
+from zerotools.jobs.jobfile.make_conversion_job import (
     check_conversion,
     conversion_tree,
     option_sets,
@@ -63,7 +63,7 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
         lines = text if text.count("\n") < MOST_SEARCHED_LINES else None
         spec = job_from_tree(tree, source=name, base_dir=None, text=lines)
         return {"job": given_of(spec), "text": text, "missing": [], "notes": []}
-    from zerotools.jobs.imports.combine import JobFile, import_configs, job_text
+    from zerotools.jobs.imports.combine_configs import JobFile, import_configs, job_text
     from zerotools.jobs.imports.reading.import_report import next_steps, report_lines
     from zerotools.jobs.text.json_parser import parse_json
 

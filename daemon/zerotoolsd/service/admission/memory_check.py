@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.memory_estimates.config_writer import keys_text, layout_keys
 from zerotools.jobs.memory_estimates.job_workload import with_ranks, workload_of
 from zerotools.jobs.memory_estimates.tokenizer_processes import tokenizing_bytes
 from zerotools.jobs.memory_estimates.training_estimate import estimate_job, offload_of
+from zerotools.jobs.memory_estimates.write_configs import keys_text, layout_keys
 from zerotools.ops.estimate.offload_table import Row, Workload, row_of_layout, rows_of
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine
 from zerotools.ops.estimate.recommendation import excess_text

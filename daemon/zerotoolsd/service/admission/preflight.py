@@ -15,9 +15,9 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.io.stores.path_or_url import lies_in
 from zerotools.jobs.binding.bind import format_value
+from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.jobfile_tables.store_urls import in_store
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
 from zerotools.jobs.text.exec_limits import LONGEST_STRING, room_of, room_taken, string_bytes
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere

@@ -25,7 +25,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files.mounts import read_mounts
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotools.jobs.jobfile_tables.slurm_nodes import of_node
+from zerotools.jobs.jobfile_tables.job_for_each_node import of_node
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
 from zerotoolsd.attempts import run_directory

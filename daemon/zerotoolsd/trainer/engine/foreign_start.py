@@ -13,8 +13,7 @@ from zerotools.jobs.jobfile_tables.deepspeed import config_value, optimizer_of
 from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
-from zerotools.ops.resume_from_other_program.job_checks import (
+from zerotools.ops.resume_from_other_program.check_job_fits import (
     OPTIONS_RESTORED,
     FoundState,
     JobOptimizer,
@@ -26,7 +25,8 @@ from zerotools.ops.resume_from_other_program.job_checks import (
     unknown_values,
     weights_of,
 )
-from zerotools.ops.resume_from_other_program.job_names import WantedModel, with_job_names
+from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel, with_job_names
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate

@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
-from zerotools.ops.resume_from_other_program.job_checks import weights_of
+from zerotools.ops.resume_from_other_program.check_job_fits import weights_of
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.model.fill_shards import (

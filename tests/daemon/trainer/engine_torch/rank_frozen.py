@@ -17,7 +17,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of  # noqa: E402
 from zerotools.jobs.jobfile_tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer.engine_torch.build_state import build_live_state  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402

@@ -17,7 +17,7 @@ from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import run_all
 from tests.daemon.trainer.torch_releases import is_before
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 
 pytestmark = pytest.mark.torch

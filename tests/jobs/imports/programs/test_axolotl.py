@@ -5,7 +5,7 @@ import pytest
 from tests.jobs.imports.jobs import a_job
 from tests.jobs.imports.programs.told import key, of, rows
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import Imported, import_configs
+from zerotools.jobs.imports.combine_configs import Imported, import_configs
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.yaml_parser import parse_yaml

@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.imports.programs.told import key, of, rows
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine_configs import Imported
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.text.yaml_parser import parse_yaml
 

@@ -15,11 +15,11 @@ import pytest
 
 from tests.jobs.imports.programs.told import of
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.imports.combine import import_configs
+from zerotools.jobs.imports.combine_configs import import_configs
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 
 
 class Script(NamedTuple):

@@ -9,12 +9,12 @@ import pytest
 
 from tests.jobs.imports.programs.told import key, of, of_line, rows
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine_configs import Imported
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.launcher_keys import program_keys, trainer_keys
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 
 NAMES: Sequence[str] = sorted(
     {

@@ -30,7 +30,7 @@ from zerotools.core.training_state import (
 )
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_keys import (
+from zerotools.formats.deepspeed.schema.pt_trees import (
     DYNAMIC_LOSS_SCALE,
     PARAM_GROUPS,
     STATE,

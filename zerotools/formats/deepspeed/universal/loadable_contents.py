@@ -30,7 +30,7 @@ from zerotools.core.target import Dropped
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.foreign_param_groups import steps_are_numbers
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
-from zerotools.formats.deepspeed.schema import pt_keys
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -230,10 +230,10 @@ def _names(contents: UniversalContents) -> Iterator[str]:
 
 
 _KEPT = (
-    *pt_keys.SCALER_KEYS,
-    pt_keys.CLIP_GRAD,
-    pt_keys.ZERO_STAGE,
-    pt_keys.DS_VERSION,
+    *pt_trees.SCALER_KEYS,
+    pt_trees.CLIP_GRAD,
+    pt_trees.ZERO_STAGE,
+    pt_trees.DS_VERSION,
 )
 
 
@@ -295,27 +295,27 @@ def universal_model_tree(
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
-    schedule = training.lr_scheduler if model is not None else pt_keys.schedule_of(training)
-    counted = {} if training.samples is None else {pt_keys.GLOBAL_SAMPLES: training.samples}
+    schedule = training.lr_scheduler if model is not None else pt_trees.schedule_of(training)
+    counted = {} if training.samples is None else {pt_trees.GLOBAL_SAMPLES: training.samples}
     experts = source_experts(source)
-    kept = [pt_keys.DATA_SAMPLER, pt_keys.RANDOM_LTD, pt_keys.DS_VERSION]
+    kept = [pt_trees.DATA_SAMPLER, pt_trees.RANDOM_LTD, pt_trees.DS_VERSION]
     if experts.layers:
-        kept += pt_keys.AUTOEP_KEYS
+        kept += pt_trees.AUTOEP_KEYS
     values = {
-        pt_keys.MODULE: _module(model, weights, source.aliases),
-        pt_keys.BUFFER_NAMES: buffers,
-        pt_keys.PARAM_SHAPES: [
+        pt_trees.MODULE: _module(model, weights, source.aliases),
+        pt_trees.BUFFER_NAMES: buffers,
+        pt_trees.PARAM_SHAPES: [
             Ordered({n: Size(experts.local_shape(n, shape)) for n, shape in group.items()})
             for group in shapes
         ],
-        pt_keys.SHARED_PARAMS: dict(source.aliases),
-        pt_keys.LR_SCHEDULER: schedule,
+        pt_trees.SHARED_PARAMS: dict(source.aliases),
+        pt_trees.LR_SCHEDULER: schedule,
         **counted,
-        pt_keys.DP_WORLD_SIZE: source.origin.world_size or 1,
-        pt_keys.DS_CONFIG: dict(training.ds_config or {}),
-        **{key: known[key] for key in (*kept, pt_keys.DP_WORLD_SIZE) if key in known},
+        pt_trees.DP_WORLD_SIZE: source.origin.world_size or 1,
+        pt_trees.DS_CONFIG: dict(training.ds_config or {}),
+        **{key: known[key] for key in (*kept, pt_trees.DP_WORLD_SIZE) if key in known},
     }
-    return pt_keys.new_model_tree(training, values) | dict(client)
+    return pt_trees.new_model_tree(training, values) | dict(client)
 
 
 def _module(
@@ -339,26 +339,26 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
     kept = (
         _KEPT
         if loss_scaler_of(saved) == training.loss_scaler
-        else _KEPT[len(pt_keys.SCALER_KEYS) :]
+        else _KEPT[len(pt_trees.SCALER_KEYS) :]
     )
     known = {key: saved[key] for key in kept if key in saved}
-    if training.loss_scale is not None and pt_keys.LOSS_SCALER not in known:
+    if training.loss_scale is not None and pt_trees.LOSS_SCALER not in known:
         scaler = scaler_of(training.loss_scale, training.ds_config or {}, FLOAT16)
         known |= {
-            pt_keys.LOSS_SCALER: scaler.value,
-            pt_keys.DYNAMIC_LOSS_SCALE: scaler.is_dynamic,
+            pt_trees.LOSS_SCALER: scaler.value,
+            pt_trees.DYNAMIC_LOSS_SCALE: scaler.is_dynamic,
         }
     model = source_model(source)
-    version = (model.version if model is not None else None) or pt_keys.VERSION
-    known.setdefault(pt_keys.DS_VERSION, version)
-    groups = [pt_keys.param_group(group.options, [n]) for n, group in enumerate(training.groups)]
-    common = pt_keys.param_group(common_options(training.groups), [])
+    version = (model.version if model is not None else None) or pt_trees.VERSION
+    known.setdefault(pt_trees.DS_VERSION, version)
+    groups = [pt_trees.param_group(group.options, [n]) for n, group in enumerate(training.groups)]
+    common = pt_trees.param_group(common_options(training.groups), [])
     state = {} if step is None else {0: {"step": step}}
     return {
         **known,
         ORDER: OPTIMIZERS if training.is_ordered else UNKNOWN,
-        pt_keys.PARAM_GROUPS: groups,
-        pt_keys.STATE_DICT: pt_keys.torch_state(state, [common]),
+        pt_trees.PARAM_GROUPS: groups,
+        pt_trees.STATE_DICT: pt_trees.torch_state(state, [common]),
     }
 
 

@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
-from zerotools.formats.deepspeed.schema import pt_keys
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on, partition_groups_on
 from zerotools.formats.deepspeed.writing.flat_buffers import (
     BufferRole,
@@ -118,7 +118,7 @@ def _on_rank(
     listed = partition_groups_on(placements, [buffer.is_stacked for buffer in buffers], rank)
     return {
         **tree,
-        pt_keys.STATE_DICT: {**tree[pt_keys.STATE_DICT], pt_keys.ZERO3_GROUPS: listed},
+        pt_trees.STATE_DICT: {**tree[pt_trees.STATE_DICT], pt_trees.ZERO3_GROUPS: listed},
     }
 
 
@@ -170,17 +170,17 @@ def _tree(
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
     for group, own in zip(logical.groups, grouped, strict=True):
-        groups.append(pt_keys.param_group(group.options, range(first, first + len(own))))
+        groups.append(pt_trees.param_group(group.options, range(first, first + len(own))))
         first += len(own)
-    state = pt_keys.torch_state(optimizer_state_of(buffers, values), groups)
+    state = pt_trees.torch_state(optimizer_state_of(buffers, values), groups)
     new = {
         **saved,
-        pt_keys.STATE_DICT: {**saved[pt_keys.STATE_DICT], **state},
-        pt_keys.SUB_GROUPS: [new_partitions[number, "param"] for number in range(len(buffers))],
+        pt_trees.STATE_DICT: {**saved[pt_trees.STATE_DICT], **state},
+        pt_trees.SUB_GROUPS: [new_partitions[number, "param"] for number in range(len(buffers))],
     }
-    if pt_keys.PARTITION_COUNT in saved:
-        new[pt_keys.PARTITION_COUNT] = ranks
-    return {**logical.optimizer, pt_keys.STATE_DICT: new}
+    if pt_trees.PARTITION_COUNT in saved:
+        new[pt_trees.PARTITION_COUNT] = ranks
+    return {**logical.optimizer, pt_trees.STATE_DICT: new}
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
@@ -212,18 +212,18 @@ def _model_files(
     }
     tree = {
         **logical.model,
-        pt_keys.DP_WORLD_SIZE: ranks,
-        pt_keys.PARAM_SHAPES: param_shapes_of(logical, buffers),
+        pt_trees.DP_WORLD_SIZE: ranks,
+        pt_trees.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if new_partitions:
-        tree[pt_keys.FROZEN_FRAGMENTS] = Ordered(new_partitions)
+        tree[pt_trees.FROZEN_FRAGMENTS] = Ordered(new_partitions)
     filled = [*new_partitions.values(), *logical.weights.values()]
     first = FileDraft.of(_model_tree(tree, layout, 0), logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
-        tied = tree.get(pt_keys.SHARED_PARAMS)
-        others = {**tree, pt_keys.SHARED_PARAMS: {}} if tied else tree
+        tied = tree.get(pt_trees.SHARED_PARAMS)
+        others = {**tree, pt_trees.SHARED_PARAMS: {}} if tied else tree
         drafts = [
             FileDraft.of(_model_tree(others, layout, rank), logical.model_file, filled)
             for rank in _differing_ranks(layout)

@@ -26,18 +26,18 @@ from zerotools.formats.megatron.writing.model_arguments import (
     model_arguments,
     unset_options,
 )
+from zerotools.formats.megatron.writing.one_tensor_per_layer import (
+    NormNames,
+    SingleTensors,
+    norm_names,
+    single_tensors,
+)
 from zerotools.formats.megatron.writing.resumable_optimizer import (
     MOMENTS,
     DroppedOptimizer,
     WrittenOptimizer,
     is_expert_weight,
     written_optimizer,
-)
-from zerotools.formats.megatron.writing.split_stacked import (
-    NormNames,
-    SingleTensors,
-    norm_names,
-    single_tensors,
 )
 from zerotools.formats.megatron.writing.torch_dist_files import (
     LARGEST_CHUNK,

@@ -12,8 +12,8 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.program_arguments import RunSettings, YamlSettings
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.program_keys import (
     AXOLOTL_ADAPTERS,
     AXOLOTL_DEFAULTS,
@@ -24,7 +24,7 @@ from zerotools.jobs.launcher_keys.program_keys import (
     EXAMPLE_TYPES,
     NOT_PACKED,
 )
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 
 _OF_8_BITS = "llm_int8_"
 _READ = ("path", "type", "data_files", "ds_type")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.jobfile_tables.spec import NUMA_AUTO, NUMA_CORES, NUMA_OFF
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, PREFIXES
 from zerotools.jobs.launcher_keys.launcher_flags import (
@@ -22,7 +22,7 @@ from zerotools.jobs.launcher_keys.launcher_flags import (
     SEVERAL_MACHINES,
     WORDS_AFTER,
 )
-from zerotools.jobs.text.document import Document, Trail
+from zerotools.jobs.text.config_document import Document, Trail
 
 _COUNTS = {
     "deepspeed": ("num_gpus", "num_accelerators"),

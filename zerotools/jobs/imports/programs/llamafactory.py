@@ -11,8 +11,8 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.programs.program_arguments import RunSettings, YamlSettings
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.program_keys import (
     LLAMAFACTORY_DEFAULTS,
     LLAMAFACTORY_IGNORED,
@@ -20,7 +20,7 @@ from zerotools.jobs.launcher_keys.program_keys import (
     LLAMAFACTORY_NAMES,
     LLAMAFACTORY_STAGES,
 )
-from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.config_document import Document, read_text
 from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.json_parser import parse_json
 

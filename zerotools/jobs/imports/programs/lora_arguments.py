@@ -10,8 +10,8 @@ from typing import Any
 from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.config_key import ValueKind
 from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR, MODEL_NAMES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.launcher_options import NumaSetting
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, note_mends
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.expand_home import expand_home
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.config_key import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")

@@ -21,8 +21,8 @@ from zerotools.jobs.imports.programs.trainer_based_programs import (
     is_unread_trl,
     read_as_known,
 )
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow, note_mends
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES
 from zerotools.jobs.launcher_keys.program_keys import (
     SWIFT_DEFAULTS,
@@ -33,7 +33,7 @@ from zerotools.jobs.launcher_keys.program_keys import (
     TRL_OWN,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS, TRAINERS_OWN
-from zerotools.jobs.text.document import Document, Trail, read_text
+from zerotools.jobs.text.config_document import Document, Trail, read_text
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
 _FACTORY = "llamafactory-cli"

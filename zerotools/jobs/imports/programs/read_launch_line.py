@@ -36,8 +36,8 @@ from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.programs_with_own_arguments import read_as_of
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word
 from zerotools.jobs.imports.programs.trainer_based_programs import as_accelerate
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, by_kind
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import (
     CONSOLE_PROGRAMS,
     MEETING,

@@ -21,9 +21,9 @@ from zerotools.jobs.imports.reading.batch_size import (
     sequence_divisor,
     world_size,
 )
+from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue
 from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.jobfile_tables.metrics import WANDB
 from zerotools.jobs.launcher_keys.config_key import ValueKind, is_off
 from zerotools.jobs.launcher_keys.trainer_keys import (

@@ -17,8 +17,8 @@ from zerotools.jobs.imports.programs.launch_wrappers import StartCommand
 from zerotools.jobs.imports.programs.launcher_options import flags_document
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import Word
+from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
-from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.launcher_keys.launcher_flags import WORDS_AFTER
 from zerotools.jobs.launcher_keys.program_keys import (
     ALPACA_LORA_DEFAULTS,

@@ -9,9 +9,9 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, typed_value
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed_value
 from zerotools.jobs.launcher_keys.config_key import ValueKind
 
 _TRUE = ("yes", "true", "t", "y", "1")

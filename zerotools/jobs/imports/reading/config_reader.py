@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
+from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue
 from zerotools.jobs.imports.reading.import_report import (
     NOT_TAKEN,
     Findings,
@@ -17,7 +18,6 @@ from zerotools.jobs.imports.reading.import_report import (
     ResolvedAuto,
 )
 from zerotools.jobs.imports.reading.job_keys import accepts_value, default_of, job_keys, look_up
-from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
 TRAINER: Mapping[str, Any] = {

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.config_document import Document
 
 
 class KeyOutcome(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.ops.inspection.inspect import Inspection
-from zerotools.ops.picture.contents import (
+from zerotools.ops.picture.checkpoint_page_data import (
     FEWEST_CELLS,
     MOST_PROBLEMS,
     UNCLAIMED,

@@ -21,7 +21,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.ops.inspection.inspect import inspect
-from zerotools.ops.picture.contents import UNCLAIMED, picture_contents, strip
+from zerotools.ops.picture.checkpoint_page_data import UNCLAIMED, picture_contents, strip
 
 
 def contents_of(path: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from zerotools.ops.weights.adapter_config import (
     refuse_changed_base,
 )
 from zerotools.ops.weights.lora_merge import on_base
-from zerotools.ops.weights.rewrite import MASTERS, weights_from
+from zerotools.ops.weights.select_and_rename import MASTERS, weights_from
 
 _ALIGNMENT = 16
 

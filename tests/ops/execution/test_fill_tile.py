@@ -29,7 +29,7 @@ from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import Transfer, execute
-from zerotools.ops.execution.fill import fill_tile
+from zerotools.ops.execution.fill_tile import fill_tile
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.tiles import RangePart, Tile

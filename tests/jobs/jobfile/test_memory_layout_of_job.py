@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
-from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile.stored_job import read_stored
 

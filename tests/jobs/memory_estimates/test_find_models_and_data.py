@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from zerotools.jobs.memory_estimates.local_files import FoundData, data_in, data_of, models_in
+from zerotools.jobs.memory_estimates.find_models_and_data import (
+    FoundData,
+    data_in,
+    data_of,
+    models_in,
+)
 
 
 def lines(path: Path, *rows: Any) -> Path:

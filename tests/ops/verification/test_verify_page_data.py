@@ -12,11 +12,11 @@ from safetensors.numpy import save_file
 import zerotools
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import DEEPSPEED, JOB
-from tests.ops.picture.test_page import values_of
+from tests.ops.picture.test_html_page import values_of
 from tests.ops.verification.damage import copy, flip
 from zerotools import formats
 from zerotools.core.checkpoint import Key
-from zerotools.ops.verification.verify_contents import DAMAGED, UNKNOWN, WHOLE
+from zerotools.ops.verification.verify_page_data import DAMAGED, UNKNOWN, WHOLE
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 

@@ -8,7 +8,7 @@ import pytest
 from zerotools.cli.command_table import COMMANDS as ALL_COMMANDS
 from zerotools.cli.options.click_options import CheckpointPath
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.conversion_job import (
+from zerotools.jobs.jobfile.make_conversion_job import (
     COMMANDS,
     PATH_OPTIONS,
     PATHS,

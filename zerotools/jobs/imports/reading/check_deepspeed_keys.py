@@ -11,7 +11,7 @@ from zerotools.jobs.binding.bind import MAX_UNKNOWN, format_value
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.launcher_keys.config_key import ConfigKey, ValueKind
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.text.document import Document, Trail
+from zerotools.jobs.text.config_document import Document, Trail
 
 AUTO = "auto"
 TYPES = {

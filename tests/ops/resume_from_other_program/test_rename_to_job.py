@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
-from zerotools.ops.resume_from_other_program.job_names import WantedModel, with_job_names
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel, with_job_names
 
 WANTED = WantedModel(SHAPES, {}, {})
 

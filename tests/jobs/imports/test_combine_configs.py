@@ -11,7 +11,7 @@ import pytest
 
 from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, report, said
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.imports.combine import Imported, JobFile, hidden_size, import_configs
+from zerotools.jobs.imports.combine_configs import Imported, JobFile, hidden_size, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
 from zerotools.jobs.imports.reading.job_keys import accepts_value, look_up
 from zerotools.jobs.jobfile.parse import parse_job, read_tree

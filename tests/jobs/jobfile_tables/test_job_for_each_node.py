@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.jobs.jobfile_tables.test_slurm import job
-from zerotools.jobs.jobfile_tables.slurm_nodes import of_node, on_nodes
+from zerotools.jobs.jobfile_tables.job_for_each_node import of_node, on_nodes
 
 
 def test_each_node_runs_it_as_one_of_several_machines() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.text.document import read_text
+from zerotools.jobs.text.config_document import read_text
 
 
 def refused(path: Path) -> str:

@@ -18,7 +18,7 @@ from harness.browser import SERIOUS, script_of_axe, started_browser
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import JOB
 from zerotools.core.errors import BadRequest
-from zerotools.ops.picture.page import MARK, page_of, write_page
+from zerotools.ops.picture.html_page import MARK, page_of, write_page
 
 HOSTILE = (
     "</script><script>document.title='run'</script><img src=x onerror=alert(1)>\u2028@@STYLE@@"

@@ -19,7 +19,7 @@ from zerotools.core.errors import Incomplete
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.comparison.tensor_blocks import LocatedTensor, TwoTensors
+from zerotools.ops.comparison.read_two_tensors import LocatedTensor, TwoTensors
 
 KEY = Key("w", "param")
 

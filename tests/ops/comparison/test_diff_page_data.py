@@ -15,7 +15,7 @@ import zerotools
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import JOB
 from tests.ops.exports import export
-from tests.ops.picture.test_page import HOSTILE, values_of
+from tests.ops.picture.test_html_page import HOSTILE, values_of
 from zerotools.core.errors import BadRequest
 
 

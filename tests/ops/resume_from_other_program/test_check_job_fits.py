@@ -11,8 +11,7 @@ from tests.ops.resume_from_other_program.made import ADAM, OPTIONS, SHAPES, WANT
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup
-from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
-from zerotools.ops.resume_from_other_program.job_checks import (
+from zerotools.ops.resume_from_other_program.check_job_fits import (
     FoundState,
     JobOptimizer,
     check_for_deepspeed,
@@ -22,7 +21,8 @@ from zerotools.ops.resume_from_other_program.job_checks import (
     unknown_values,
     weights_of,
 )
-from zerotools.ops.resume_from_other_program.job_names import WantedModel
+from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 
 SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": False, "weight_decay": 0.0}
 

@@ -41,7 +41,7 @@ from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
-from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.config_document import Document, read_text
 from zerotools.jobs.text.expand_home import expand_home
 from zerotools.jobs.text.toml_writer import to_toml
 

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
-from zerotools.ops.resume_from_other_program.job_names import WantedModel
+from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 
 _LISTED = 3
 _KINDS = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adafactor": "adafactor"}

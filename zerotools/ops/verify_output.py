@@ -36,7 +36,7 @@ from zerotools.io.numeric.compare_values import are_equal
 from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.execute import ReadBack
-from zerotools.ops.execution.fill import fill_tile
+from zerotools.ops.execution.fill_tile import fill_tile
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
@@ -47,7 +47,6 @@ from zerotools.ops.verification.checkpoint_files import (
     subject_of,
 )
 from zerotools.ops.verification.compare_manifest import adjacent_manifest, compare_files
-from zerotools.ops.verification.copy_checks import differing_replicas
 from zerotools.ops.verification.digest_manifest import (
     DigestManifest,
     FileDigest,
@@ -67,6 +66,7 @@ from zerotools.ops.verification.file_scan import (
     scan_files,
 )
 from zerotools.ops.verification.tensor_digests import ALGORITHM, digests_of
+from zerotools.ops.verification.values_stored_twice import differing_replicas
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 from zerotools.runs.thinning_record import is_thinned
 

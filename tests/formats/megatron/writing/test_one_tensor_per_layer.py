@@ -11,7 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
-from zerotools.formats.megatron.writing.split_stacked import norm_names, single_tensors
+from zerotools.formats.megatron.writing.one_tensor_per_layer import norm_names, single_tensors
 from zerotools.ops.execution.load_arrays import load_tensors
 
 STACKED = "decoder.layers.mlp.experts.experts.linear_fc2.weight"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.text.page_configs import BlockKind, block_lines, blocks_of
+from zerotools.jobs.text.configs_in_page import BlockKind, block_lines, blocks_of
 
 PAGE = """A page, which says: deepspeed is fast, and {this} is no JSON.
 

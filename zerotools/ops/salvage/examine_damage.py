@@ -26,9 +26,9 @@ from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of
 from zerotools.ops.verification.compare_manifest import adjacent_manifest
-from zerotools.ops.verification.copy_checks import differing_weights
 from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.tensor_digests import digests_of
+from zerotools.ops.verification.values_stored_twice import differing_weights
 
 OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 

@@ -8,7 +8,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.ops.weights.rewrite import (
+from zerotools.ops.weights.select_and_rename import (
     MASTERS,
     WEIGHTS,
     choose_names,

@@ -11,8 +11,13 @@ import pytest
 from harness.stores.gcs import GcsServer
 from tests.io.stores.far import served
 from tests.ops.mirroring.made import BUDGET, place, save
+from zerotools.ops.mirroring.list_and_remove_copies import (
+    is_copy,
+    newest_copy,
+    point_at,
+    remove_old,
+)
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.ops.mirroring.store_copies import is_copy, newest_copy, point_at, remove_old
 from zerotools.runs.retention import KeepRule
 
 

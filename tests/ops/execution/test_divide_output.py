@@ -16,9 +16,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target, ZeroBytes
-from zerotools.ops.execution.execute import Transfer
-from zerotools.ops.execution.execute_part import execute_part
-from zerotools.ops.execution.part_share import (
+from zerotools.ops.execution.divide_output import (
     ALIGNMENT,
     ByteRange,
     Extent,
@@ -27,6 +25,8 @@ from zerotools.ops.execution.part_share import (
     divide_output,
     plan_part,
 )
+from zerotools.ops.execution.execute import Transfer
+from zerotools.ops.execution.execute_part import execute_part
 
 MIB = 2**20
 
