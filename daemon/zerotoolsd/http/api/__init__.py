@@ -8,7 +8,7 @@ authorize                         identifies the caller, and decides with `users
 request_limits                    limits on one user's requests: per second, and at the same time
 app_keys                          the keys with which handlers find the service and the page
 request_validation                checks bodies and queries
-jobs, job_outputs, machine, cleaning
+jobs, job_outputs, machine, events, web_links, cleaning
                             the handlers
 visible_fields              the part of a job that other users may see
 responses, error_responses  responses and errors as JSON

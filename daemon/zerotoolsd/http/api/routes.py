@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.http.api import cleaning, import_job_file, job_outputs, jobs, machine
+from zerotoolsd.http.api import (
+    cleaning,
+    events,
+    import_job_file,
+    job_outputs,
+    jobs,
+    machine,
+    web_links,
+)
 from zerotoolsd.http.api.app_keys import (
     ACTIONS,
     PAGE,
@@ -56,15 +64,15 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
     (web.post("/v1/notices/test", machine.test_notices), Action.TEST_NOTICES),
-    (web.get("/v1/events", machine.events), Action.FOLLOW_EVENTS),
-    (web.get("/v1/events/stream", machine.stream, allow_head=False), Action.FOLLOW_EVENTS),
+    (web.get("/v1/events", events.events), Action.FOLLOW_EVENTS),
+    (web.get("/v1/events/stream", events.stream, allow_head=False), Action.FOLLOW_EVENTS),
     (web.get("/v1/openapi.json", openapi_document.openapi), Action.SEE_DAEMON),
     (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
     (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
     (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
     (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
-    (web.post("/v1/web/links", machine.make_link), Action.OPEN_PAGE),
-    (web.post("/v1/web/end", machine.end_sessions), Action.OPEN_PAGE),
+    (web.post("/v1/web/links", web_links.make_link), Action.OPEN_PAGE),
+    (web.post("/v1/web/end", web_links.end_sessions), Action.OPEN_PAGE),
     (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
 )

@@ -1,6 +1,4 @@
-"""The effect of a key on the view, as functions without input or output. Also recognises late
-responses of the terminal, which look like keys.
-"""
+"""The effect of a key on the view, as functions without input or output."""
 
 from __future__ import annotations
 
@@ -190,44 +188,3 @@ def _hold(state: ViewState, job: Job) -> Pressed:
     return replace(
         state, asks=f"Hold {title(job)}? Then {effect}.", asked=job["id"], wish=HOLD
     ), None
-
-
-BEGINS = ("right_square_bracket", "1", "1", "semicolon")
-"""The first keys of a response. They have no effect by themselves."""
-ENDS = ("backslash", "ctrl+g")
-LONGEST = 40
-"""The greatest number of keys that are taken for a response. A response has at most 28 keys. So if
-a response has no end, only few keys of the user are lost.
-"""
-
-
-class LateResponses:
-    r"""Distinguishes pressed keys from a response of the terminal that comes late, over a slow line
-    or from a busy machine.
-
-    textual then does not wait for the response any more, and takes it for keys, with or without ^
-    for ESC:
-
-        ESC ] 11;rgb:0000/0000/0000 ESC \   a response (xterm, "Operating System Commands")
-        ^ ] 1 1 ; r g b : 0 0 0 0 / ... \   the keys: r would resume a job, / begin a filter
-    """
-
-    def __init__(self) -> None:
-        self._begun = 0
-        self._left = 0
-
-    def takes(self, key: str) -> bool:
-        """Return whether this key, by textual's name, is part of a response. Call it once for each
-        key, in order.
-        """
-        if self._left:
-            self._left = 0 if key in ENDS else self._left - 1
-            return True
-        if key != BEGINS[self._begun]:
-            self._begun = int(key == BEGINS[0])
-            return False
-        self._begun += 1
-        if self._begun == len(BEGINS):
-            self._begun, self._left = 0, LONGEST
-            return True
-        return False

@@ -35,12 +35,12 @@ from zerotools.cli.top.screen.keys import (
     QUIT,
     RESUME,
     KeyContext,
-    LateResponses,
     UserAction,
     chosen_of,
     press,
     typed,
 )
+from zerotools.cli.top.screen.late_responses import LateResponses
 from zerotools.cli.top.screen.terminal_colours import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
