@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
 from zerotools.jobs.client.daemon_compatibility import NEEDED, missing_package
-from zerotoolsd.app.command_line import answer, leave_stdout
+from zerotoolsd.app.command_line import answer, discard_stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer(arguments)
     except OSError as error:
-        leave_stdout()
+        discard_stdout()
         if isinstance(error, BrokenPipeError):
             return EXIT_BROKEN_PIPE
         say_error(f"{error.filename or 'standard output'}: {error.strerror or error}")

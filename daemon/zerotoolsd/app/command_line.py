@@ -74,7 +74,7 @@ def answer(arguments: Sequence[str] | None) -> None:
             sys.stdout.flush()
 
 
-def leave_stdout() -> None:
+def discard_stdout() -> None:
     """Discard buffered output that cannot be written.
 
     Without this the interpreter would try to write it again at exit, and print an error.

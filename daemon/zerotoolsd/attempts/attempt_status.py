@@ -115,7 +115,7 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     """
     try:
         with opened_run_directory(run_dir) as base:
-            return _look(base, token, owner_of(run_dir))
+            return _status_in(base, token, owner_of(run_dir))
     except ValueError as error:
         return Gone(f"its record cannot be read ({error})")
     except OSError as error:
@@ -127,7 +127,7 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
         return Unreadable(why)
 
 
-def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
+def _status_in(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
     """Return the status that the files in the run directory show.
 
     `uid` is the user of the attempt's processes; None for the user of the daemon.
@@ -145,15 +145,15 @@ def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
     if run.get("token") != token:
         return Gone("its run directory belongs to another attempt")
     if run.get("boot_id") != boot_id():
-        return _last_word(run_dir, token, RESTARTED)
+        return _final_status(run_dir, token, RESTARTED)
     pidfd = open_process(*_identity(run, RUN), uid)
     if pidfd is None and run.get("keeper") is not None:
         pidfd = open_process(*_identity(run["keeper"], RUN), uid)
     if pidfd is not None:
         return Alive(pidfd, began_of(run))
-    found = _last_word(run_dir, token, KILLED)
+    found = _final_status(run_dir, token, KILLED)
     if isinstance(found, Gone) and found.record is None:
-        return Gone(KILLED, _noted(run_dir, run))
+        return Gone(KILLED, _record_from_ledger(run_dir, run))
     return found
 
 
@@ -165,7 +165,7 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
     return Over(record)
 
 
-def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
+def _final_status(run_dir: Path, token: str, why: str) -> Over | Gone:
     """Return the final status of an attempt without a living supervisor.
 
     The outcome can still be "finished" if all ranks ended before the supervisor did. `why` is the
@@ -180,7 +180,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
     return Gone(why, {**ended.record, **{n: cut_off for n in FOLLOWING if n in ended.record}})
 
 
-def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _record_from_ledger(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the record of the end that the missing keeper would have written, or None. It is made
     from the ledger of the ranks.
 

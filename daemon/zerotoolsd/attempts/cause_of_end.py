@@ -190,7 +190,7 @@ def _ended_at_once(record: Mapping[str, Any]) -> bool:
 def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     for fact in REPEATED_FACTS:
         if record.get(fact) is True and before.get(fact) is True:
-            return bool(_whole(record.get("steps_done"))) and _place(record) == _place(before)
+            return bool(_whole(record.get("steps_done"))) and _progress(record) == _progress(before)
     number = record.get("signal")
     if number is not None and number not in _OWN_SIGNALS:
         return False
@@ -204,7 +204,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return not _MACHINE.search(error) and _signature(record) == _signature(before)
 
 
-def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
+def _progress(record: Mapping[str, Any]) -> tuple[object, ...]:
     """Return the progress of the attempt: the number of steps that were done, and the newest saved
     step.
     """
@@ -217,7 +217,7 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
     said = _error(record) or str(record.get("cause"))
     return (
         *(record.get(name) for name in ("outcome", "exit_code", "signal")),
-        *_place(record),
+        *_progress(record),
         _CHANGING.sub("#", said),
     )
 

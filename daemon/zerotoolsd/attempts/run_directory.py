@@ -277,7 +277,7 @@ def prepare_run_directory(
     plan = _plan(sized, job, attempt, settings, user, bindings)
     thinning = thinning_command(spec, job.output_dir, job.id, settings.socket)
     if spec.backend == SLURM:
-        plan, thinning, fetching, uploading = _attended(plan, run_dir), (), (), ()
+        plan, thinning, fetching, uploading = _slurm_plan(plan, run_dir), (), (), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
     plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
     plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
@@ -362,11 +362,11 @@ def _plan(
             COMPLETE: config.stop.straggler_seconds,
         },
         bindings=bindings.ranks,
-        meeting=_meeting(spec),
+        meeting=_meeting_address(spec),
     )
 
 
-def _attended(plan: Plan, run_dir: Path) -> Plan:
+def _slurm_plan(plan: Plan, run_dir: Path) -> Plan:
     """Return the plan for a job under Slurm. Its only process on this machine watches the Slurm
     job.
     """
@@ -384,7 +384,7 @@ def _attended(plan: Plan, run_dir: Path) -> Plan:
     )
 
 
-def _meeting(spec: JobSpec) -> dict[str, Any]:
+def _meeting_address(spec: JobSpec) -> dict[str, Any]:
     """Return the address at which the ranks of several nodes meet, as a dict. It is empty for a
     job on one node.
     """

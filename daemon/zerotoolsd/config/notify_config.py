@@ -179,7 +179,7 @@ def wrong_notify(config: NotifyConfig) -> Iterator[str]:
     for destination in config.places:
         where = f"notify.places: {format_value(destination.name)}"
         if names.count(destination.name) > 1:
-            yield f"{where} is there {names.count(destination.name)} times; give each its own name"
+            yield f"{where} appears {names.count(destination.name)} times; give each its own name"
         for problem in _wrong_destination(destination):
             yield f"{where}: {problem}"
 

@@ -78,7 +78,7 @@ def seconds_left(samples: Sequence[MemorySample], reserve: int) -> float:
         return math.inf
     if not newest.loading:  # the use during loading does not predict later use
         samples = _since_loading(samples)
-    slow = min(_rate(samples, LONG_SECONDS), 2 * _lately(samples))
+    slow = min(_rate(samples, LONG_SECONDS), 2 * _recent_rate(samples))
     rate = max(_rate(samples, SHORT_SECONDS), slow)
     return max(0.0, newest.available - reserve) / rate if rate >= _LEAST_RATE else math.inf
 
@@ -88,7 +88,7 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
     return list(samples)[last + 1 :]
 
 
-def _lately(samples: Sequence[MemorySample]) -> float:
+def _recent_rate(samples: Sequence[MemorySample]) -> float:
     """Return the rate at which memory was used in the last LATELY_SECONDS, in bytes per second.
     It shows whether growth has stopped.
     """
@@ -283,13 +283,13 @@ def _rate_between(points: Points, window: float) -> float:
     rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(within)]
     if len(rates) < _FEWEST_GPU_POINTS or within[-1][0] - within[0][0] < window / 2:
         return 0.0
-    found = median(rates) if window < WINDOWS[-1] else _stair(within)
+    found = median(rates) if window < WINDOWS[-1] else _rate_without_jump(within)
     return max(
-        0.0, found if window == WINDOWS[0] else min(found, 2 * _lately_on_gpu(points, window))
+        0.0, found if window == WINDOWS[0] else min(found, 2 * _recent_rate_on_gpu(points, window))
     )
 
 
-def _stair(points: Points) -> float:
+def _rate_without_jump(points: Points) -> float:
     """Return the growth in bytes per second if the largest single increase is left out."""
     largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
     return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
@@ -310,7 +310,7 @@ def _thinned(points: Points, window: float) -> Points:
     return found[::-1]
 
 
-def _lately_on_gpu(points: Points, window: float) -> float:
+def _recent_rate_on_gpu(points: Points, window: float) -> float:
     """Return the growth in bytes per second over the last part of the window of `window`
     seconds.
     """

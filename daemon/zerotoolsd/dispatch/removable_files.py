@@ -114,7 +114,7 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
             outputs.append(entry)
         else:
             logs.append(entry)
-    outputs += _among_others(jobs_dir, own, Path(job.output_dir))
+    outputs += _output_in_another_job(jobs_dir, own, Path(job.output_dir))
     written = sum(map(_size, outputs))
     return RemovableFiles(
         own=own,
@@ -127,7 +127,7 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
     )
 
 
-def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
+def _output_in_another_job(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
     """Return the output directory of a job that wrote into another job's directory below
     `jobs_dir`; an empty list for any other job.
 

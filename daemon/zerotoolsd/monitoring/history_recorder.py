@@ -312,7 +312,7 @@ class HistoryRecorder:
                 if attempt.number == number and attempt.state == ENDED:
                     self._keep(self._reported(attempt))
         except (ValueError, TypeError, KeyError, RecursionError) as error:  # its row is damaged
-            log.warning("job %d: its peak is not kept: %s", job_id, error)
+            log.warning("job %d: its peak memory is not stored: %s", job_id, error)
 
     def _reported(self, attempt: AttemptRow) -> AttemptPeak:
         job, result = self._store.job(attempt.job_id), attempt.result or {}

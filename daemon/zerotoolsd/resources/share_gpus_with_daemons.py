@@ -99,8 +99,8 @@ class GpuArbiter:
                 why = str(error)
         if why is not None and why != self.trouble:
             log.warning(
-                "no locks of GPUs (%s): other users' daemons are only noticed once NVML shows "
-                "memory that their jobs use",
+                "the GPUs are not locked (%s): other users' daemons are only noticed once NVML "
+                "shows memory that their jobs use",
                 why,
             )
         self.trouble = why

@@ -107,6 +107,6 @@ def refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
     count = sum(map(is_evaluated, specs))
     if count > MOST_ARRAY_EVALUATIONS:
         raise BadRequest(
-            f"eval.tasks: {count:,} jobs of an array would each be evaluated, and at most "
+            f"eval.tasks: {count:,} jobs of an array would each be evaluated, but at most "
             f"{MOST_ARRAY_EVALUATIONS} may be; submit several smaller arrays"
         )

@@ -170,8 +170,10 @@ class JobSubmission:
         parts = await _parts_of(spec)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, size=len(parts.full_text), count=count_jobs([spec]))
-        looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
+            terms = self._allowed_terms(
+                uid, terms, size=len(parts.full_text), count=count_jobs([spec])
+            )
+        looked = self._checked(parts, uid, look=not known, rehearse=rehearse)
         async with looked as coming:
             # No other task runs between the check and the commit, because two submits may come at
             # once.
@@ -205,12 +207,12 @@ class JobSubmission:
             raise BadRequest(problem)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, count=count_jobs(spec for spec, _ in members))
+            terms = self._allowed_terms(uid, terms, count=count_jobs(spec for spec, _ in members))
         async with AsyncExitStack() as stack:
             looked = list[_LookedAt]()
             for spec, _ in members:
                 parts, first = await _parts_of(spec), not looked
-                one = self._looked_at(parts, uid, look=not known, rehearse=first)
+                one = self._checked(parts, uid, look=not known, rehearse=first)
                 looked.append(await stack.enter_async_context(one))
             labels = [label for _, label in members]
             each_terms = of_each or [terms] * len(labels)
@@ -300,8 +302,8 @@ class JobSubmission:
         The caller writes it to the queue inside the context.
         """
         uid, parts = job.uid, await _parts_of(spec)
-        self._may_come(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
-        async with self._looked_at(parts, uid) as coming:
+        self._allowed_terms(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
+        async with self._checked(parts, uid) as coming:
             check = partial(self._check_last, [coming], uid, PLAIN_TERMS, job.id)
             new = self._new_job(coming, uid=uid, key=None, terms=PLAIN_TERMS)
             yield replace(new, check=check)
@@ -309,7 +311,7 @@ class JobSubmission:
             self._dispatcher.store.of_user.forget()
             coming.queued(job.id)
 
-    def _may_come(
+    def _allowed_terms(
         self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
     ) -> QueueTerms:
         """Return the effective queue terms for `count` jobs with `size` characters of text
@@ -323,7 +325,7 @@ class JobSubmission:
         return self._settled(terms, uid)
 
     @asynccontextmanager
-    async def _looked_at(
+    async def _checked(
         self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
     ) -> AsyncIterator[_LookedAt]:
         """Check the files of a job, and yield the checked job for the queue.

@@ -112,7 +112,7 @@ class AttemptGroup:
         if not refused or PROCESSES not in self.wanted:
             return None
         most = self.wanted[PROCESSES]
-        return f"limits.processes = {most} refused it another process {refused} times"
+        return f"limits.processes = {most} kept it from starting a process {refused} times"
 
 
 def make_group(

@@ -97,7 +97,10 @@ def why_alone(
     for place in places or (Path(sys.executable), Path(run_as_user.__file__)):
         closed = _closed(place)
         if closed is not None:
-            return f"other users may not read {closed}, which their jobs need; install it in /opt"
+            return (
+                f"other users may not read {closed}, which their jobs need; install zerotools in "
+                "/opt"
+            )
     return None
 
 

@@ -81,7 +81,7 @@ NAMED = '[[notify.places]]\nname = "a"\n'
         (f'{NAMED}to = ["me@x.org"]\nsender = "me"', '"me" is not an address of e-mail'),
         (f'{NAMED}to = ["me@x.org"]\nservice = "emial"', 'did you mean "email"?'),
         (f'{NAMED}to = ["me@x.org"]\non = ["done"]', 'on: "done" is not one of started'),
-        (f'{NAMED}to = ["me@x.org"]\n' * 2, '"a" is there 2 times; give each its own name'),
+        (f'{NAMED}to = ["me@x.org"]\n' * 2, '"a" appears 2 times; give each its own name'),
         ('[[notify.places]]\nname = "a b"\nto = ["me@x.org"]', "name: must be letters"),
         ('[[notify.places]]\nto = ["me@x.org"]', "name: is missing"),
         ('webhook = "https://h/"\n[[notify.places]]\nname = "webhook"\nto = ["a@b.c"]', "2 times"),

@@ -140,7 +140,7 @@ def test_without_a_directory_all_is_as_it_was_and_said_once(
     assert found.told(("A",)) == {}
     assert "No such file" in str(found.to_json()["trouble"])
     (record,) = caplog.records
-    assert "no locks of GPUs" in record.getMessage()
+    assert "the GPUs are not locked" in record.getMessage()
     assert GpuArbiter("", lambda uuid: False).to_json()["trouble"] == share_gpus_with_daemons.OFF
 
 

@@ -101,7 +101,7 @@ def test_processes_that_were_refused_are_told(tmp_path: Path) -> None:
     (tmp_path / "pids.events").write_text("max 12\n")
     group = AttemptGroup(tmp_path, {"processes": 64})
     assert with_limits(Verdict("crashed", "it broke"), group).cause == (
-        "it broke; limits.processes = 64 refused it another process 12 times"
+        "it broke; limits.processes = 64 kept it from starting a process 12 times"
     )
 
 

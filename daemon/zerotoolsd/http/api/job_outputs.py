@@ -141,7 +141,7 @@ def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
     for attempt in view.attempts:
         if attempt.number == number:
             return attempt
-    raise NotFound(f"job {view.id} has no attempt {number}; it had {len(view.attempts)} so far")
+    raise NotFound(f"job {view.id} has no attempt {number}; it has {len(view.attempts)} so far")
 
 
 def read_part(path: Path, offset: int, limit: int) -> FileBytes:

@@ -80,7 +80,7 @@ class JobNotifier:
         except sqlite3.OperationalError:  # the change is undone, and made again later
             raise
         except Exception:  # of faulty data of a job: the change itself matters more
-            log.exception("a change of job %d cannot be notified", job.id)
+            log.exception("the notifications of a change of job %d cannot be made", job.id)
             return []
 
     def _newest(self, job: JobRow) -> AttemptRow | None:

@@ -52,7 +52,7 @@ class ProgressWatch:
                     continue
                 live.add(attempt.token)
                 self._look_at_first_step(job, attempt)
-                if (seen := _standstill(attempt)) is not None:
+                if (seen := _stall_report(attempt)) is not None:
                     stalled.add(job.id)
                 self._look_at_stall(job, attempt, seen)
         self._known = {key: holds for key, holds in self._known.items() if key[0] in live}
@@ -99,7 +99,7 @@ class ProgressWatch:
             self._known[attempt.token, STALLED] = True
 
 
-def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
+def _stall_report(attempt: AttemptRow) -> Mapping[str, Any] | None:
     """Return the report on an attempt that makes no progress; None for any other attempt, or if its
     progress is unknown.
     """

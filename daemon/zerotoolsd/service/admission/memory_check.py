@@ -134,7 +134,7 @@ def _with_ways(
     if near is not None:
         keys = keys_text(estimate.keys_of(near)) or "the job as it is"
         at = replace(machine, gpus=near.row.layout.world_size)
-        nearest = f"the nearest, {keys}, {excess_text(at, near.row)}"
+        nearest = f"the closest setting, {keys}, {excess_text(at, near.row)}"
     ways = filter(None, (keys_text(estimate.keys_of(way)) for way in estimate.ways))
     return replace(found, ways=tuple(ways), nearest=nearest)
 

@@ -281,6 +281,6 @@ def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
     path = string_bytes(f"PYTHONPATH={environment.get('PYTHONPATH', '')}")
     if spec.engine == "script" and path + _ADDED_PATH > LONGEST_STRING:
         yield (
-            f"PYTHONPATH has {path:,} bytes, and with the path that the daemon adds the kernel "
-            f"takes at most {LONGEST_STRING:,}; shorten it"
+            f"PYTHONPATH has {path:,} bytes, and the daemon adds a path, but the kernel accepts at "
+            f"most {LONGEST_STRING:,}; shorten it"
         )

@@ -77,7 +77,9 @@ class HeldJobs:
                     _ = job.spec  # it would be held again at once, for the same reason
                 self._dispatcher.resume(job)
             else:
-                raise Conflict(f"job {job.id} is not held: it is {_words(job.state)}{_do(job)}")
+                raise Conflict(
+                    f"job {job.id} is not held: it is {_words(job.state)}{_command_to_run(job)}"
+                )
 
         return change
 
@@ -131,7 +133,9 @@ class HeldJobs:
 
         def change(job: JobRow) -> None:
             if job.state not in (states.PAUSED, states.PAUSING):
-                raise Conflict(f"job {job.id} is not paused: it is {_words(job.state)}{_do(job)}")
+                raise Conflict(
+                    f"job {job.id} is not paused: it is {_words(job.state)}{_command_to_run(job)}"
+                )
             waits = self._dispatcher.conditions.waits(job)
             event = Unpause(who=user_name(uid), waits=waits)
             self._dispatcher.transitions.take(job, event)
@@ -148,7 +152,7 @@ class HeldJobs:
         async def made() -> None:
             change(self._find(job_id))
 
-        await _made(made, f"job {job_id} cannot {what}")
+        await _run_change(made, f"job {job_id} cannot {what}")
 
 
 def _refuse(job: JobRow) -> None:
@@ -185,7 +189,7 @@ def _refuse_watched(job: JobRow) -> None:
         )
 
 
-def _do(job: JobRow) -> str:
+def _command_to_run(job: JobRow) -> str:
     """Return the end of a message: the command with which the user lets the job run. It is empty if
     there is no such command.
     """
@@ -195,7 +199,7 @@ def _do(job: JobRow) -> str:
     return f"; zerotools release {job.id}" if held else ""
 
 
-async def _made(change: Callable[[], Awaitable[None]], what: str) -> None:
+async def _run_change(change: Callable[[], Awaitable[None]], what: str) -> None:
     """Run `change`, which writes the queue. `what` names the change in messages.
 
     Raises Conflict, Unavailable, NotFound.

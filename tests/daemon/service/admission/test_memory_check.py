@@ -121,7 +121,7 @@ def test_the_setting_that_would_fit_does() -> None:
 
 def test_where_nothing_fits_the_nearest_is_said() -> None:
     said = str(refused(job(gpus=1, train={"batch_size": 1}), gpu_gib=6, host_gib=16))
-    assert "no offload, checkpointing or smaller batch makes it fit: the nearest, " in said
+    assert "no offload, checkpointing or smaller batch makes it fit: the closest setting, " in said
     assert "of the host's 16.0 GiB" in said or "of a GPU's 6.0 GiB" in said
 
 

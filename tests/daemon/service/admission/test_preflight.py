@@ -63,4 +63,4 @@ def test_many_words_are_too_much_together_though_none_is_too_long() -> None:
 def test_a_path_is_added_to_pythonpath_at_the_start() -> None:
     assert too_much(PYTHONPATH="/x" * 1000) == []
     (why,) = too_much(PYTHONPATH="/x" * 65_000)
-    assert why.startswith("PYTHONPATH has 130,011 bytes, and with the path that the daemon adds")
+    assert why.startswith("PYTHONPATH has 130,011 bytes, and the daemon adds a path")

@@ -133,7 +133,7 @@ def test_a_drained_queue_starts_nothing_also_after_a_restart(tmp_path: Path) -> 
         assert (health["drain"]["uid"], health["drain"]["why"]) == (ME, "new driver")
         waits = await submit(it)
         assert (await it.waits(waits.id)) == (
-            f"the queue is drained by {user_name(ME)} (new driver): nothing starts until it is "
+            f"the queue is drained by {user_name(ME)} (new driver): no job starts until it is "
             "undrained"
         )
         it.release(runs.id)
