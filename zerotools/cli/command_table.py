@@ -17,7 +17,7 @@ SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 class CommandEntry(NamedTuple):
     """One command: the module that defines it, its section of the help page, and one line of help.
 
-    `is_local` is True if the command shows this machine, even if it also connects to the daemon.
+    `is_local` is True if the command is about this machine, even if it also connects to the daemon.
     `json_version` is the number at the end of the schema of its JSON, `zerotools.COMMAND/1`.
     """
 
@@ -87,7 +87,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "apply": CommandEntry(
         "zerotools.cli.commands.apply",
         CHECKPOINTS,
-        "Make a model of another one and deltas.",
+        "Apply deltas to a model.",
     ),
     "gather": CommandEntry(
         "zerotools.cli.commands.gather",
@@ -97,13 +97,13 @@ COMMANDS: dict[str, CommandEntry] = {
     "init": CommandEntry(
         "zerotools.cli.commands.init",
         JOBS,
-        "Ask a few questions, and write a job file that fits.",
+        "Write a job file that fits this machine.",
         is_local=True,
     ),
     "estimate": CommandEntry(
         "zerotools.cli.commands.estimate",
         JOBS,
-        "Predict the memory of a training.",
+        "Predict how much memory a training needs.",
         is_local=True,
     ),
     "import": CommandEntry(
@@ -131,9 +131,11 @@ COMMANDS: dict[str, CommandEntry] = {
         "zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running job saves first."
     ),
     "priority": CommandEntry(
-        "zerotools.cli.commands.priority", JOBS, "Start a waiting job sooner or later."
+        "zerotools.cli.commands.priority", JOBS, "Change the priority of a waiting job."
     ),
-    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Save and stop jobs, until release."),
+    "hold": CommandEntry(
+        "zerotools.cli.commands.hold", JOBS, "Save and stop jobs until they are released."
+    ),
     "release": CommandEntry("zerotools.cli.commands.release", JOBS, "Let held jobs start."),
     "edit": CommandEntry("zerotools.cli.commands.edit", JOBS, "Change a job before it starts."),
     "retry": CommandEntry(

@@ -40,9 +40,10 @@ _ALL_THREADS = "OMP_NUM_THREADS"
 
 @contextmanager
 def _blas_without_threads() -> Iterator[None]:
-    """Let numpy's BLAS start no threads if numpy is imported in this context: they wait for work by
-    spinning, 0.1 s of a processor, and commands divide their work among threads of their own. A
-    number that the user has set stays. Programs that the command starts do not inherit the number.
+    """Keep numpy's BLAS from starting threads if numpy is imported in this context. Such threads
+    spin while they wait (0.1 s of a processor), and commands have threads of their own. A number of
+    threads that the user has set is kept. Programs that the command starts do not inherit our
+    number.
     """
     if _BLAS_THREADS in os.environ or _ALL_THREADS in os.environ:
         yield
@@ -62,8 +63,8 @@ ELSEWHERE = (
 
 
 class LazyGroup(click.Group):
-    """A group of the commands in a table. The module of a command is imported when the command is
-    used.
+    """A click group with the commands of a table. The module of a command is imported when the
+    command is used.
     """
 
     def __init__(self, *, entries: Mapping[str, CommandEntry], **attributes: object) -> None:
@@ -120,8 +121,8 @@ class LazyGroup(click.Group):
         entry = self.entries.get(name)
         if not asks or (entry is not None and entry.is_local):
             raise click.UsageError(
-                f"--host is for commands that ask the daemon, but {name} is for this machine; run "
-                f"it there: ssh -t HOST zerotools {name}",
+                f"--host is for commands that ask the daemon, but {name} works on this machine; "
+                f"run {name} on the other machine: ssh -t HOST zerotools {name}",
                 ctx=ctx,
             )
 

@@ -33,7 +33,7 @@ COMPLETION_VARIABLE = "_ZEROTOOLS_COMPLETE"
 
 EXIT_CODES = """\b
 Exit status:
-  0  done                        5  daemon or node unreachable, or refuses
+  0  done                        5  daemon or node refuses, or is unreachable
   1  differences or damage       6  a followed job failed
   2  bad request                 7  estimate: it does not fit
   3  bad file                  130  interrupted

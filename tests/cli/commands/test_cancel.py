@@ -38,8 +38,8 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         ({"phase": TRAINS}, "saves at its next step, then stops ("),
         (
             {"phase": {**TRAINS, "doing": "loading the weights"}},
-            "stops before its first step (loading the weights ends first), with nothing to save; "
-            "processes that still run",
+            "stops as soon as loading the weights ends, before its first step, so it saves "
+            "nothing; processes that still run",
         ),
         (
             {"phase": {**TRAINS, "quiet": True}},
@@ -48,7 +48,7 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         ({"phase": None}, "stops before it begins; there is nothing to save ("),
         (
             {"phase": TRAINS, "attempts": (an_attempt(steps_done=0),)},
-            "gets a request to stop, and saves if it has made a step by then; processes",
+            "gets a request to stop, and saves if it has made a step; processes",
         ),
         (
             {"phase": TRAINS, "stage": None, "spec": SCRIPT},

@@ -48,7 +48,7 @@ def test_inspect_prints_what_is_there() -> None:
 
 def test_inspect_is_short_and_verbose_has_the_tables() -> None:
     short = zerotools("inspect", JOB).stdout.splitlines()
-    assert short[0] == "COMPLETE by its metadata; zerotools verify reads the data"
+    assert short[0] == "COMPLETE according to its metadata; zerotools verify reads the data"
     assert "tied        lm_head.weight = model.embed_tokens.weight" in short
     assert any(line.startswith("groups      2: lr ") for line in short)
     assert len(short) <= 18

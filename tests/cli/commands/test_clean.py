@@ -85,8 +85,8 @@ def test_wishes_go_to_the_daemon(zerotools: Command, jobs: FakeService) -> None:
 def test_a_named_job_that_stays_is_a_refusal(zerotools: Command, jobs: FakeService) -> None:
     done = zerotools("clean", "--yes", "1", "2", "9")
     assert done.status == 5
-    assert "job 2 (tiny) stays: it is running" in done.err
-    assert "job 9 stays: job 9 does not exist" in done.err
+    assert "job 2 (tiny) was kept: it is running" in done.err
+    assert "job 9 was kept: job 9 does not exist" in done.err
     assert "removed: 1 job, 3.0 MiB" in done.out
 
 
@@ -112,7 +112,7 @@ def test_what_was_agreed_to_and_stays_is_a_refusal(
     monkeypatch.setattr("sys.stdin", Between())
     done = zerotools("clean")
     assert done.status == 5
-    assert "job 3 (tiny) stays: it is queued" in done.err
+    assert "job 3 (tiny) was kept: it is queued" in done.err
 
 
 def test_what_somebody_else_removes_meanwhile_is_done(
@@ -163,6 +163,6 @@ def test_many_that_stay_are_counted(
     zerotools: Command, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = zerotools("clean", "--dry-run", *map(str, range(1, 14)))
-    assert done.out.startswith("there is nothing to remove\nstays: job 1: job 1 does not exist\n")
-    assert "stays: 3 more; --json lists them all" in done.out
+    assert done.out.startswith("there is nothing to remove\nkept: job 1: job 1 does not exist\n")
+    assert "kept: 3 more jobs; --json lists them all" in done.out
     assert Cleaned(jobs=(), kept=()).to_json() == {"jobs": [], "kept": []}

@@ -55,9 +55,9 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
     said = "the 14 weights are equal after the cast to bf16; only optimizer state is not in both"
     assert out.splitlines()[0] == f"DIFFERENT: {said}"
     for line in (
-        "equal after the cast: 9 are float32 in A and bfloat16 in B",
+        "equal after the cast: 9 tensors, float32 in A and bfloat16 in B",
         "--tolerance cast accepts them as equal",
-        "only in A: 7 exp_avg, 7 exp_avg_sq, 7 step; B has no such role",
+        "only in A: 7 exp_avg, 7 exp_avg_sq, 7 step; B has no tensors of these roles",
         "--role param compares the weights alone",
         "only in A: step, skipped steps, samples, precision, optimizer, ds_config, param groups",
     ):
@@ -69,8 +69,8 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
 def test_the_run(compare: Diff) -> None:
     status, out, _ = compare(Z3, Z2)
     assert (status, out.splitlines()[0]) == (1, "DIFFERENT: 1 point of the run")
-    assert "the run, in A and in B:\n  ds_config.zero_optimization.stage: 3 and 2\n" in out
-    cast = "equal after the cast  7; 7 of them are 16-bit copies of masters that only the other has"
+    assert "training state, in A and in B:\n  ds_config.zero_optimization.stage: 3 and 2\n" in out
+    cast = "  7; 7 of them are 16-bit copies of masters that only the other checkpoint has"
     assert cast in out
     assert compare(Z3, Z2, "--include", "*")[0] == 0
 
@@ -89,7 +89,7 @@ def test_a_proposal(compare: Diff, tmp_path: Path) -> None:
     b = model(tmp_path / "b", weights)
     status, out, _ = compare(a, b)
     assert status == 1
-    assert out.splitlines()[-1] == r"--rename '^module\.=' would match 5 weights more"
+    assert out.splitlines()[-1] == r"--rename '^module\.=' would match 5 more weights"
     assert compare(a, b, "--rename", r"^module\.=")[0] == 0
 
 
@@ -112,7 +112,7 @@ def test_lists_end_at_top(compare: Diff, many: tuple[Path, Path]) -> None:
         assert out.splitlines()[0] == "DIFFERENT: 379 of 380 tensors"
         assert out.count(".self_attn.q_proj.weight") == top
         assert out.count("only.a.") == out.count("only.b.") == top
-    assert "the worst 10 of 299 that differ in values:" in out
+    assert "the 10 worst of 299 tensors with different values:" in out
     worst = next(line for line in out.splitlines() if line.endswith("q_proj.weight"))
     assert worst.split()[-1] == "model.layers.299.self_attn.q_proj.weight"
     assert "  ... and 30 more (--json lists all)" in out

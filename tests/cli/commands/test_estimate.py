@@ -155,7 +155,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         ),
         (("7B", "--gpus", "2xRTX 9999"), "is not a known card"),
         (("7B", "--ram", "64", "--host-memory", "64GiB"), "leave one of them out"),
-        (("7B", "--way", "2"), "--way selects the settings for --print or --write"),
+        (("7B", "--way", "2"), "--way works only with --print or --write"),
         (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "--way 9: only 1 way fits"),
     ],
     ids=str,

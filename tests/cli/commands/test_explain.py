@@ -64,8 +64,8 @@ def test_a_job_that_is_tried_again() -> None:
     text = "\n".join(page(JOB, TREE, now=1000.0))
     assert text.startswith("job 7 (tiny): waiting retry\n")
     assert (
-        "1 of 3 used since its last progress; at most 2 follow after ranks without progress "
-        "(1 so far)"
+        "1 of 3 used since its last progress; at most 2 restarts follow ranks without progress "
+        "(1 such end so far)"
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
@@ -91,9 +91,9 @@ def test_long_lines_are_folded_between_words() -> None:
 def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     free = {**TREE["retries"], "counts": False, "after": "a restart of the machine"}
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
-    assert said.endswith("; a restart after a restart of the machine does not count")
+    assert said.endswith("; a restart after a restart of the machine is not counted")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
-    assert "; none follows after ranks without progress (1 so far)" in none
+    assert "; no restart follows ranks without progress (1 such end so far)" in none
 
 
 def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:
@@ -130,7 +130,7 @@ def test_who_was_not_told_yet() -> None:
     told = [line.split(None, 3)[3] for line in lines if line.startswith("  not sent yet")]
     assert told == [
         "failed by webhook: being sent",
-        "failed by webhook: 2 tries, the next in 10 s: status 500",
+        "failed by webhook: 2 tries failed, the next is in 10 s: status 500",
     ]
 
 
@@ -143,10 +143,10 @@ def test_who_made_room_for_whom_and_what_that_cost() -> None:
     room = {"job_id": 7, "attempt": 2, "purpose": "preempt", "for_job": 9, "asked": 100.0}
     room |= {"ended": 103.25, "saved_step": 412, "steps_lost": 0, "first_step": 108.5}
     text = "\n".join(page(JOB, {**TREE, "room": [room]}, now=1000.0))
-    assert "for job 9: step 412 saved, 0 steps lost; free after 3.2 s, first step of job 9" in text
+    assert "for job 9: step 412 saved, 0 steps lost; ended after 3.2 s, and job 9 made" in text
     others = {**room, "job_id": 3, "for_job": 7, "saved_step": None, "steps_lost": None}
     text = "\n".join(page(JOB, {**TREE, "room": [others]}, now=1000.0))
     assert "by job 3, attempt 2, " in text
-    assert "; free after 3.2 s, first step of job 7 after 8.5 s" in text
+    assert "; ended after 3.2 s, and job 7 made its first step after 8.5 s" in text
     saves = {**room, "purpose": "pause", "for_job": None, "ended": None, "first_step": None}
     assert "for a pause: it saves" in "\n".join(page(JOB, {**TREE, "room": [saves]}, now=1000.0))

@@ -292,7 +292,7 @@ def test_as_script_the_program_runs_with_its_launcher_and_a_repaired_config(
     said = unwrapped(done.err)
     assert f"main.py is not in {here}: set script.directory" in said
     assert "a stop sends SIGTERM to every rank" in said
-    assert "the same import with --as train" in said
+    assert "the same command with --as train" in said
 
 
 def test_as_script_all_that_hinders_it_is_said_at_once(
@@ -302,7 +302,7 @@ def test_as_script_all_that_hinders_it_is_said_at_once(
     done = imported(capsys, "--launch", line, "--as", "script")
     assert (done.status, done.out) == (2, "")
     assert "error: 3 problems:" in done.err
-    assert "no.json: is not found here" in done.err
+    assert "no.json: does not exist here" in done.err
     assert "$LR: $LR is not set" in done.err
     done = imported(capsys, "--deepspeed", PLAIN, "--as", "script")
     assert (done.status, "needs the command of a program" in done.err) == (2, True)
@@ -461,7 +461,7 @@ def test_an_accelerate_config_belongs_to_its_launch_line() -> None:
 
 
 def test_several_of_a_kind_must_be_chosen_from(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadRequest, match=r"p\.txt: has 2 launch lines; choose those that belong"):
+    with pytest.raises(BadRequest, match=r"p\.txt: has 2 launch lines; choose those that you"):
         page_import(PAGE, "p.txt", ())
     assert "#     2  line 11: DeepSpeed config, 3 lines" in capsys.readouterr().err
     with pytest.raises(BadRequest, match="has 2 launch lines"):

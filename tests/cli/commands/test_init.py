@@ -110,7 +110,7 @@ def test_the_ways_are_shown_and_one_is_chosen(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     done = init("--gpus", "1x24", "--ram", "60", "--json")
     assert done.status == 0, done.err
-    assert "It fits with one of these, cheapest first:" in done.err
+    assert "These settings fit, the cheapest first:" in done.err
     assert "1. an 8-bit optimizer and the optimizer in host memory (up to twice as" in done.err
     found = json.loads(done.out)
     free = shutil.disk_usage(here).free  # ways that need more of it are not shown

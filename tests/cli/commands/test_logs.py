@@ -69,7 +69,7 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
         ),
     )
     assert zerotools("logs", "1", "--rank", "2").err == (
-        "error: --rank 2: job 1 (tiny) has ranks 0 to 1, or all\n"
+        "error: --rank 2: job 1 (tiny) has ranks 0 to 1\nhint: give one, or all\n"
     )
     service.change(1, attempts=(an_attempt(),))
     done = zerotools("logs", "1", "--attempt", "4")

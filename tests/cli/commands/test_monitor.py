@@ -250,6 +250,6 @@ def test_errors_of_gpus_and_the_network_are_told() -> None:
     lines = draw(view, Owners({}, {}), None)
     assert lines[2:4] == [
         "     the driver reported XID 13, XID 79; the newest comes last",
-        "     2 uncorrected errors of its memory (ECC) since the driver was loaded",
+        "     2 uncorrected errors of GPU memory (ECC) since the driver was loaded",
     ]
     assert "network      1.5 GiB/s received, 2.0 KiB/s sent" in lines

@@ -175,7 +175,7 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     sweeps = ("--sweep", "train.learning_rate=1e-4,3e-4", "--sweep", "seed=1,2")
     done = zerotools("submit", str(job_file), *sweeps, "--priority", "2")
     assert done.out.splitlines()[:3] == [
-        "4 jobs are queued, from job 2 (tiny-0) on: 2 ranks on CPU, ZeRO stage 3, 40 steps",
+        "4 jobs are queued, the first is job 2 (tiny-0): 2 ranks on CPU, ZeRO stage 3, 40 steps",
         "  see them        zerotools queue --all",
         "  stop them all   zerotools cancel @2",
     ]

@@ -47,7 +47,7 @@ def test_of_an_array_those_that_have_not_succeeded_continue(
     first, second, array = zerotools("retry", "@1").out.splitlines()
     assert first == "job 4 (tiny) is queued; it resumes from the newest checkpoint in /runs/0"
     assert second.startswith("job 5 (tiny) is queued; it resumes ")
-    assert array == "they are the array @4"
+    assert array == "together the jobs are array @4"
     whole = zerotools("retry", "@1", "--from-start").out.splitlines()
     assert [line.split(";")[1].split(" in ")[0] for line in whole[:-1]] == [
         " it starts from step 1"
@@ -70,7 +70,7 @@ def test_another_run_of_a_program_that_has_succeeded_is_said_to_be_one(
     service.add(state="succeeded", output_dir="/runs/mine")
     queued, note = zerotools("retry", "1").out.splitlines()
     assert queued.startswith("job 2 (tiny) is queued; it ")
-    assert note == "note: job 1 had succeeded: this is another run of its program"
+    assert note == "note: job 1 had already succeeded; its program runs again"
     assert "only you know whether it has more to do" in zerotools("retry", "--help").out
 
 

@@ -35,7 +35,7 @@ def test_what_is_lost_is_listed_and_is_exit_status_1(damaged: Path, tmp_path: Pa
     assert done.return_value == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"DAMAGED: {damaged} (deepspeed, stage 3, 2 ranks, step 2): ")
-    assert lines[0].endswith("18 tensors of 34 with holes; 7 weights left out")
+    assert lines[0].endswith("18 tensors of 34 have holes; 7 weights left out")
     assert any("rank_1_mp_rank_00_optim_states.pt is missing" in line for line in lines)
     assert "  layer.weight: elements 46:91 (45 of 91)" in lines
     assert any(line.startswith("left out: embed.weight, layer.weight, ") for line in lines)
@@ -53,7 +53,7 @@ def test_filled_holes_are_exit_status_0(damaged: Path, tmp_path: Path) -> None:
     done = run(damaged, out, "--fill-from", ZERO3)
     assert done.return_value == 0
     assert f"filled from {ZERO3} (deepspeed, stage 3, 2 ranks, step 2):" in done.stdout
-    assert "  layer.weight: elements 46:91 (45 of 91), float32 there" in done.stdout
+    assert "  layer.weight: elements 46:91 (45 of 91), stored as float32 there" in done.stdout
     said = (
         "salvaged: 6 of 13 weights got 122 elements from another checkpoint; "
         "zerotools-salvage.json of the output directory lists all"

@@ -141,8 +141,8 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     here = {"XDG_CACHE_HOME": str(tmp_path)}
     assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
         (
-            f"{lock}, 3 h 00 min old: torch waits for this lock; if nothing compiles, a killed "
-            "process left it: remove it"
+            f"{lock}, 3 h 00 min old: torch waits for this lock; if no process is compiling, a "
+            "killed process left it: remove it"
         )
     ]
     assert lock.exists()
@@ -262,7 +262,9 @@ def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:
     job = a_view(1, a_job(), state="running", phase=silent).to_json()
     own = job | {"spec": {"script": {"launcher": "plain"}}, "progress": None}
     said = [line for line in page(own, None) if line.startswith("  heartbeat")]
-    assert said == ["  heartbeat   none: the program reports no steps (zerotools.worker can)"]
+    assert said == [
+        "  heartbeat   none: the program reports no steps; with zerotools.worker it can"
+    ]
     assert not any(line.startswith("  heartbeat") for line in page(job, None))
 
 

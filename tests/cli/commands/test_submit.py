@@ -306,7 +306,8 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(
 def test_a_key_of_ones_own_queues_one_job(
     zerotools: Command, service: FakeService, job_file: Path
 ) -> None:
-    for said in ("job 1 (tiny) is queued: ", "job 1 (tiny) is running (it was submitted before): "):
+    again = "job 1 (tiny) is running (already submitted before): "
+    for said in ("job 1 (tiny) is queued: ", again):
         done = zerotools("submit", str(job_file), "--idempotency-key", "tiny-1")
         assert done.out.startswith(said)
         service.change(1, state="running", attempts=(an_attempt(),))
@@ -330,4 +331,4 @@ def test_one_file_is_for_all_nodes(
     spec = service.views[1].spec
     assert spec["rendezvous"]["node_rank"] == 2
     assert spec["rendezvous"]["nodes"] == 3
-    assert "counts its 3 nodes from 0" in zerotools("submit", str(job_file), "--node-rank", "3").err
+    assert "has the nodes 0 to 2" in zerotools("submit", str(job_file), "--node-rank", "3").err

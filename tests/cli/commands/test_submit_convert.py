@@ -86,7 +86,10 @@ def test_the_same_key_is_the_same_job_though_its_output_is_there(
         (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
         (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page cannot be a job"),
         (["--convert", "--parts", "2", "--", "verify", ZERO3], "leave --parts out"),
-        (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N to divide"),
+        (
+            ["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3],
+            "leave|--parts N instead of --array",
+        ),
         (["--parts", "2", "job.toml"], "--parts is for --convert"),
         (["--convert", "--deepspeed", "d.json", "--", "verify", ZERO3], "no training"),
     ],

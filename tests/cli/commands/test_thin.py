@@ -32,7 +32,7 @@ def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     assert done.return_value == 0
     first, second, *_, note, last = done.output.splitlines()
     assert first.startswith("would free ")
-    assert "training cannot resume afterwards" in first
+    assert "training cannot resume from it afterwards" in first
     assert "drops exp_avg (996 B), exp_avg_sq (996 B), step (28 B); the masters stay" in second
     assert note.startswith("note: no daemon answers, so it is not known whether a job would")
     assert last == "nothing was changed; run it again with --yes"
@@ -100,7 +100,7 @@ def test_what_is_freed_is_the_difference_of_the_sizes(tmp_path: Path) -> None:
     difference = found["bytes_before"] - found["bytes_after"]
     assert difference == found["freed_bytes"] + found["shared_bytes"]
     said = run(path, "--yes").output
-    assert "more for 1 checkpoint, because the dropped data has other hard links" in said
+    assert "more disk space for 1 checkpoint, because the dropped data has other hard links" in said
     assert "took " in said
 
 
@@ -114,7 +114,7 @@ def test_one_under_several_names_is_thinned_once(
     done = run(*names, "--yes")
     assert done.return_value == 0
     assert done.output.count("thinned ") == 1
-    assert 'enter it again afterwards (cd "$PWD")' in done.output
+    assert 'enter the directory again afterwards (cd "$PWD")' in done.output
 
 
 def test_what_is_made_of_a_thinned_one_was_not_thinned(tmp_path: Path) -> None:

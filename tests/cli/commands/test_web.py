@@ -32,7 +32,7 @@ def test_it_prints_a_link(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke() == 0
     shown = capsys.readouterr()
     assert shown.out == f"{URL}\n"
-    assert "It works once, within 2 min" in shown.err
+    assert "The link works once, within 2 min" in shown.err
 
 
 def test_the_link_is_no_argument_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:

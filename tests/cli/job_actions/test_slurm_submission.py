@@ -66,7 +66,7 @@ def test_one_that_has_succeeded_is_not_waited_for(home: Path) -> None:
 
 
 def test_a_number_that_slurm_does_not_know_is_refused(home: Path) -> None:
-    with pytest.raises(BadRequest, match="Slurm does not know a job of this number"):
+    with pytest.raises(BadRequest, match="Slurm knows no job with this number"):
         submit([Submission("b.toml", job({}))], after="slurm:99")
 
 

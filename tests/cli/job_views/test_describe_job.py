@@ -19,7 +19,7 @@ from zerotools.jobs.states import since_of
 
 NO_RETRIES: dict[str, Any] = dict.fromkeys(("cause", "cause_max", "after", "next_try"))
 NO_RETRIES |= {"used": 0, "max": 0, "cause_ends": 0, "rule": "auto", "counts": True}
-STALL = "rank 1 has been in step 812 for 10 min, the others wait"
+STALL = "rank 1 has been in step 812 for 10 min, and the others wait for it"
 STALLED = {"late": True, "last_step": NOW - 700, "stalled": True, "stall": STALL}
 LATE = {"late": True, "last_step": NOW - 180, "step_seconds": 0.4}
 
@@ -96,7 +96,7 @@ def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> N
         "usual_start_seconds": 90.0,
         "attempt": {**(shown["attempt"] or {}), "started": 990.0},
     }
-    said = "loading for 12 s (usually 40 s here), 22 s of usually 1 min 30 s to the first step"
+    said = "loading for 12 s (usually 40 s here), first step after 22 s so far, usually 1 min 30 s"
     assert reason_text(shown, now=1012.0) == said
     waits = {**shown, "phase": None, "reason": "waits for memory"}
     said = "waits for memory; usually 1 min 30 s from the start to the first step here"
@@ -122,4 +122,5 @@ def test_a_phase_of_one_rank_is_told_once() -> None:
         "it has been in importing for 29 s (stopped by a signal)"
     )
     shown |= {"world_size": 2}
-    assert reason_text(shown, now=1030.0).endswith("(stopped by a signal), the others wait")
+    said = "(stopped by a signal), and the others wait for it"
+    assert reason_text(shown, now=1030.0).endswith(said)

@@ -66,7 +66,7 @@ def test_a_chart_in_a_pipe_is_80_columns_wide_and_without_escapes(zerotools: Com
 def test_what_is_asked_for_must_fit_together(zerotools: Command, tmp_path: Path) -> None:
     for options, sentence in (
         (["-o", "x.png"], "-o x.png: needs --plot\nhint: give both"),
-        (["--plot", "--json"], "read metrics.jsonl in the output_dir"),
+        (["--plot", "--json"], "the numbers in metrics.jsonl in the output_dir"),
         (["--plot", "-o", "x.txt"], "-o x.txt: must end in .png or .svg or .pdf"),
     ):
         done = zerotools("show", "1", *options)

@@ -13,8 +13,8 @@ def test_what_is_learned_is_marked_on_each_line_and_nothing_moves_the_cursor(
 ) -> None:
     assert list(example_lines("job.toml", FakeService(tmp_path).sample)) == [
         (
-            "job.toml: the first examples in the form that the model gets; it learns the text "
-            "between {+ and +}"
+            "job.toml: the first examples in the form that the model gets; the model learns the "
+            "text between {+ and +}"
         ),
         "",
         "a.jsonl, line 1   9 tokens, 4 trained; 2 more were cut off",
@@ -25,7 +25,7 @@ def test_what_is_learned_is_marked_on_each_line_and_nothing_moves_the_cursor(
         "  ... (the rest is not shown)",
         "",
         "3 examples examined, 25 % of 40 tokens trained",
-        "  2 the same as an earlier one",
+        "  2 equal to an earlier example",
         "  1 left out: no prompt or no answer",
         "tokens per example",
         "   9 - 12  ######################################## 2",

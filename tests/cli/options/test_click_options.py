@@ -119,14 +119,14 @@ def test_its_paths_are_of_there(there: Callable[..., Done], tmp_path: Path, path
     job.write_text(JOB_FILE.replace("/data", path))
     done = there("submit", str(job))
     assert done.status == 2
-    assert "must be an absolute path (with --host, it is a path of box)" in done.err
+    assert "must be an absolute path (with --host, it is a path on box)" in done.err
 
 
 @pytest.mark.parametrize("command", ["inspect", "doctor", "monitor", "backup", "thin"])
 def test_what_looks_at_this_machine_is_refused(there: Callable[..., Done], command: str) -> None:
     done = there(command)
     assert done.status == 2
-    assert f"run it there: ssh -t HOST zerotools {command}" in done.err
+    assert f"on the other machine: ssh -t HOST zerotools {command}" in done.err
 
 
 def test_a_socket_here_and_a_machine_there(there: Callable[..., Done]) -> None:

@@ -85,8 +85,8 @@ def test_texts_of_the_message_stand_in_the_hint() -> None:
             "命令从网页复制时变了样，从 --lr 起",
         ),
         (
-            "p.txt: has 2 launch lines; choose those that belong together with --block N,N (the "
-            "numbers above)",
+            "p.txt: has 2 launch lines; choose those that you want to import together: --block "
+            "N,N, with the numbers above",
             "这个网页里有几份同类的内容",
         ),
         (
@@ -138,7 +138,7 @@ def test_the_messages_are_those_of_the_program() -> None:
         for folder in folders
         for path in folder.rglob("*.py")
     )
-    composed = {"": r"\{\w+\}", REPORT: r"\{\w+\}|[:;,] | (?=with |at )| other way"}
+    composed = {"": r"\{\w+\}", REPORT: r"\{\w+\}|[:;,] | (?=with |at )| other choice"}
     of_click = ("no such option ", "missing argument ", "missing option ", "invalid value for ")
     of_others = (*of_click, "CUDA out of memory")
     lost = [

@@ -21,7 +21,7 @@ LARGEST_PID = 2**22
 
 @click.command("adopt")
 @click.argument("pid", type=click.IntRange(1, LARGEST_PID))
-@click.option("--name", metavar="NAME", help="Name of the job.  [default: its program]")
+@click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's name]")
 @click.option("--time-limit", metavar="SPAN", help="Stop it after this time, such as 90m or 1d12h.")
 @click.option(
     "--checkpoint-dir", type=click.Path(), metavar="DIR", help="Directory of its checkpoints."
@@ -57,12 +57,12 @@ def command(
         return
     job, watched = answer["job"], answer["watched"]
     below, gpus = len(watched["below"]), len(watched["gpu_uuids"])
-    more = f" and {count_text(below, 'process', 'processes')} below it" if below else ""
+    more = f" and {count_text(below, 'process', 'processes')} that it started" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
     if job["reason"]:
         click.echo(f"it is not watched yet: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
-        click.echo(f"it is stopped after {in_words(limit)}, if it still runs")
+        click.echo(f"it is stopped after {in_words(limit)} if it still runs then")
 
 
 def _limit(text: str | None) -> int | None:

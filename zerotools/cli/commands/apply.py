@@ -1,4 +1,4 @@
-"""`zerotools apply`: make a model of another one and deltas."""
+"""`zerotools apply`: apply deltas to a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from zerotools.public.apply_deltas import ApplyKeywords, apply
     "--in-place",
     group=OUTPUT,
     is_flag=True,
-    help="Change the directory A itself, and write no OUT.",
+    help="Change the directory A itself instead of writing OUT.",
 )
 @options_of(ApplyKeywords)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.apply/1).")
@@ -42,8 +42,9 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     """Apply one DELTA, or several in order, to the model A, and write the directory OUT.
 
     A is a checkpoint of any format with the weights from which the first delta was made. Each delta
-    is checked before anything is written, and each block before and after its change. OUT is a
-    Hugging Face model; it appears complete, or not at all. A DELTA may be - for the standard input.
+    is checked before anything is written, and each block is checked before and after its change.
+    OUT is a Hugging Face model; it appears complete, or not at all. A DELTA may be - for the
+    standard input.
     """
     if not in_place and len(paths) < 2:
         raise BadRequest("name a delta and an output, or pass --in-place to change A itself")
@@ -56,5 +57,5 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     files = count_text(found.files, "file")
     click.echo(
         f"{found.destination}: {count_text(found.tensors, 'tensor')} in {files}, "
-        f"{render.size(found.bytes_written)}; the digest of each block is that of the model B"
+        f"{render.size(found.bytes_written)}; the digest of each block is the same as in model B"
     )

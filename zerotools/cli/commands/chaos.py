@@ -21,8 +21,8 @@ from zerotools.jobs.chaos.chaos_report import ChaosReport
 from zerotools.jobs.chaos.run_chaos import run_chaos
 
 MEANING = (
-    "Effective training time: the share of the time from the first start to the end",
-    "of each job that went into the steps of its final result.",
+    "Effective training time: from its first start to its end, a job spends this",
+    "share of the time on the steps of its final result.",
 )
 COLUMNS = 80
 INDENT = " " * 8
@@ -40,7 +40,7 @@ SHOWN = 5
     help="How long to inject faults.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", help="Inject the same kinds of faults in this order."
+    "--seed", type=int, metavar="N", help="The same seed injects the same kinds of faults in order."
 )
 @click.option(
     "--every",
@@ -56,15 +56,15 @@ SHOWN = 5
     metavar="N",
     default=4,
     show_default=True,
-    help="Number of toy jobs at the same time.",
+    help="Number of toy jobs that run at the same time.",
 )
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Make its working directory in this directory.  [default: the one of temporary files]",
+    help="Make the working directory in DIR.  [default: the system's temporary directory]",
 )
-@click.option("--keep-directory", "keep", is_flag=True, help="Keep its directory.")
+@click.option("--keep-directory", "keep", is_flag=True, help="Keep the working directory.")
 @json_option
 def command(
     minutes: float,
@@ -92,7 +92,7 @@ def perform(request: ChaosOptions, *, as_json: bool) -> int:
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
-        f"{count_text(request.jobs, 'toy job')} at the same time, "
+        f"{count_text(request.jobs, 'toy job')} run at the same time, "
         f"{render.duration(request.trouble_seconds)} of faults, one every {request.every:g} s, "
         f"seed {request.seed}"
     )
@@ -122,7 +122,7 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
     yield from render.fields(
         [
             ("jobs", f"{sum(report.states.values())}: {ends}"),
-            ("restarts", f"{report.restarts} of jobs, {report.daemon_starts - 1} of the daemon"),
+            ("restarts", f"jobs {report.restarts}, daemon {report.daemon_starts - 1}"),
             ("resumed", f"{report.resumed} jobs after a hold" if report.resumed else ""),
             ("steps run", str(tally.steps_run)),
             ("steps kept", f"{tally.steps_kept}{kept}"),
@@ -142,7 +142,7 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
     yield ""
     broken = sum(not promise.held for promise in report.promises)
     if broken:
-        yield f"{count_text(broken, 'promise')} of {len(report.promises)} broken."
+        yield f"{broken} of {len(report.promises)} promises were broken."
     else:
         yield f"All {len(report.promises)} promises held."
     if report.place is not None:
@@ -150,8 +150,8 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """Yield the lines of a sentence below its guarantee, indented. Lines that the sentence quotes
-    from a log are not joined.
+    """Yield the indented lines of a sentence on a guarantee. Lines that it quotes from a log are
+    not joined.
     """
     for line in sentence.splitlines():
         yield from textwrap.wrap(

@@ -36,7 +36,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _Selection:
-    """The finished jobs that are removed, and what goes with them."""
+    """The options that select finished jobs, and the data to remove with them."""
 
     older_than: int | None
     keep: int
@@ -52,7 +52,7 @@ class _Selection:
     group=SELECTION,
     metavar="TIME",
     type=Duration(),
-    help="Only jobs that ended longer ago than this: 30d, 12h, or seconds.",
+    help="Only jobs that ended before this time ago: 30d, 12h, or seconds.",
 )
 @option(
     "--keep-last",
@@ -99,8 +99,8 @@ def command(
     """Remove finished jobs: their records, logs and events. The command lists them and asks first.
 
     Without a JOB, all finished jobs are selected. Checkpoints and exports are not removed: a job
-    with its own in the state directory of the daemon stays, until --outputs JOB. A path that an
-    unfinished job names, such as in resume_from, is never removed.
+    that has some in the daemon's state directory is kept, unless --outputs JOB names it. A path
+    that an unfinished job names, such as in resume_from, is never removed.
     """
     outputs, logs_only = selection.outputs, selection.logs_only
     _refuse_contradictions(references, outputs, logs_only)
@@ -153,9 +153,9 @@ def _show(found: Answer, logs_only: bool) -> None:
     else:
         click.echo("there is nothing to remove")
     for job in found["kept"][:MAX_KEPT]:
-        click.echo(f"stays: {_named(job)}: {render.clean(job['why'])}")
+        click.echo(f"kept: {_named(job)}: {render.clean(job['why'])}")
     if len(found["kept"]) > MAX_KEPT:
-        click.echo(f"stays: {len(found['kept']) - MAX_KEPT} more; --json lists them all")
+        click.echo(f"kept: {len(found['kept']) - MAX_KEPT} more jobs; --json lists them all")
 
 
 def _row(job: Answer, logs_only: bool) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _remove(
 def _refuse(stayed: Sequence[Answer]) -> None:
     """Raise an error if jobs that the user named or confirmed could not be removed."""
     if stayed:
-        said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
+        said = [f"{_named(job)} was kept: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:
-            said.append(f"{len(stayed) - MAX_KEPT} more stay")
+            said.append(f"{len(stayed) - MAX_KEPT} more jobs were kept")
         raise DaemonRefused("; ".join(said), status=409, code="conflict")

@@ -25,7 +25,7 @@ _PATH = CheckpointPath()
 @options_of(DeltaKeywords)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.delta/1).")
 def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
-    """Write the file OUT, from which zerotools apply makes the model B of the model A.
+    """Write the changes from model A to model B to the file OUT, for zerotools apply.
 
     A and B are checkpoints of any format and number of ranks. The delta has their weights, as
     consolidate would write them, and the config and tokenizer of B; it has no optimizer state. It
@@ -47,12 +47,12 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
     if found.new_tensors:
         say(
             "note",
-            f"{count_text(len(found.new_tensors), 'tensor')} of B are not in A: stored whole",
+            f"{count_text(len(found.new_tensors), 'tensor')} only in B, stored whole",
         )
     part = found.changed / found.elements if found.elements else 0.0
     ratio = found.model_bytes / max(1, found.delta_bytes)
     click.echo(
         f"{render.size(found.delta_bytes)}: {part:.2%} of {found.elements} elements changed; "
-        f"the model has {render.size(found.model_bytes)}, {ratio:.1f} times as much",
+        f"the model has {render.size(found.model_bytes)}, {ratio:.1f} times the size of the delta",
         err=is_piped,
     )

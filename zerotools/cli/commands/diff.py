@@ -42,7 +42,7 @@ _PATH = CheckpointPath()
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How many tensors to list of each kind.",
+    help="List at most N tensors for each kind of difference.",
 )
 @html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
@@ -59,8 +59,8 @@ def command(
 
     They may have any format, stage and number of ranks; neither is merged. The command compares the
     tensors and the metadata of the run: step, param groups, loss scaler, configuration. --html
-    includes --changes, and takes more than two: each is compared with the next one. Exit status 1
-    means that they differ, or that one has problems.
+    includes --changes, and accepts more than two checkpoints: each is compared with the next one.
+    Exit status 1 means that the checkpoints differ, or that one has problems.
     """
     if html is not None:
         from zerotools.ops.picture.html_page import check_page_target, write_page
@@ -115,7 +115,7 @@ _WORDS = {
     diff_result.WITHIN: "within the tolerance",
     diff_result.DIFFERS: "different",
     diff_result.SHAPE: "different shape",
-    diff_result.DTYPE: "types with no common type",
+    diff_result.DTYPE: "types that cannot be compared",
     diff_result.UNREADABLE: "cannot be read",
     diff_result.ONLY_A: "only in A",
     diff_result.ONLY_B: "only in B",
@@ -170,7 +170,7 @@ def _of_copies(difference: CheckpointDiff, status: str) -> str:
     copies = sum(each.is_copy for each in difference.tensors if each.status == status)
     if status != diff_result.CAST or not copies:
         return ""
-    return f"; {copies} of them are 16-bit copies of masters that only the other has"
+    return f"; {copies} of them are 16-bit copies of masters that only the other checkpoint has"
 
 
 _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
@@ -185,7 +185,7 @@ def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterato
     if not shown:
         return
     yield ""
-    yield f"the worst {len(shown)} of {len(measured)} that differ in values:"
+    yield f"the {len(shown)} worst of {len(measured)} tensors with different values:"
     rows = [_row(each) for each in shown]
     yield from render.table_and_remarks(_HEADERS, rows, right=_HEADERS[:4], columns=columns)
 
@@ -246,7 +246,7 @@ def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
         roles = _lacking_roles(difference, status)
         whole = [each for each in found if each.role in roles]
         if whole:
-            yield f"{_WORDS[status]}: {_by_role(whole)}; {lacking} has no such role"
+            yield f"{_WORDS[status]}: {_by_role(whole)}; {lacking} has no tensors of these roles"
         yield from _listed(_WORDS[status], [e for e in found if e.role not in roles], top)
     if any(
         _lacking_roles(difference, status) for status in (diff_result.ONLY_A, diff_result.ONLY_B)
@@ -287,7 +287,8 @@ def _cast(difference: CheckpointDiff) -> Iterator[str]:
             counts[types] = counts.get(types, 0) + 1
     if counts:
         yield ""
-        yield from (f"equal after the cast: {n} are {types}" for types, n in counts.items())
+        for types, n in counts.items():
+            yield f"equal after the cast: {count_text(n, 'tensor')}, {types}"
         yield "--tolerance cast accepts them as equal"
 
 
@@ -315,7 +316,7 @@ def _run(run: RunComparison | None, top: int) -> Iterator[str]:
         return
     if run.differences:
         yield ""
-        yield "the run, in A and in B:"
+        yield "training state, in A and in B:"
         for point in run.differences[:top]:
             of = f" ({count_text(point.params, 'parameter')})" if point.params else ""
             yield f"  {render.clean(f'{point.what}: {_value(point.a)} and {_value(point.b)}{of}')}"
@@ -337,4 +338,4 @@ def _value(value: Any) -> str:
 
 def _proposals(difference: CheckpointDiff) -> Iterator[str]:
     for rule, names in difference.proposals.items():
-        yield f"--rename '{render.clean(rule)}' would match {count_text(names, 'weight')} more"
+        yield f"--rename '{render.clean(rule)}' would match {count_text(names, 'more weight')}"

@@ -49,7 +49,7 @@ DAEMON_SECONDS = 2.0
     "--python",
     metavar="PATH",
     default=sys.executable,
-    help="The Python of your jobs; default: the Python of zerotools.",
+    help="The Python interpreter of your jobs.  [default: the one that runs zerotools]",
 )
 @click.option(
     "--report",

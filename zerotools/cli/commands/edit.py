@@ -47,14 +47,14 @@ _NOW = "now"
     group=WHEN,
     metavar="JOB[:ok|any]",
     multiple=True,
-    help="Start after these jobs instead.",
+    help="Start after these jobs; replaces the earlier --after.",
 )
 @option(
     "--begin",
     group=WHEN,
     metavar="WHEN",
-    help="Start at this time or later instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as "
-    "possible.",
+    help="Start at this time or later: +2h, 22:30, 2027-01-31T22:30; now: as soon as possible. "
+    "Replaces the earlier --begin.",
 )
 @socket_option
 @json_option

@@ -70,7 +70,7 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Use the settings with this number in the list of those that fit.  [default: the "
+    help="Number of the settings to use, in the list of settings that fit.  [default: the "
     "cheapest]",
 )
 @config_options
@@ -84,20 +84,23 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Predict the memory that a training needs, and find the cheapest way that fits.
+    """Predict the memory that a training needs, and find the cheapest settings that fit.
 
     MODEL is a Hugging Face model directory or config.json, a checkpoint of any format, or a number
-    of parameters such as 7B. Options describe its training, or --deepspeed or --accelerate does.
-    JOBFILE has all of this already. Weights are not loaded: shapes come from configs and headers.
-    Where the training does not fit, every smallest set of changes that makes it fit is listed,
-    cheapest first, with its memory and its keys. The exit status is 7 if there is none that trains
-    all that was asked for on these GPUs, or if the job as it is written does not fit.
+    of parameters such as 7B. Options describe its training, or --deepspeed or --accelerate does. A
+    JOBFILE has all of this. Weights are not loaded: shapes come from configs and headers. If the
+    training does not fit, the smallest sets of changes that make it fit are listed, the cheapest
+    first, each with its memory and its keys. The exit status is 7 if the job does not fit as it is
+    written, or if no set trains all that was asked for on these GPUs.
     """
     found = _estimated(model, configs, bind_options(EstimateKeywords, options))
     if config is not None and as_json:
-        raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
+        raise BadRequest(
+            "--print and --json exclude each other; leave --print out, because the JSON has all "
+            "configs"
+        )
     if way is not None and config is None and write is None:
-        raise BadRequest("--way selects the settings for --print or --write; give one of them")
+        raise BadRequest("--way works only with --print or --write; add one of these options")
     # What --print refuses is refused before --write writes a file.
     printed = None if config is None else _config_text(found, config, _chosen(found, way))
     if write is not None:
@@ -126,7 +129,7 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
         if imported.problem is not None:
             raise _without_batch(imported.problem, named=named)
         spec = imported.spec
-        assert spec is not None, "a job file was given"
+        assert spec is not None, "an import without a problem has a job"
     else:
         spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
     found = estimated_job(spec, machine, given)
@@ -138,8 +141,8 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """Return the error to report instead of `problem`. If the problem is a missing batch size, the
-    new error names the option --batch; otherwise it is `problem`.
+    """Return the error to report: if the batch size is missing, an error that names the option
+    --batch; otherwise `problem`.
     """
     if named or "train.batch_size: is missing" not in str(problem):
         return problem
@@ -200,7 +203,7 @@ def _config_text(found: Estimate, config: str, way: Way) -> str:
     if config != "job" and shared > 1:
         raise BadRequest(
             f"--print {config}: {shared} ranks of this job compute the same sequences "
-            "(zero.tensor_ranks, zero.sequence_ranks), but that config would lose this; use "
+            "(zero.tensor_ranks, zero.sequence_ranks), but this config cannot express that; use "
             "--print job"
         )
     if config != "job" and way.of_the_program:

@@ -88,7 +88,7 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
         return f"{told}: being sent"
     left = render.duration(max(0.0, notice["next_try"] - now))
     tries = "1 try" if notice["tries"] == 1 else f"{notice['tries']} tries"
-    return f"{told}: {tries}, the next in {left}: {render.clean(str(notice['trouble']))}"
+    return f"{told}: {tries} failed, the next is in {left}: {render.clean(str(notice['trouble']))}"
 
 
 def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
@@ -116,12 +116,12 @@ def _holder(holder: Mapping[str, Any], now: float) -> str:
     if holder["until"] is None:
         return f"{who}{since}; it has no time limit, so its end is not known"
     left = render.duration(max(0.0, holder["until"] - now))
-    return f"{who}{since}; until {render.moment(holder['until'])} at the latest (in {left})"
+    return f"{who}{since}; ends at {render.moment(holder['until'])} at the latest (in {left})"
 
 
 _PURPOSES = {
     "pause": "for a pause",
-    "resize": "to continue with another size",
+    "resize": "to continue with another number of ranks",
     "relieve": "because host memory ran out",
     "relieve_gpu": "because GPU memory ran out",
 }
@@ -140,9 +140,9 @@ def _room(room: Mapping[str, Any], own: int) -> str:
         saved = "" if room["saved_step"] is None else f"step {room['saved_step']} saved, "
         lost = "1 step lost" if room["steps_lost"] == 1 else f"{room['steps_lost']} steps lost"
         said += f": {saved}{lost}"
-    said += f"; free after {room['ended'] - room['asked']:.1f} s"
+    said += f"; ended after {room['ended'] - room['asked']:.1f} s"
     if room["first_step"] is not None:
-        said += f", first step of job {room['for_job']} after "
+        said += f", and job {room['for_job']} made its first step after "
         said += f"{room['first_step'] - room['asked']:.1f} s"
     return said
 
@@ -152,11 +152,12 @@ def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]
         return
     used = f"{retries['used']} of {retries['max']} used since its last progress"
     if not retries["counts"]:
-        used += f"; a restart after {retries['after']} does not count"
+        used += f"; a restart after {retries['after']} is not counted"
     if retries["cause_max"] is not None:
         most = retries["cause_max"]
-        limit = "none follows" if most == 0 else f"at most {most} follow"
-        used += f"; {limit} after {retries['after']} ({retries['cause_ends']} so far)"
+        limit = "no restart follows" if most == 0 else f"at most {most} restarts follow"
+        ends = "1 such end" if retries["cause_ends"] == 1 else f"{retries['cause_ends']} such ends"
+        used += f"; {limit} {retries['after']} ({ends} so far)"
     yield "restarts", used
     if retries["rule"] == "always":
         yield "rule", 'retry = "always": a restart follows every crash, up to max_restarts'

@@ -88,7 +88,7 @@ def _notes(plan: GatherPlan) -> Iterator[str]:
     if plan.may_lack:
         yield (
             f"according to the numbers in the file names, no source has {_some(plan.may_lack)}; "
-            "if another node has them, add it"
+            "if another node has these files, add that node"
         )
 
 

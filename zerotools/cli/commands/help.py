@@ -21,7 +21,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command("help")
 @click.argument("topic", metavar="[TOPIC]", required=False, shell_complete=_complete)
-@click.option("--list", "as_list", is_flag=True, help="List the topics, one name a line.")
+@click.option("--list", "as_list", is_flag=True, help="List the names of the topics, one per line.")
 @json_option
 @click.pass_context
 def command(context: click.Context, topic: str | None, as_list: bool, as_json: bool) -> None:
@@ -57,7 +57,7 @@ def _facts(topic: Topic) -> Mapping[str, str]:
 
 
 def _contents(topics: Mapping[str, Topic]) -> Iterator[str]:
-    yield "Pages, shown by: zerotools help TOPIC"
+    yield "Topics; read one with: zerotools help TOPIC"
     width = max(map(len, topics))
     for kind in KINDS:
         yield ""

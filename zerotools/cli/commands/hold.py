@@ -31,7 +31,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @click.option(
     "--lose-steps",
     is_flag=True,
-    help="Also hold programs that may be unable to save; they start again from the beginning.",
+    help="Also hold jobs that may be unable to save and would start again from the beginning.",
 )
 @click.option("-w", "--wait", is_flag=True, help="Wait until the jobs have saved and are held.")
 @socket_option
@@ -88,5 +88,5 @@ def _say(jobs: list[dict[str, Any]]) -> None:
 
 
 def _not_held(job: Job) -> JobFailed:
-    how = "has ended before" if is_over(job) else "is not held"
+    how = "ended before it was held" if is_over(job) else "is not held"
     return JobFailed(f"{title(job)} {how}: it is {state_words(job)}")

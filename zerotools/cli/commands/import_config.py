@@ -72,8 +72,8 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     group=LAUNCHERS,
     callback=_numbers,
     metavar="N,...",
-    help="Import these blocks of PAGE (a launch line and its configs), by their numbers in the "
-    "list. For a script with several launch lines: the line with this number.",
+    help="Numbers of the blocks of PAGE to import (a launch line and its configs), as in the list "
+    "of blocks. For a script with several launch lines: the number of the line.",
 )
 @option(
     "-o",
@@ -107,9 +107,11 @@ def command(
     program, and the next step. --json has every key with its place.
     """
     if configs.lenient and not configs.any:
-        raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
+        raise BadRequest(
+            "--lenient is for a config, and a page is always repaired; leave --lenient out"
+        )
     if configs.any and blocks and (configs.launch_options.launch is None or len(blocks) > 1):
-        raise BadRequest("--block is for a page or a script; leave it out, or the configs")
+        raise BadRequest("--block is for a page or a script; leave out --block or the configs")
     closing = partial(_closing, output, target)
     files: Files = {}
 
@@ -160,15 +162,15 @@ def _closing(
     """
     name = "job.toml" if output is None else str(output)
     if output is None:
-        yield f"-o {name} writes the job file"
+        yield f"write the job file: the same command with -o {name}"
     if imported.missing:
         yield f"add to {name}: {', '.join(imported.missing)}"
     yield f"zerotools submit --dry-run {name} && zerotools submit --follow {name}"
     if settings is not None and settings.program is not None:
         if target == "train":
-            yield f"or run {settings.program.name} itself: the same import with --as script"
+            yield f"or run {settings.program.name} itself: the same command with --as script"
         elif not settings.findings.unsupported:
-            yield "or train the model here: the same import with --as train"
+            yield "or train the model here: the same command with --as train"
 
 
 def _page(name: str) -> tuple[str, str]:
@@ -296,13 +298,13 @@ def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
     for kind in BlockKind:
         if kinds.count(kind) > 1:
             raise BadRequest(
-                f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that belong "
-                f"together with {OPTION} N,N (the numbers above)"
+                f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that you "
+                f"want to import together: {OPTION} N,N, with the numbers above"
             )
 
 
 Files = dict[Path, str]
-"""The texts of the files to write, by path."""
+"""The texts of the files to write, keyed by path."""
 
 
 def script_import(
@@ -332,11 +334,11 @@ def script_import(
             continue
         name = str(named.value)
         if output is None:
-            findings.steps.append(f"save the text of {name} above as {name}")
+            findings.steps.append(f"save the text above as the file {name}")
             continue
         path = (output.parent / f"{output.stem}-{Path(name).name}").absolute()
         files[path], paths[name] = text, path
-        findings.steps.append(f"the program reads {path.name}, next to the job file, as {name}")
+        findings.steps.append(f"{path.name} next to the job file is the program's file {name}")
     imported = import_script(job, settings, paths, findings)
     if imported.problem is None:
         lines = [f"# {settings.source}", *report_lines(findings, written=True, wording=WORDING)]
@@ -356,7 +358,10 @@ def _text_to_write(
     if held is None and not path.exists():
         if named is settings.deepspeed and Path(name).suffix not in (".json", ".yaml", ".yml"):
             return None  # a name that the program itself knows
-        what = f"{named.said} = {name}: is not found here; correct the path, or import there"
+        what = (
+            f"{named.said} = {name}: does not exist here; correct the path, or import on the "
+            "machine that has this file"
+        )
         findings.wrong.append(what)
         return None
     text = read_text(path, "config") if held is None else held

@@ -1,4 +1,4 @@
-"""`zerotools init`: ask a few questions, and write a job file that fits the machine."""
+"""`zerotools init`: write a job file that fits the machine, after a few questions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from zerotools.public.command_options.option import bind_options
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
-_INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools estimate {name}\n\n"
+_INTRODUCTION = "# Made by zerotools init. zerotools estimate {name} shows other settings.\n\n"
 
 
 @click.command("init", cls=GroupedCommand)
@@ -69,8 +69,8 @@ _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools e
     group=JOB,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The model directory, or a config.json.  [default: init asks, or takes the first one "
-    "here]",
+    help="The model directory, or a config.json.  [default: init asks; with --yes, the first "
+    "model in this directory]",
 )
 @option(
     "--data",
@@ -91,7 +91,7 @@ _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools e
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Use the settings with this number in the list of those that fit.  [default: the "
+    help="Number of the settings to use, in the list of settings that fit.  [default: the "
     "cheapest]",
 )
 @option(
@@ -119,8 +119,8 @@ def command(
     """Ask for a model, data, method and GPUs, and write a job file that fits.
 
     Each question has a default from this directory and this machine. Text is for continued
-    pretraining, examples are for fine-tuning, preferences are for DPO. The ways that fit are those
-    of zerotools estimate: the cheapest is the default. Each key has a comment.
+    pretraining, examples are for fine-tuning, preferences are for DPO. The settings to choose from
+    are those of zerotools estimate; the cheapest is the default. Each key has a comment.
     """
     if not yes and not sys.stdin.isatty():
         raise BadRequest("init asks questions, but has no terminal; use --yes and --model DIR")
@@ -207,9 +207,9 @@ def _data(given: str | None, *, yes: bool) -> FoundData:
         found = None if kind is None else replace(kind, pattern=given)
     if found is None:
         raise BadRequest(
-            f"{given}: has no supported data: .txt files, or .jsonl, .json, .csv or .parquet "
-            "files with messages, with prompt and response, with instruction and output, with "
-            "prompt, chosen and rejected, or with text"
+            f"{given}: has no supported data; give .txt files, or .jsonl, .json, .csv or .parquet "
+            "files with the fields messages, or prompt and response, or instruction and output, "
+            "or prompt, chosen and rejected, or text"
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 
@@ -239,7 +239,7 @@ def _choose(ways: Sequence[Way]) -> Way:
     """Show the suggestions that fit on the machine, and ask the user to choose one."""
     if len(ways) == 1:
         return ways[0]
-    click.echo("It fits with one of these, cheapest first:", err=True)
+    click.echo("These settings fit, the cheapest first:", err=True)
     for number, way in enumerate(ways, 1):
         row = way.row
         click.echo(

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     "--verbose",
     group=OUTPUT,
     is_flag=True,
-    help="Also list tensors by role, param groups, files, and the checkpoints of the run.",
+    help="Also list the roles of tensors, the param groups, the files, and the checkpoints of "
+    "the run.",
 )
 @pager_option
 @html_option
@@ -107,7 +108,8 @@ def describe(
     statistics: CheckpointStatistics | None = None,
 ) -> list[str]:
     """Return the lines of the page. With `verbose`, tables of roles, param groups and files follow
-    the facts; with `tensors`, a line for each tensor, and with `statistics`, one for its values.
+    the facts. With `tensors` there is a line for each tensor, and with `statistics` a line on the
+    values of each tensor.
     """
     lines = [*_head(inspection), *_facts(inspection, verbose=verbose)]
     if verbose:
@@ -144,7 +146,7 @@ def _head(inspection: Inspection) -> list[str]:
     """Return the verdict on the checkpoint, which is printed first."""
     if not inspection.problems:
         verdict = paint("COMPLETE", "good", sys.stdout)
-        return [f"{verdict} by its metadata; {command_name()} verify reads the data", ""]
+        return [f"{verdict} according to its metadata; {command_name()} verify reads the data", ""]
     if not inspection.incomplete:
         count = len(inspection.problems)
         return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
@@ -221,7 +223,7 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
 
 
 LONGEST_FACT = 66
-"""The greatest number of columns of a fact that `--verbose` shows in full."""
+"""Wider facts are cut by `--verbose`; in columns."""
 
 
 def _role_line(inspection: Inspection) -> str:
@@ -250,7 +252,7 @@ def _parameters(run: CheckpointSummary) -> str:
     if run.frozen:
         parts.append(f"{run.frozen:,} frozen")
     if run.shared:
-        parts.append(f"{run.shared:,} more under tied names")
+        parts.append(f"{run.shared:,} under tied names, not counted")
     return f"{run.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -332,8 +334,8 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunListing, *, verbose: bool) -> list[str]:
-    """Return the lines on the training run that the checkpoint belongs to: one with the number of
-    its checkpoints, or, with `verbose`, a table of them.
+    """Return the lines on the training run of the checkpoint: a line with the number of its
+    checkpoints, or, with `verbose`, a table of them.
     """
     named = f"a run of {run.program} in {render.clean(str(run.path))}:"
     if not verbose:
@@ -365,7 +367,7 @@ def _run(run: RunListing, *, verbose: bool) -> list[str]:
 def _next(found: InspectResult) -> list[str]:
     """Return the lines with commands that the user may run next."""
     if found.run is not None and not found.next and is_model(found.inspection):
-        return ["next: nothing to merge; from_pretrained loads it unchanged"]
+        return ["next: nothing needs to be merged; from_pretrained loads this model as it is"]
     return [f"next: {render.clean(command)}" for command in found.next]
 
 

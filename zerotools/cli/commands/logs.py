@@ -36,7 +36,7 @@ TAIL_BYTES = 1 << 16
 
 @click.command("logs", cls=GroupedCommand)
 @job_argument
-@option("-f", "--follow", group=OUTPUT, is_flag=True, help="Continue until the job has ended.")
+@option("-f", "--follow", group=OUTPUT, is_flag=True, help="Follow the log until the job ends.")
 @option(
     "--attempt",
     group=SELECTION,
@@ -112,7 +112,7 @@ def parse_ranks(text: str, job: Job) -> Sequence[int]:
         return range(world_size or 1)
     if text.isascii() and text.isdigit() and (int(text) < world_size or not world_size):
         return [int(text)]
-    has = "rank 0 only" if world_size == 1 else f"ranks 0 to {world_size - 1}, or all"
+    has = "only rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}; give one, or all"
     raise BadRequest(f"--rank {text}: {title(job)} has {has}")
 
 

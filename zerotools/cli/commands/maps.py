@@ -1,4 +1,4 @@
-"""`zerotools maps`: show the layouts that training and serving programs give the same weights."""
+"""`zerotools maps`: show how training and serving programs arrange the same weights."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _LayoutChoice:
     help="The model's config.json, or a directory that has it.",
 )
 @click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
-@click.option("--toml", is_flag=True, help="Print the map as a TOML file, to edit a copy of it.")
+@click.option("--toml", is_flag=True, help="Print the map as TOML, so that you can edit a copy.")
 @options_of(TagOption)
 @options_of(SectionOption)
 @options_of(MapArgOption)
@@ -80,9 +80,9 @@ def command(
 
     MAP is the name of a map or a file; the default is the map for the model of --config. `show`
     prints every tensor of each layout, the tensors of the Hub that it consists of, and shapes.
-    `check` proves that each layout is total and invertible for the model, and shows the mismatches
-    of CHECKPOINT; the exit status is 1 if it matches no layout. The default of --config is the
-    config.json of CHECKPOINT.
+    `check` proves that each layout covers the whole model and can be inverted, and shows the
+    mismatches of CHECKPOINT; the exit status is 1 if CHECKPOINT matches no layout. The default of
+    --config is the config.json of CHECKPOINT.
     """
     if action == "list":
         _list(as_json=as_json)

@@ -29,7 +29,7 @@ DAEMON_SECONDS = 2.0
     group=OUTPUT,
     type=Duration(),
     metavar="TIME",
-    help="Print the records of the last 1h, 12h, 30d (a year at most), and exit.",
+    help="Print the records of this last period (1h, 12h, 30d; at most a year), and exit.",
 )
 @option(
     "--peaks",

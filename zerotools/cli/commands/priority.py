@@ -1,4 +1,4 @@
-"""`zerotools priority`: let a waiting job start sooner or later."""
+"""`zerotools priority`: change the priority of a waiting job."""
 
 from __future__ import annotations
 

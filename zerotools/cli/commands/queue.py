@@ -58,8 +58,8 @@ def command(
 
     The age of a finished job is the time since its end. An array is one line, with the number that
     commands take for all its jobs (@7); with --all, each job has its own line. The owner is shown
-    if there are jobs of several users, or with --user or --mine. For jobs of others, only
-    administrators see the name and more than the state.
+    if there are jobs of several users, or with --user or --mine. Of other users' jobs, only
+    administrators see more than the owner and the state.
     """
     if mine and user not in (None, ME):
         raise BadRequest(f"--mine and --user {user} contradict each other; leave one out")
@@ -131,8 +131,8 @@ def _jobs_of_slurm(
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """Return a sentence which says that the daemon starts no jobs now (it is drained), or None if
-    it starts jobs.
+    """Return a sentence on the drain, during which the daemon starts no jobs; None if there is no
+    drain.
     """
     if drain is None:
         return None

@@ -24,7 +24,7 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     it has saved.
 
     A job still waits for its start time (--begin) and for jobs that it starts after. It no longer
-    waits for a job that has ended with the wrong result.
+    waits for a job that has ended without success.
     """
     client = DaemonClient(socket)
     told = None if as_json else release_sentence

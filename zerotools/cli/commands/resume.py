@@ -17,7 +17,7 @@ from zerotools.jobs.states import HELD
 
 @click.command("resume")
 @job_argument
-@nodes_option("Number of nodes, for a job under Slurm without a daemon; 2-4: as Slurm gives.")
+@nodes_option("Number of nodes, for a job under Slurm without a daemon; 2-4: Slurm chooses.")
 @socket_option
 @json_option
 def command(reference: str | None, nodes: str | None, socket: Path | None, as_json: bool) -> None:

@@ -27,9 +27,9 @@ from zerotools.jobs.client.daemon_client import DaemonClient
     "--output-dir",
     type=click.Path(),
     metavar="DIR",
-    help="Start from step 1, and write here instead.",
+    help="Start from step 1, with this output directory.",
 )
-@nodes_option("Number of nodes, for a job under Slurm without a daemon; 2-4: as Slurm gives.")
+@nodes_option("Number of nodes, for a job under Slurm without a daemon; 2-4: Slurm chooses.")
 @socket_option
 @json_option
 def command(
@@ -48,11 +48,11 @@ def command(
     and gets its newest checkpoint.
 
     With --from-start it begins with step 1 and, if the old job chose no output_dir, in a new output
-    directory. A job with checkpoints in its output_dir needs another one (--output-dir), as at a
+    directory. If its output_dir has checkpoints, name another directory (--output-dir), as for a
     new submit: checkpoints are never replaced.
 
-    Without JOB, the newest job is meant. @7 and @tiny are the jobs of an array: those that have not
-    succeeded, or with --from-start all, become a new array; with --output-dir each has its
+    Without JOB, the newest job is meant. @7 and @tiny are the jobs of an array. Those that have not
+    succeeded (with --from-start: all) become a new array. With --output-dir, each job writes to
     DIR/INDEX.
     """
     if output_dir == "":
@@ -93,4 +93,4 @@ def _retry_array(
     for job in jobs:
         begins = restart_words(job) if "from_start" in body else "starts from step 1"
         click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
-    click.echo(f"they are the array @{jobs[0]['array']['id']}")
+    click.echo(f"together the jobs are array @{jobs[0]['array']['id']}")

@@ -76,7 +76,7 @@ def describe(found: Salvage) -> Iterator[str]:
         some = render.clean(", ".join(unchecked[:4]))
         more = f" and {len(unchecked) - 4} more" if len(unchecked) > 4 else ""
         yield (
-            f"bytes cannot be checked: no checksums and no manifest, in "
+            "bytes cannot be checked (no checksums and no manifest) in "
             f"{count_text(len(unchecked), 'file')}: {some}{more}"
         )
 
@@ -88,7 +88,7 @@ def _verdict(found: Salvage) -> str:
     if found.examined.is_whole:
         return f"{path}: {tensors}, and nothing is lost; zerotools consolidate exports it too"
     lost = count_text(len(found.examined.holes), "tensor")
-    text = f"DAMAGED: {path}: {lost} of {len(found.examined.sound)} with holes"
+    text = f"DAMAGED: {path}: {lost} of {len(found.examined.sound)} have holes"
     if found.is_complete:
         return paint(f"{text}; every weight can be written", "warning", sys.stdout)
     return paint(f"{text}; {_missing(found)}", "bad", sys.stdout)
@@ -146,7 +146,7 @@ def _left_out(found: Salvage) -> Iterator[str]:
 
 
 def _part(part: Part) -> str:
-    return f"{boxes_text(part.boxes, part.ranges, part.tensor.numel)}, {part.dtype} there"
+    return f"{boxes_text(part.boxes, part.ranges, part.tensor.numel)}, stored as {part.dtype} there"
 
 
 def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -79,5 +79,5 @@ def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:
         f"    AWS_SECRET_ACCESS_KEY={served.secret_access_key}    # s3://{served.name}/\n\n"
         f"  {served.picture_url}\n"
         "    # draws the checkpoint in a browser\n\n"
-        "Ctrl-C ends it, and the keys with it."
+        "Ctrl-C stops the server; then its keys no longer work."
     )

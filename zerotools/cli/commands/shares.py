@@ -37,7 +37,7 @@ def command(socket: Path | None, as_json: bool) -> None:
     columns = render.terminal_columns(sys.stdout)
     rows = [_row(user) for user in found["users"]]
     render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
-    click.echo(f"used GPU time counts half after {in_words(found['half_life_seconds'])}")
+    click.echo(f"after {in_words(found['half_life_seconds'])}, used GPU time counts only half")
     if not found["fair"]:
         click.echo("jobs start in the order of their numbers, because [shares] fair is false")
 

@@ -64,7 +64,7 @@ ATTEMPT_HEADERS = (
 
 @click.command("show")
 @shown_jobs_argument
-@click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
+@click.option("--spec", "whole_spec", is_flag=True, help="Print the job file with every default.")
 @click.option("--plot", is_flag=True, help="Draw the loss, the learning rate and the memory.")
 @click.option(
     "-o",
@@ -88,9 +88,9 @@ def command(
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    With --plot, draw loss, learning rate and memory by step in the terminal, or with -o as a
-    picture (with matplotlib). The steps of earlier jobs, if the job resumes one, come first.
-    Several JOBs are drawn in one plot.
+    With --plot, draw the loss, learning rate and memory of each step in the terminal, or with -o as
+    a picture (with matplotlib). If the job resumes an earlier job, the steps of that job come
+    first. Several JOBs are drawn in one plot.
 
     Values of environment variables are never shown.
     """
@@ -100,8 +100,8 @@ def command(
     job = jobs[0]
     if plot and not isinstance(client, DaemonClient):
         raise BadRequest(
-            "--plot draws the records of a daemon, which this job does not have; read the "
-            "numbers in metrics.jsonl in its output_dir"
+            "--plot draws the records of a daemon, but this job has no daemon; read the numbers "
+            "in metrics.jsonl in its output_dir"
         )
     if plot:
         assert isinstance(client, DaemonClient)
@@ -123,7 +123,9 @@ def _check_options(
     if output is not None and not plot:
         raise BadRequest(f"-o {output}: needs --plot; give both")
     if plot and as_json:
-        raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
+        raise BadRequest(
+            "--plot draws, and has no JSON; read the numbers in metrics.jsonl in the output_dir"
+        )
     if output is not None:
         job_curves.check_name(output)
 
@@ -177,7 +179,7 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
     if found := job.get("evaluated_by"):
         yield "tasks", _tasks(found)
     if not job["progress"] and has_no_heartbeat(job):
-        yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
+        yield "heartbeat", "none: the program reports no steps; with zerotools.worker it can"
     if array := job.get("array"):
         label = f": {array['label']}" if array["label"] else ""
         yield "array", f"@{array['id']}, {array['index'] + 1} of {array['size']}{label}"
@@ -196,7 +198,7 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
     if taken := job["spec"].get("captured_env"):
         count = len(taken)
         what = "1 variable" if count == 1 else f"{count} variables"
-        yield "environment", f"{what} of its submitter's (--spec shows them), and [env]"
+        yield "environment", f"{what} of its submitter (--spec shows them), and those of [env]"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
     if is_over(job) and not done and job["latest_checkpoint"]:
         yield "go on", f"{command_name()} retry {job['id']}"
@@ -216,9 +218,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
-    """Return the ranks that are bound to some processors, as `ranks 0-3: `; empty for a single
-    rank.
-    """
+    """Return the ranks that a line on bindings is about, as `ranks 0-3: `; empty for a single rank."""
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":
         return f"{launcher} and its ranks: "
@@ -339,8 +339,8 @@ def suspects(
             continue
         if age > OLD_SECONDS:
             yield (
-                f"{path}, {render.duration(age)} old: torch waits for this lock; if nothing "
-                "compiles, a killed process left it: remove it"
+                f"{path}, {render.duration(age)} old: torch waits for this lock; if no process "
+                "is compiling, a killed process left it: remove it"
             )
 
 

@@ -98,7 +98,7 @@ class _JobChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class _Mode:
-    """What happens to the jobs: they are checked, queued under a key, or also followed."""
+    """The options that say whether jobs are only checked, or queued (under a key) and followed."""
 
     idempotency_key: str | None
     dry_run: bool
@@ -122,7 +122,7 @@ class _Mode:
     "--convert",
     group=JOB,
     is_flag=True,
-    help="Queue a conversion; instead of job files: -- consolidate|reshard|convert|verify ...",
+    help="Queue a conversion: give -- consolidate|reshard|convert|verify ... and no job files.",
 )
 @option(
     "--parts",
@@ -136,7 +136,7 @@ class _Mode:
     group=WHEN,
     type=click.IntRange(0, MOST_NODES - 1),
     metavar="N",
-    help="Number of this machine among several, like rendezvous.node_rank in the job file.",
+    help="Number of this machine among those of the job; replaces rendezvous.node_rank.",
 )
 @option(
     "--name",
@@ -148,7 +148,7 @@ class _Mode:
     "--idempotency-key",
     group=JOB,
     metavar="KEY",
-    help="A key for this submit: two submits with the same key queue one job.",
+    help="A name of your choice for this submit: two submits with the same KEY queue one job.",
 )
 @array_options
 @slurm_options
@@ -159,13 +159,13 @@ class _Mode:
     group=JOB,
     metavar="NAME[=VALUE]",
     multiple=True,
-    help="Pass this variable to the job, with its value here or another; may be repeated.",
+    help="Pass a variable to the job; without =VALUE, with its value here. May be repeated.",
 )
 @option(
     "--notify",
     group=JOB,
     metavar="URL",
-    help="Send the events of the jobs to this URL, like notify.webhook in the job file.",
+    help="Send the events of the jobs to this URL; replaces notify.webhook of the job file.",
 )
 @config_options
 @option(
@@ -233,10 +233,10 @@ def command(
     ):
         raise BadRequest(f"{option} is for one job file, but {len(job_files)} are given")
     if array.asked and follow:
-        raise BadRequest("--follow follows one job; wait for all of an array: zerotools wait @JOB")
+        raise BadRequest("--follow follows one job; wait for an array with zerotools wait @JOB")
     sweep = array.sweep()
     if dry_run and follow:
-        raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
+        raise BadRequest("--dry-run starts no job that --follow could follow; leave one out")
     if show is not None and (not dry_run or array.asked or work.convert):
         raise BadRequest(
             "--show works only with --dry-run and job files; add --dry-run, or leave --show out"
@@ -245,7 +245,7 @@ def command(
         raise BadRequest("--follow would wait for a held job; leave --follow or --hold out")
     machine = machine_behind(socket)
     if parts is not None and not work.convert:
-        raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
+        raise BadRequest("--parts is for --convert; set the ranks of a training in its job file")
     if work.convert:
         _refuse_of_training(configs, array, machine)
         jobs = [
@@ -273,7 +273,7 @@ def command(
         )
 
         if show is not None:
-            raise BadRequest("--show asks the daemon; leave it out of a job for Slurm")
+            raise BadRequest("--show needs a daemon, which Slurm jobs do not use; leave --show out")
         if array.asked:
             jobs = members_for_slurm(jobs[0], sweep, array.count)
         return submit_to_slurm(
@@ -305,11 +305,11 @@ def _refuse_of_training(
     if configs.any or configs.lenient:
         raise BadRequest("--convert queues no training; leave --deepspeed and --accelerate out")
     if array.asked:
-        raise BadRequest("--convert queues one job; use --parts N to divide it, not --array")
+        raise BadRequest("--convert queues one job; use --parts N instead of --array to divide it")
     if machine is not None:
         raise BadRequest(
             "--convert tries the conversion on this machine, but --host names another; run the "
-            "command there"
+            "command on that machine"
         )
 
 
@@ -368,7 +368,7 @@ def _job(
     except BadRequest as error:
         if "must be an absolute path" not in str(error):
             raise
-        raise BadRequest(f"{error} (with --host, it is a path of {machine.host})") from None
+        raise BadRequest(f"{error} (with --host, it is a path on {machine.host})") from None
 
 
 def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
@@ -462,8 +462,8 @@ def _has_notes(spec: JobSpec) -> bool:
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:
-    """Return whether the job resumes from a checkpoint on which the daemon may have notes. Another
-    program may have written that checkpoint, without facts that zerotools records.
+    """Return whether the job resumes from a checkpoint that another program may have written. Then
+    the daemon may have notes on facts that the checkpoint lacks.
     """
     return spec.resume_from is not None and spec.engine != "script"
 

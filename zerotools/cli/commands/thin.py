@@ -66,14 +66,15 @@ def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     """Yield the lines of the plan. The first line has the number of bytes that are freed."""
     planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), count_text(len(planned), "checkpoint")
+    them = "it" if len(planned) == 1 else "them"
     if planned and freed >= 0:
         verb = "frees" if yes else "would free"
-        yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume afterwards"
+        yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume from {them} afterwards"
     elif planned:
         verb = "takes" if yes else "would take"
         yield (
-            f"{verb} {render.size(-freed)} more for {ofs}, because the dropped data has other hard "
-            "links; training cannot resume afterwards"
+            f"{verb} {render.size(-freed)} more disk space for {ofs}, because the dropped data has "
+            f"other hard links; training cannot resume from {them} afterwards"
         )
     elif not any(each.status is Status.REFUSED for each in found.checkpoints):
         yield "there is nothing to drop"
@@ -104,7 +105,8 @@ def _one(each: Outcome) -> Iterator[str]:
         yield f"{path}: {sizes}: drops {', '.join(parts)}; the {plan.thinning.keep.value} stay"
     if plan.shared and each.status is Status.PLANNED:
         yield (
-            f"note: {render.size(plan.shared)} of it have other hard links, and stay on the disk"
+            f"note: {render.size(plan.shared)} of the dropped data stay on the disk, because "
+            "other hard links exist"
         )
     for problem in plan.problems if each.status is Status.PLANNED else ():
         yield f"problem: {render.clean(problem)}"
@@ -123,7 +125,7 @@ def _note_on_shell(each: Outcome) -> str | None:
     inside = Path.cwd().is_relative_to(_place(each.plan))
     if not inside or each.status is not Status.PLANNED:
         return None
-    return 'the current directory is in it: enter it again afterwards (cd "$PWD")'
+    return 'your shell is in this checkpoint: enter the directory again afterwards (cd "$PWD")'
 
 
 def _results(done: Sequence[Outcome]) -> Iterator[str]:
@@ -145,5 +147,5 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
     gone = [each for each in done if each.status is Status.THINNED]
     if gone:
         freed, ofs = sum(each.freed for each in gone), count_text(len(gone), "checkpoint")
-        took = f"took {render.size(-freed)} more for {ofs}"
+        took = f"took {render.size(-freed)} more disk space for {ofs}"
         yield f"freed {render.size(freed)} of {ofs}" if freed >= 0 else took

@@ -33,7 +33,7 @@ DUMB = ("dumb", "unknown", "")
     type=click.Choice((AUTO, "dark", "light")),
     default=AUTO,
     show_default=True,
-    help="Colours for this background.  [auto: ask the terminal]",
+    help="Background of the terminal, for which colours are chosen.  [auto: ask the terminal]",
 )
 @socket_option
 @json_option

@@ -40,7 +40,7 @@ _PARTS_TO_COME = "all parts together check the whole checkpoint: combine their e
     "--strict",
     group=OUTPUT,
     is_flag=True,
-    help="Exit with status 1 also if no problem was found but not everything can be checked.",
+    help="Exit with status 1 also if a part of the checkpoint cannot be checked.",
 )
 @html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
@@ -50,7 +50,7 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
     If PATH.zerotools.json exists, the checkpoint is compared with that manifest. The last line is
     WHOLE, DAMAGED (exit status 1) or CANNOT TELL: no problem was found, but some bytes are
     unchecked. Then the exit status is 0, or 1 with --strict. With --part, N runs on any machines
-    share the reading; the checkpoint is whole if every run reports that.
+    share the reading; the checkpoint is whole if every run says WHOLE.
     """
     if given["fast"] and strict:
         raise BadRequest(
@@ -136,7 +136,7 @@ def describe(found: Verification) -> Iterator[str]:
     named = {finding.tensor for finding in found.findings}
     odd = [key for key in found.odd if key not in named]
     if odd:
-        yield f"note: {_some([str(key) for key in odd])}: values that are not finite, as in masks"
+        yield f"note: {_some([str(key) for key in odd])}: has infinite or NaN values, as masks do"
     for note in notes_on_weights(found.checkpoint.origin.notes):
         yield f"note: {render.clean(note)}"
 
@@ -146,8 +146,8 @@ def _compared(found: Verification) -> Iterator[str]:
     is_as_said = not any(finding.check is Check.MANIFEST for finding in found.findings)
     if written is not None and is_as_said:
         yield (
-            f"{count_text(len(written.vouched), 'file')} as recorded in "
-            f"{render.clean(str(written.path))} when written"
+            f"{count_text(len(written.vouched), 'file')} unchanged since the save, according to "
+            f"{render.clean(str(written.path))}"
         )
     if comparison is None:
         return
@@ -167,17 +167,17 @@ def _unchecked(found: Verification) -> Iterator[str]:
     essential = [name for name in essential if name not in unsure and name not in doubts]
     if unsure:
         yield (
-            "without a manifest it is not known whether these are from one save: "
+            "there is no manifest, so these files may be from different saves: "
             f"{count_text(len(unsure), 'file')}: {_some(unsure)}"
         )
     for name in doubts[:MAX_NAMED]:
         yield f"unknown: {render.clean(found.unchecked[name])}"
     if len(doubts) > MAX_NAMED:
-        yield f"unknown in {count_text(len(doubts) - MAX_NAMED, 'file')} more"
+        yield f"unknown in {len(doubts) - MAX_NAMED} more files"
     others = [name for name in found.unchecked if name not in found.files.essential]
     if essential:
         yield (
-            "bytes cannot be checked: no checksums and no manifest, in "
+            "bytes cannot be checked (no checksums and no manifest) in "
             f"{count_text(len(essential), 'file')}: {_some(essential)}"
         )
     if others:

@@ -34,8 +34,8 @@ def command(
     """Wait until jobs have ended, and print their results.
 
     The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
-    and 124 if the time is over before. A held job also ends the wait, because it needs
-    a command to continue. The daemon reports each end, so the command does not poll.
+    and 124 if --timeout has passed first. A held job also ends the wait, because it needs a command
+    to continue. The daemon reports each end, so the command does not poll.
     """
     client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)
@@ -58,15 +58,15 @@ def command(
             raise
         # A request that this command cut off itself says nothing about the daemon.
         if watch is None or not isinstance(error.__cause__, TimeoutError):
-            raise TimedOut(f"--timeout {timeout}: has passed; {error}") from error
+            raise TimedOut(f"--timeout {timeout}: passed; {error}") from error
         watch.timed_out = True
     finally:
         if as_json:
             render.print_json({"jobs": ended})
     if watch.timed_out:
         numbers = ", ".join(map(str, sorted(watch.open)))
-        missing = f"job {numbers} has" if len(watch.open) == 1 else f"jobs {numbers} have"
-        raise TimedOut(f"--timeout {timeout}: has passed, and {missing} not ended")
+        missing = f"job {numbers}" if len(watch.open) == 1 else f"jobs {numbers}"
+        raise TimedOut(f"--timeout {timeout}: passed before the end of {missing}")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(waits_for_user, bad)) else ""

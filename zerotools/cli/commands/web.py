@@ -19,8 +19,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 @click.command("web")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
-@click.option("--end", is_flag=True, help="End all sessions of your browsers instead.")
+@click.option("--open", "opens", is_flag=True, help="Open the link in the browser of this machine.")
+@click.option("--end", is_flag=True, help="End all your browser sessions, and print no link.")
 @socket_option
 @json_option
 def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
@@ -45,11 +45,12 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
         render.print_json(found)
     else:
         click.echo(found["url"])
-        click.echo(f"It works once, within {in_words(int(found['expires_seconds']))}.", err=True)
+        seconds = int(found["expires_seconds"])
+        click.echo(f"The link works once, within {in_words(seconds)}.", err=True)
         if (host := _other_machine(client.socket)) is not None:
             port = found["port"]
             click.echo(
-                f"From another machine, first: ssh -N -L {port}:127.0.0.1:{port} {host}", err=True
+                f"On another machine, first run: ssh -N -L {port}:127.0.0.1:{port} {host}", err=True
             )
     if opens:
         _open(found["url"])

@@ -32,8 +32,8 @@ def request_each(
     refused jobs.
 
     For each changed job, the text that `told` returns is printed (None: nothing is printed). An
-    array (`@7`) is one request with the body `of_array`. If one job is refused, the others are
-    still changed, also within an array.
+    array (`@7`) is changed by one request with the body `of_array`. If one job is refused, the
+    others are still changed, also within an array.
     """
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
@@ -124,4 +124,4 @@ def restart_words(job: Job) -> str:
 def _say_continued(job: Job, before: Job) -> None:
     click.echo(f"{title(job)} is queued; it {restart_words(job)} in {job['output_dir']}")
     if before["state"] == SUCCEEDED:
-        click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")
+        click.echo(f"note: job {before['id']} had already succeeded; its program runs again")

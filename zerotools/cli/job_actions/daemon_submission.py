@@ -78,8 +78,8 @@ def queue_all(
     `queued` is called for each job as soon as the daemon has stored it. `key` is the idempotency
     key of a single job; None: each job gets a new key.
 
-    If an error ends the queueing early, three lists of job files are printed on stderr: those that
-    are queued, may be queued, and are not queued. Then the error is raised.
+    If an error ends the queueing early, three lists of job files are printed on stderr: queued,
+    possibly queued, and not queued. Then the error is raised.
     """
     jobs: list[Job] = []
     for number, each in enumerate(submissions):
@@ -124,7 +124,7 @@ def _tell_rest(
     parts = [f"queued: {', '.join(done) or 'none'}"]
     rest = [each.source for each in submissions[failed:]]
     if lost:
-        parts.append(f"not known, see {command_name()} queue: {rest.pop(0)}")
+        parts.append(f"queued or not (see {command_name()} queue): {rest.pop(0)}")
     if rest:
         parts.append(f"not queued: {', '.join(rest)}")
     click.echo("; ".join(parts), err=True)
@@ -158,8 +158,8 @@ def with_environment_options(
     if left := [name for name in captured.secret if name not in given]:
         say(
             "note",
-            f"not passed to the job, because they look like secrets: {', '.join(left)}; --env "
-            f"{left[0]} passes one",
+            f"not passed to the job, because they look like secrets: {', '.join(left)}; pass "
+            f"one with --env {left[0]}",
         )
     if captured.not_text:
         names = ", ".join(map(render.clean, captured.not_text))
@@ -187,7 +187,7 @@ def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
     spec = submission.spec
     nodes = spec.rendezvous.nodes
     if node_rank >= nodes:
-        has = "has no [rendezvous]" if nodes == 1 else f"counts its {nodes} nodes from 0"
+        has = "has no [rendezvous]" if nodes == 1 else f"has the nodes 0 to {nodes - 1}"
         raise BadRequest(f"{submission.source}: --node-rank {node_rank}: the job {has}")
     return with_key(spec, "rendezvous", node_rank=node_rank)
 
@@ -233,7 +233,9 @@ def submit_array(
             click.echo(f"  {render.clean(each.label or str(each.tree.get('name')))}")
         return 0
     first, number = jobs[0], jobs[0]["array"]["id"]
-    click.echo(f"{len(jobs)} jobs are {how_it_waits(first)}, from {title(first)} on: {plan(first)}")
+    click.echo(
+        f"{len(jobs)} jobs are {how_it_waits(first)}, the first is {title(first)}: {plan(first)}"
+    )
     click.echo(f"  see them        {command_name()} queue --all")
     click.echo(f"  stop them all   {command_name()} cancel @{number}")
     click.echo(f"  wait for them   {command_name()} wait @{number}")

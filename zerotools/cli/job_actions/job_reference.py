@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 PREFIX = "slurm:"
-"""The prefix before the number of a job that was submitted to Slurm without a daemon."""
+"""A job that was submitted to Slurm without a daemon is named by this prefix and its number."""
 
 
 def jobs_client(
@@ -124,7 +124,7 @@ def _complete(
 job_argument = click.argument(
     "reference", metavar="[JOB]", required=False, shell_complete=_complete
 )
-"""The argument for one job: its number or its name; by default the newest job."""
+"""The argument JOB of a command: the number or name of a job; default: the newest job."""
 one_job_argument = click.argument("reference", metavar="JOB", shell_complete=_complete)
 shown_jobs_argument = click.argument(
     "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
@@ -139,8 +139,8 @@ def find_jobs(
 ) -> list[dict[str, Any]]:
     """Return the jobs that `reference` means, in the order of their numbers.
 
-    `@7` and `@tiny` mean an array: by the number of its first job, or by its name. Its unfinished
-    jobs are returned, or, with `over`, all its jobs. Any other reference means one job.
+    `@7` and `@tiny` mean an array, named by the number of its first job or by its name. Its
+    unfinished jobs are returned, or, with `over`, all its jobs. Any other reference means one job.
 
     Raises:
         BadRequest: the job does not exist, or all jobs of the array have ended.
@@ -237,8 +237,8 @@ def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> lis
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Return the newest job of the user of this command. If this user has no jobs, such as root
-    with the daemon of another user, return the newest job of all users.
+    """Return the newest job of the user of this command. If this user has no jobs (such as root,
+    who asks another user's daemon), return the newest job of all users.
     """
     try:
         jobs = client.jobs(limit=1, user="me")

@@ -139,8 +139,8 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
     if chosen and len(chosen) < len(submissions):
         other = next(each for each in submissions if each.spec.backend != SLURM)
         raise BadRequest(
-            f'{chosen[0].source} has backend = "slurm" and {other.source} has not; submit them '
-            "by two commands"
+            f'{chosen[0].source} has backend = "slurm", but {other.source} does not; submit them '
+            "with two commands"
         )
 
 
@@ -154,8 +154,8 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
     for name in ("priority", "hold"):
         if terms.get(name):
             raise BadRequest(
-                f"--{name} is for a daemon's queue; use Slurm's options instead: --sbatch "
-                "--nice=100 puts a job behind others, and scontrol hold holds one"
+                f"--{name} is for the queue of a daemon; use Slurm's options: --sbatch --nice=100 "
+                "puts a job behind others, and scontrol hold holds a job"
             )
     found = []
     if "begin" in terms:
@@ -173,8 +173,8 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Return the number in Slurm of the job that `word` means: the newest attempt of a job of
-    zerotools, or any other job of Slurm.
+    """Return Slurm's number of the job that `word` means: the newest attempt of a job of zerotools,
+    or any other job of Slurm.
     """
     plain = word.removeprefix(PREFIX)
     try:
@@ -184,15 +184,15 @@ def _number(jobs: SlurmJobs, word: str) -> int:
             raise
         return int(plain)
     if found is None:
-        raise BadRequest(f"--after {word}: Slurm has not reported the number of this job yet")
+        raise BadRequest(f"--after {word}: Slurm has not given this job a number yet; try later")
     return int(found)
 
 
 def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
-    """Return whether the job `number` has not ended yet, so that another job must wait for it.
+    """Return whether another job must wait for the job `number`, because it has not ended yet.
 
-    Slurm forgets jobs some minutes after their end. It does not wait for a job that it does not
-    know, whether that succeeded or not.
+    Slurm forgets jobs some minutes after their end. It never waits for a forgotten job, even if
+    that job failed.
 
     Raises:
         BadRequest: the condition can never be met.
@@ -204,7 +204,7 @@ def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition
             return True
         if condition == "ok":
             raise BadRequest(
-                f"--after {number}: Slurm does not know a job of this number (any more)"
+                f"--after {number}: Slurm knows no job with this number, or has forgotten it"
             ) from None
         return False
     if view["state"] not in states.TERMINAL:

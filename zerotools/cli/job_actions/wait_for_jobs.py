@@ -1,4 +1,4 @@
-"""Polls the daemon, also while it restarts, and waits until jobs end. Jobs continue without it."""
+"""Polls the daemon, also while it restarts, and waits until jobs end."""
 
 from __future__ import annotations
 
@@ -82,12 +82,11 @@ def _to_stderr(line: str) -> None:
 
 
 WAIT_SECONDS = 20.0
-"""The time in seconds after which the daemon answers a request for events without an event. The
-request is then repeated.
+"""The time in seconds that the daemon waits for an event before it answers that there is none. Then
+it is asked again.
 """
 PAUSE_SECONDS = 2.0
-"""The pause in seconds between two requests for jobs, if the daemon is older and does not number
-its events.
+"""The seconds between two requests for the jobs to an old daemon, which does not number its events.
 """
 
 

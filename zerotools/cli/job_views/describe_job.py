@@ -19,8 +19,7 @@ Job = Mapping[str, Any]
 COMPLETE = "complete"
 """The phase of a program that has reported that its work is done."""
 SHOWN_SECONDS = 10.0
-"""A late rank is named only if the other ranks have waited for it for at least this time, in
-seconds.
+"""A late rank is named only if the other ranks have waited for it for at least this many seconds.
 """
 _STATES = {
     "T": " (stopped by a signal)",
@@ -84,7 +83,7 @@ def usual_start(job: Job, now: float | None = None) -> list[str]:
     if begun is None or now is None:
         return [f"usually {render.duration(usual)} from the start to the first step here"]
     passed, whole = render.duration(now - begun), render.duration(usual)
-    return [f"{passed} of usually {whole} to the first step"]
+    return [f"first step after {passed} so far, usually {whole}"]
 
 
 def is_stalled(job: Job) -> bool:
@@ -104,7 +103,7 @@ def shown_state(job: Job) -> str:
 
 def state_text(job: Job, now: float | None = None) -> str:
     """Return the displayed state of a job. `starting`, `saving`, `late`, `stalled` and the states
-    of a job that stops are followed by the time since when they hold: `stalled 12m`.
+    of a job that stops are followed by their duration: `stalled 12m`.
     """
     word, since = shown_state(job), job.get("state_since")  # an older daemon does not send it
     if since is None or word not in states.TIMED_WORDS:
@@ -118,9 +117,7 @@ def state_words(job: Job) -> str:
 
 
 def has_old_step(job: Job) -> bool:
-    """Return whether the last step was so long ago that the last speed of the job means nothing
-    now.
-    """
+    """Return whether the last step was so long ago that the job's last speed is outdated."""
     return _is_old(job.get("phase") or {}) or is_stalled(job)
 
 
@@ -148,12 +145,12 @@ def stall_text(job: Job, now: float) -> str:
     empty if steps are regular.
 
     An example: `no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped
-    by a signal), the others wait`.
+    by a signal), and the others wait for it`.
     """
     phase, text = job.get("phase") or {}, ""
     late = phase.get("waits_for")
     if phase.get("name") == COMPLETE:
-        told = "reported that it is complete"
+        told = "reported that its work is complete"
         if not late or late["since"] is None:
             return told
         ending = f"has not ended for {render.duration(now - late['since'])}"
@@ -170,7 +167,8 @@ def stall_text(job: Job, now: float) -> str:
     alone = job["world_size"] == 1
     if alone and phase.get("doing") and not state:
         return text  # the reason says so already
-    who = f"it has been {at}" if alone else f"rank {late['rank']} has been {at}, the others wait"
+    rank = f"rank {late['rank']} has been {at}, and the others wait for it"
+    who = f"it has been {at}" if alone else rank
     return f"{text}: {who}" if text else who
 
 
@@ -297,7 +295,7 @@ def how_it_waits(job: Job) -> str:
         return "held" if job["state"] == states.ON_HOLD else "queued"
     if job["attempts"] == []:
         return "queued"
-    return f"{state_words(job)} (it was submitted before)"
+    return f"{state_words(job)} (already submitted before)"
 
 
 def how_it_stops(job: Job) -> str:
@@ -321,9 +319,9 @@ def how_it_stops(job: Job) -> str:
         return f"gets a request to save and stop, although it shows no progress; {grace}"
     if phase["doing"]:
         doing = render.clean(str(phase["doing"]))
-        return f"stops before its first step ({doing} ends first), with nothing to save; {grace}"
+        return f"stops as soon as {doing} ends, before its first step, so it saves nothing; {grace}"
     if not (job["attempt"] or {}).get("steps_done"):
-        return f"gets a request to stop, and saves if it has made a step by then; {grace}"
+        return f"gets a request to stop, and saves if it has made a step; {grace}"
     return "saves at its next step, then stops"
 
 
@@ -334,10 +332,10 @@ def checkpoint_path(job: Job) -> str:
 
 
 _WAYS = {
-    "at_save": "its structure, when it was saved",
-    "digests": "every byte, when the job continued from it",
-    "unchanged": "no file written since its save, when the job continued from it",
-    "structure": "its structure, when it was found",
+    "at_save": "its structure was checked when it was saved",
+    "digests": "every byte was checked when the job continued from it",
+    "unchanged": "when the job continued from it, no file had been written since its save",
+    "structure": "its structure was checked when it was found",
 }
 
 

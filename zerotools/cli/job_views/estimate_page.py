@@ -41,8 +41,8 @@ def page(found: Estimate) -> list[str]:
     if best is not None and batch and sequence and best.work.micro is not None:
         at_a_time = f"{count_text(batch, 'sequence')} of {_tokens(best.work.micro.sequence)}"
         lines += wrapped(
-            f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
-            f"{_tokens(sequence)}"
+            f"with these settings, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one "
+            f"sequence of {_tokens(sequence)}"
         )
     shown = found.asked or found.choice.row
     if shown is not None:
@@ -66,7 +66,7 @@ def _verdict(found: Estimate) -> str:
     if found.asked is not None and found.asked.fits is not False:
         return f"yes: the job fits as it is written{at_least}"
     if best is None:
-        some = f"; {count_text(len(found.ways), 'other way')} would do" if found.ways else ""
+        some = f"; {count_text(len(found.ways), 'other choice')} would fit" if found.ways else ""
         return f"no: {found.choice.reason}{some}"
     stage = f"stage {best.row.stage}"
     needs = f"with {_changes(best)}, at {stage}" if best.changes else f"at {stage}"
@@ -93,7 +93,9 @@ def _ways(found: Estimate) -> list[str]:
         return []
     fits_as_written = found.asked is not None and found.fits
     title = (
-        "faster, and fits too:" if fits_as_written else "changes that make it fit, cheapest first:"
+        "faster settings that also fit:"
+        if fits_as_written
+        else "changes that make it fit, the cheapest first:"
     )
     if fits_as_written and not _is_faster(found):
         return []
@@ -200,7 +202,7 @@ def _asked(found: Estimate, row: Row) -> str:
 
 def _terms(found: Estimate, row: Row) -> Iterator[str]:
     memory = row.memory
-    yield f"stage {row.stage}, offload {row.offload}: GiB of one rank, and the most at a time"
+    yield f"stage {row.stage}, offload {row.offload}: GiB of one rank, and the peak"
     rows = []
     for name in dict.fromkeys((*memory.device, *memory.host)):
         device, host = memory.device.get(name, 0), memory.host.get(name, 0)

@@ -61,8 +61,8 @@ def has_braille(stream: TextIO) -> bool:
 
 @dataclass(frozen=True)
 class CurveKind:
-    """A kind of curve: its name, its values, the form of a value, and the smallest value that its
-    chart begins with.
+    """A kind of curve: its name, its values, the format of a value, and the lower end of the axis,
+    unless a value is smaller.
 
     A curve is flat if its values differ by at most `flat_share` of the largest one. It is then
     shown as one number.
@@ -91,17 +91,18 @@ KINDS = (
 )
 LOSS, EVAL_LOSS, *_ = KINDS
 OTHER_ROWS = 5
-"""The rows of a chart other than the first one, without a terminal."""
+"""Without a terminal, each chart after the first has this number of rows."""
 
 
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return the titles of the jobs, a chart for each kind of curve, and the steps below them all.
+    """Return the titles of the jobs, a chart for each kind of curve, and a last line with the
+    steps.
 
-    A kind without values has no chart, except the loss, and a kind of flat curves is one line. The
-    first chart gets the rows that the others leave, so that all lines together are `height` lines,
-    if `height` is given and large enough.
+    A kind without values is left out, except the loss. A kind of flat curves is one line. If
+    `height` is given and large enough, the first chart gets all remaining rows, so that there are
+    `height` lines.
     """
     quiet, strong = (
         partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
@@ -167,7 +168,9 @@ def _last_values(kind: CurveKind, named: NamedCurves) -> str:
 
 
 def _rows(count: int, free: int | None) -> list[int]:
-    """Return the number of rows of each of `count` charts with titles, in `free` lines."""
+    """Return the number of rows of each of `count` charts, which fill `free` lines with their
+    titles.
+    """
     if free is None:
         return [ROWS, *[OTHER_ROWS] * (count - 1)]
     other = max(FEWEST_ROWS, min(2 * FEWEST_ROWS, (free - count) // (count + 1)))

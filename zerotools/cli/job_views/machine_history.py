@@ -30,7 +30,7 @@ def show_history(client: DaemonClient, seconds: int, as_json: bool) -> int:
     trouble with its history.
     """
     if not 1 <= seconds <= LONGEST_SECONDS:
-        raise BadRequest(f"--history {seconds} s: must be from 1 second to 366 days")
+        raise BadRequest(f"--history {seconds} s: must be at least 1 second and at most 366 days")
     tree = client.history(seconds, POINTS)
     if as_json:
         render.print_json(tree)
@@ -86,8 +86,8 @@ class HistoryCurve:
     """One row of the history.
 
     `owner` is the GPU, host or job, and `what` is the measured value. `columns` has the averages
-    and maxima over time. `show` converts a value to text. `top` is the value of the highest mark,
-    and the lowest mark is 0; None: the marks go from the smallest to the largest average.
+    and maxima over time. `show` converts a value to text. The marks go from 0 to `top`; None: from
+    the smallest to the largest average.
     """
 
     owner: str

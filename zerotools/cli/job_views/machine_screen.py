@@ -35,15 +35,15 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 SLOWED, LEASED = "slowed by", "leased to"
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
 GIVING_WAY = ("clock", SLOWED, "name", "free GiB", "power", "of GiB", "temp")
-"""The columns that are left out if the table is too wide, in this order."""
+"""If the table is too wide, these columns are left out, the first one first."""
 PIPED_COLUMNS = 80
-"""The width of the table without a terminal. Nothing is cut there."""
+"""The width of the table without a terminal. Its texts are not cut then."""
 CALM = ("power limit", "clocks set by hand", "display clocks")
 """Reasons for slow clocks that are not problems, such as the power limit of a busy GPU."""
 MOST_XIDS = 4
 FRESH_SECONDS = 30.0
-"""The greatest age in seconds of a daemon's snapshot that is used. An idle daemon takes snapshots
-less often.
+"""A daemon's snapshot that is older than this many seconds is not used. An idle daemon takes
+snapshots less often.
 """
 
 
@@ -110,9 +110,9 @@ def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
     """Return the snapshot `own`, with its missing values filled in from `theirs`, the snapshot of
     another process.
 
-    Such values are values of the host that need two readings, and earlier XIDs of GPUs. If this
-    process has no NVML, all GPUs are taken from `theirs`: the other process may have found NVML by
-    another `LD_LIBRARY_PATH`. If the two snapshots are too far apart in time, `theirs` is ignored.
+    They are values of the host that need two readings, and earlier XIDs of GPUs. If this process
+    has no NVML, all GPUs are taken from `theirs`: the other process may have found NVML by another
+    `LD_LIBRARY_PATH`. If the two snapshots are too far apart in time, `theirs` is ignored.
     """
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
@@ -145,7 +145,7 @@ def owners_now(jobs: Sequence[Job]) -> Owners:
 
 
 def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
-    """Return the processes that jobs watch, each by the run directory of the job's attempt."""
+    """Return the processes that jobs watch, keyed by the run directory of the job's attempt."""
     return {
         job["attempt"]["run_dir"]: watched
         for job in jobs
@@ -220,7 +220,7 @@ def _details(gpu: Gpu, owners: Owners) -> list[tuple[str, str]]:
         notes.append((f"the driver reported {codes}; the newest comes last", "bad"))
     if gpu.ecc_uncorrected_errors:
         errors = count_text(gpu.ecc_uncorrected_errors, "uncorrected error")
-        notes.append((f"{errors} of its memory (ECC) since the driver was loaded", "bad"))
+        notes.append((f"{errors} of GPU memory (ECC) since the driver was loaded", "bad"))
     for process in held:
         size, owner = render.size(process.memory_used_bytes), render.clean(owners.of(process.pid))
         notes.append((f"pid {process.pid}  {size}  {owner}", ""))
@@ -314,7 +314,7 @@ def show_once(source: SnapshotSource, client: DaemonClient, *, as_json: bool) ->
 
 
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
-    """Return the lines of the screen. The owners of all processes are read before."""
+    """Read the owners of all processes, and return the lines of the screen."""
     return draw(view, owners_now(view.jobs), columns)
 
 
@@ -362,5 +362,5 @@ def _redraw(stream: TextIO, lines: list[str], snapshot: Snapshot) -> None:
     shown = [render.shorten(f"zerotools monitor  {clock}  (Ctrl-C ends it)", size.columns), ""]
     shown += lines
     if len(shown) > size.lines:
-        shown = [*shown[: size.lines - 1], f"… {len(shown) - size.lines + 1} lines more"]
+        shown = [*shown[: size.lines - 1], f"… {len(shown) - size.lines + 1} more lines"]
     stream.write("\x1b[H" + "\x1b[K\r\n".join(shown) + "\x1b[K\x1b[J")

@@ -62,7 +62,7 @@ class Owners:
 
 
 def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
-    """Return the processes that belong to jobs of any daemon, by pid."""
+    """Return the processes that belong to jobs of any daemon, keyed by pid."""
     found = {}
     for process in processes:
         try:
@@ -75,8 +75,8 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
 
 
 def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess]:
-    """Return the process that a job watches and its descendants, by pid; empty if the process has
-    ended.
+    """Return the process that a job watches, and its descendants, keyed by pid; empty if the
+    process has ended.
     """
     found = {}
     try:
@@ -98,8 +98,8 @@ def _start_ticks(pid: int) -> int:
 def find_owners(
     jobs_by_run_dir: Mapping[str, str], watched: Mapping[str, AdoptedProcess] | None = None
 ) -> Owners:
-    """Return the owners of all current processes. `watched` has the processes that jobs watch, by
-    the run directory of the attempt.
+    """Return the owners of all current processes. `watched` has the processes that jobs watch,
+    keyed by the run directory of the attempt.
     """
     ranks = find_ranks(psutil.process_iter())
     for run_dir, process in (watched or {}).items():

@@ -1,9 +1,9 @@
 """The table of `zerotools queue`, and the lines on the machine above it.
 
 If the table is too wide for a terminal, columns are removed in the order of `GIVING_WAY` until it
-fits. A job that waits has its reason in place of its figures. Another reason that does not fit into
-the row of its job is one line below it, cut at the width of the terminal; `zerotools explain` has
-all of it.
+fits. A job that waits has a reason in place of figures. For other jobs, a reason that does not fit
+into the row is on the line below, cut at the width of the terminal; `zerotools explain` shows the
+whole reason.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ GIVING_WAY: Sequence[tuple[str, int]] = (
     *(("stage", 0), ("name", 24), ("saved", 0), ("name", 16), ("loss", 0), (PRIORITY, 0)),
     *(("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
 )
-"""The order in which columns become narrower: a column, and its new greatest width (0: it is left
-out).
-"""
+"""The columns that become narrower, in this order, with their new largest width (0: left out)."""
 RIGHT = frozenset(("id", PRIORITY, "age", "stage", "ranks", "step", "loss", "saved"))
 _FIGURES = ("ranks", "stage", "step", "loss", "saved")
 _TEXTS: Mapping[str, Callable[[Job], str]] = {
@@ -252,8 +250,8 @@ def machine_lines(
 def gpu_holders(
     gpus: Sequence[Gpu], leases: Sequence[Mapping[str, Any]], jobs: Sequence[Job]
 ) -> dict[str, str]:
-    """Return the numbers of the GPUs by their holder, as `0-3` by `anna/llama`. Other holders are
-    `error` and `free`. Users are named if several have GPUs.
+    """Return the numbers of the GPUs, such as `0-3`, keyed by their holder, such as `anna/llama`.
+    Other holders are `error` and `free`. Users are named if several users have GPUs.
     """
     known = {job["id"]: job for job in jobs}
     is_shared = len({lease.get("uid") for lease in leases}) > 1

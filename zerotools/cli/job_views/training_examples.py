@@ -15,7 +15,7 @@ from zerotools.core.counts_and_sizes import count_text
 BAR = 40
 """The length of the longest bar, in columns."""
 RATE = 1e14
-"""The operations per second that are assumed to estimate the time of an epoch."""
+"""The assumed operations per second, from which the time of an epoch is estimated."""
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
@@ -30,8 +30,8 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     total, trained = sample["tokens"], sample["trained_tokens"]
     how = "in green" if wants_colour(sys.stdout) else "between {+ and +}"
     yield (
-        f"{clean(source)}: the first examples in the form that the model gets; it learns the text "
-        f"{how}"
+        f"{clean(source)}: the first examples in the form that the model gets; the model learns "
+        f"the text {how}"
     )
     for example in sample["examples"]:
         yield ""
@@ -40,7 +40,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     yield ""
     yield f"{count_text(sample['looked_at'], 'example')} examined, {_share(trained, total)} trained"
     for name, what in (
-        ("duplicates", "the same as an earlier one"),
+        ("duplicates", "equal to an earlier example"),
         ("empty", "left out: no prompt or no answer"),
     ):
         if sample[name]:

@@ -270,7 +270,7 @@ pager_option = option(
     type=click.Choice((AUTO, NEVER)),
     default=AUTO,
     show_default=True,
-    help="Show a page that is longer than the screen in $PAGER, by default less.",
+    help="Show output that is longer than the screen with $PAGER (default: less).",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -133,7 +133,9 @@ def named_file(
             "of them"
         )
     if not isinstance(named.value, str):
-        settings.findings.wrong.append(f"{named.said}: must be the path of a file; write it to one")
+        settings.findings.wrong.append(
+            f"{named.said}: must be the path of a file; write the config to a file"
+        )
         return None
     if named.value in settings.documents:
         return Path(named.value)
@@ -145,8 +147,8 @@ def named_file(
         if named.title.lstrip("-") == PRESET:
             found += f", and is none of TRL's own ({', '.join(TRL_PRESETS)})"
         what = (
-            f"{named.said} = {named.value}: {found}; correct the path, or import the page with "
-            "both (zerotools import PAGE)"
+            f"{named.said} = {named.value}: {found}; correct the path, or import the page that has "
+            "this file too (zerotools import PAGE)"
         )
         settings.findings.wrong.append(what)
         return None
@@ -211,7 +213,7 @@ class Configs(NamedTuple):
     launch_options: LaunchOptions
     lenient: bool
     written: Mapping[str, str] = MappingProxyType({})
-    """The texts of files by path. A launch script writes these files, or a web page shows them."""
+    """The texts of files that a launch script writes or a web page shows, keyed by path."""
 
     @property
     def any(self) -> bool:
@@ -239,8 +241,7 @@ class Configs(NamedTuple):
     def with_settings(
         self, job: JobFile | None, settings: RunSettings | None, *, closing: Closing | None = None
     ) -> Imported:
-        """Combine the job file with these configs as `imported` does, with `settings` that were
-        already read.
+        """Do the same as `imported`, but with `settings` that were already read.
 
         `closing` returns sentences on the next steps, which are added to the report.
         """
@@ -286,7 +287,7 @@ class Configs(NamedTuple):
             *report_lines(result.findings, written=closing is not None, wording=WORDING),
         ]
         if result.changes:
-            head = translated("what DeepSpeed gets of it", sys.stderr)
+            head = translated("changes in the config that DeepSpeed gets", sys.stderr)
             lines += [f"# {head}", *(f"#   {x}" for x in result.changes)]
         if result.problem is not None:
             return result

@@ -86,7 +86,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--slurm",
         group=CLUSTER,
         is_flag=True,
-        help='Queue the jobs in Slurm, like backend = "slurm" in the job file.',
+        help='Queue the jobs in Slurm, as backend = "slurm" in the job file does.',
     )
     @option("--partition", group=CLUSTER, metavar="NAME", help="Partition.")
     @option("--account", group=CLUSTER, metavar="NAME", help="Account.")
@@ -98,13 +98,14 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SPAN",
         help="Time limit of each start, such as 8h.",
     )
-    @nodes_option("Number of nodes; 2-4: as many of these as Slurm gives.")
+    @nodes_option("Number of nodes; 2-4: Slurm chooses from 2 to 4.")
     @option(
         "--gpus-per-node",
         group=CLUSTER,
         type=click.IntRange(1),
         metavar="N",
-        help="Number of GPUs of each node, or of ranks on CPUs; like gpus in the job file.",
+        help="Number of GPUs of each node, or of ranks of a job on CPUs; replaces gpus of the job "
+        "file.",
     )
     @option(
         "--sbatch",
@@ -118,7 +119,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--no-daemon",
         group=CLUSTER,
         is_flag=True,
-        help="Submit from here, even if a daemon would watch the job.",
+        help="Submit from this command, even if a daemon could submit and watch the job.",
     )
     @functools.wraps(command)
     def with_options(
@@ -179,8 +180,8 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=JOB,
         metavar="KEY=V,V,...",
         multiple=True,
-        help="Queue a job for each value of a key; with several --sweep, for each combination "
-        "of values.",
+        help="Queue one job for each value of the key. Several --sweep queue one job for each "
+        "combination of values.",
     )
     count = option(
         "--array",
@@ -255,7 +256,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=WHEN,
         metavar="JOB[:ok|any]",
         multiple=True,
-        help="Start after this job has succeeded, or with :any has ended; may be repeated.",
+        help="Start after this job has succeeded; with :any, after it has ended. May be repeated.",
     )
     found: Callable[..., Any] = priority(
         hold(begin(after(given_as("waiting", WaitingOptions)(command))))

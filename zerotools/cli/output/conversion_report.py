@@ -71,7 +71,7 @@ def _plan_lines(done: ConversionResult) -> Iterator[str]:
     yield from (f"  {name}  {size(count)}" for name, count in done.files.items())
     yield (
         f"{count_text(done.tensors, 'tensor')}; read {size(done.bytes_to_read)}, write "
-        f"{size(done.bytes_to_write)}; at most {size(done.buffer_bytes)} of buffers"
+        f"{size(done.bytes_to_write)}; at most {size(done.buffer_bytes)} of memory for buffers"
     )
 
 
@@ -83,13 +83,13 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
         yield f"{part} would write {size(part.bytes)} of {done.destination}, in {files}:"
         for each in part.files:
             is_whole = (each.begin, each.end) == (0, done.files[each.name])
-            of_it = "" if is_whole else f"  bytes {each.begin} to {each.end} of it"
+            of_it = "" if is_whole else f"  bytes {each.begin} to {each.end} of the file"
             yield f"  {each.name}  {size(each.end - each.begin)}{of_it}"
         return
     said = f"{part} is complete: {size(part.bytes)} in {files}"
     if part.missing:
         yield (
-            f"{said}; {done.destination} is completed after all parts; unfinished are: "
+            f"{said}; {done.destination} is ready when all parts are complete; incomplete parts: "
             f"{spans(part.missing)}"
         )
     else:
@@ -108,7 +108,7 @@ def print_notes(done: ConversionResult) -> None:
     for note in done.notes:
         say("note", note)
     for warning in done.warnings:
-        say("warning", f"{warning}; this output does not need it")
+        say("warning", f"{warning}; this output does not need that file")
     if done.lacking is not None:
         say("warning", done.lacking)
 

@@ -3,7 +3,7 @@
 `zh.po` next to this module has the translations. It is read only to show a message to a user of
 Chinese. An error itself stays English, because people search for its text, and so does all JSON.
 Entries with the context `report` are headlines and sentences of the reports of `import` and
-`estimate`. A Chinese character takes two columns, and its lines need not end at a space.
+`estimate`. A Chinese character takes two columns, and a line may end after any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
 _NUMBERS = frozenset(("begin", "count", "end", "gib", "length", "line", "stage"))
 _NUMBER = r"\d[\d.,]*"
-"""The regular expression for text that replaces one of the placeholders `_NUMBERS`."""
+"""The placeholders `_NUMBERS` match only this regular expression."""
 REPORT = "report"
 """The msgctxt of the catalogue entries for reports. Entries for hints have none."""
 
@@ -109,8 +109,8 @@ def _pattern(msgid: str) -> str:
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\uffe0-\uffe6"
 _NOT_FIRST = "，。；：？！、）》」』”’"
 _PIECES = re.compile(rf"\s+|（*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_NOT_FIRST}]*")
-"""The regular expression for pieces that stay on one line: a wide character or a word, with the
-punctuation after it.
+"""The regular expression for the pieces of a text. Lines break only between pieces. A piece is a
+wide character or a word, with the punctuation after it.
 """
 
 
@@ -120,7 +120,7 @@ def has_wide(text: str) -> bool:
 
 
 def columns_of(text: str) -> int:
-    """Return the number of columns that the text is wide on a terminal."""
+    """Return the width of the text on a terminal, in columns."""
     return sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text)
 
 

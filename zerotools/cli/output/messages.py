@@ -1,7 +1,7 @@
 """Messages on standard error: `error:`, `hint:`, `warning:` and `note:`, each with its label.
 
-A message of `zerotools.core.errors` is one sentence that ends with the action to take. If that is a
-separate clause, after the last semicolon, it is shown as a hint:
+A message of `zerotools.core.errors` is one sentence that ends with the action to take. If the
+action is a separate clause, after the last semicolon, it is shown as a hint:
 
     train.stepps: unknown key; did you mean train.steps?
 
@@ -62,16 +62,14 @@ _PHRASES = (
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
 """A regular expression for the first words of a clause with advice."""
 _HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
-"""The compiled regular expression for a message with advice. It is compiled when the first message
-is split, because that takes 1 ms.
+"""The regular expression for a message with advice. `split` compiles it when it is first needed,
+because that takes 1 ms.
 """
 _EXCERPT = re.compile(r" +\d* \| ")
-"""A regular expression for the beginning of a line that a message quotes from a file, or of the
-marks below that line.
-"""
+"""The beginning of a line that a message quotes from a file, and of the line with marks below."""
 _NARROWEST = 40
 HOST = "host"
-"""The name of the parameter of `zerotools` (--host) for another machine."""
+"""The name of the parameter for the option --host."""
 
 
 def split(message: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNKNOWN = "-"
 _REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 NARROWEST_TEXT = 30
-"""The least number of columns in which a text is folded."""
+"""A text is not folded to fewer columns than this."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # C0, DEL, C1, the marks that reorder text, those that break lines, and those that show nothing.
 _CONTROL = re.compile(
@@ -73,7 +73,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a duration in one unit, the largest that it fills: `41s`, `19m`, `4h`, `3d`."""
+    """Return a duration in its largest unit: `41s`, `19m`, `4h`, `3d`."""
     whole = max(0, round(seconds))
     for length, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if whole >= length:
@@ -112,7 +112,7 @@ def origin(read: Origin) -> str:
 
 
 def page_line(page: Path) -> str:
-    """Return the line on a page for browsers that was written."""
+    """Return the line that reports a written HTML page."""
     return f"page: {page} ({size(page.stat().st_size)}); open it in a browser"
 
 
@@ -155,8 +155,8 @@ def table(
     are right-aligned.
 
     Control characters in cells are escaped. If `columns` (the width of the terminal) is given, the
-    last column is shortened to fit. `paint` has functions that colour the cells of a column after
-    padding, by the header of the column.
+    last column is shortened to fit. `paint` maps the header of a column to the function that
+    colours its padded cells.
     """
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -208,7 +208,8 @@ def fields(
 ) -> list[str]:
     """Return lines `name  value` with aligned values. A pair with an empty value is left out.
 
-    If `columns` (the width of the terminal) is given, longer values continue below themselves.
+    If `columns` (the width of the terminal) is given, longer values continue on the next lines,
+    indented.
     """
     shown = [(name, clean(value)) for name, value in pairs if value]
     column = max((width(name) for name, _ in shown), default=0)

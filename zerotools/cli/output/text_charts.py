@@ -14,7 +14,7 @@ FRAME = 2
 """The number of lines of a chart in addition to its rows: the title and the steps."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bit of each dot in a braille character, by the row and column of the dot."""
+"""The bit of each dot in a braille character: `_DOTS[row][column]`."""
 
 NumberFormat = Callable[[float], str]
 SeriesPoints = Mapping[int, float]
@@ -88,10 +88,9 @@ def chart_grid(
     range of their values.
 
     Args:
-        form: converts a value to text.
-        least: the lower edge, unless the smallest value is smaller.
-        steps: the first and the last step of the chart (None: those of the curves).
-        label_columns: the least width of its labels.
+        form: converts a value to text. least: the lower end of the axis, unless a value is smaller.
+            steps: the first and the last step of the chart (None: those of the curves).
+            label_columns: the minimum width of the labels.
     """
     values = [value for each in series for value in each.points.values()]
     if not values:
@@ -181,7 +180,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-~=+*#"
 """Marks of a sparkline for terminals that cannot show `BLOCKS`."""
 RESTING_SECONDS = 20
-"""Twice the time in seconds between two measurements of a daemon that runs no job."""
+"""A daemon that runs no job measures twice in this many seconds."""
 
 
 def sparkline(

@@ -172,7 +172,7 @@ def test_a_chart_has_its_rows_and_the_evaluations_are_points_in_it() -> None:
         assert len(lines) == rows
         assert all(width(line) <= columns for line in lines)
     text = "\n".join(map(text_of, lines))
-    assert "loss 0.6295   least 0.6295 at step 1000   ● eval 0.6546 at step 1000" in text
+    assert "loss 0.6295   lowest 0.6295 at step 1000   ● eval 0.6546 at step 1000" in text
     assert text.count("●") == 1 + 4
     assert meaning_in(lines[-3], "●") == "evals"
     assert text_of(lines[-1]).split() == ["step", "1", "1000"]

@@ -35,11 +35,12 @@ from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 FULL_SHARE, OVERFULL_SHARE = 0.96, 0.99
-"""The used parts of a GPU's memory, from 0 to 1, that cause a warning, and an alarm."""
+"""At these used fractions of a GPU's memory, its colour becomes that of a warning, or of an alarm.
+"""
 ROOMY = 100
-"""The least number of columns of a screen that shows the past of GPUs and their usual states."""
+"""Narrower screens show neither the past of GPUs nor their usual states; in columns."""
 NAMED = 130
-"""The least number of columns of a screen that shows the names of GPUs of one kind."""
+"""Narrower screens leave out the names of GPUs if all are of one kind; in columns."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",

@@ -13,15 +13,15 @@ from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
 _WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)
 KEYS = (
     ("↑ ↓  j k", "choose a job; also PgUp PgDn Home End"),
-    ("Enter", "its page; Enter goes back"),
+    ("Enter", "show its page; Enter again goes back"),
     ("l", "follow its log"),
-    ("e", "only lines of its log with errors and warnings"),
-    ("p", "hold it, after y to confirm: it saves and stops"),
-    ("c", "cancel it, after y to confirm"),
+    ("e", "show only the errors and warnings in its log"),
+    ("p", "hold it (asks for y): it saves and stops"),
+    ("c", "cancel it (asks for y)"),
     ("r", "release it if it is held; retry it if it has ended"),
-    ("+ -", "its priority"),
+    ("+ -", "change its priority"),
     ("s", "sort by state, id, owner, name, time left"),
-    ("/", "show only jobs with a text in their name or owner; Escape shows all"),
+    ("/", "show only jobs with this text in their name or owner; Escape shows all"),
     ("?", "this page"),
     ("q", "quit"),
 )
@@ -68,7 +68,7 @@ def log_page(
     top: int | None,
     columns: int,
     rows: int,
-    nothing: str = "there is nothing in it yet",
+    nothing: str = "this log is still empty",
 ) -> list[Line]:
     """Return the lines of a page of a log. The page begins with line `top` of the log, or, for
     None, shows its end. If the log is empty, the page says `nothing`.

@@ -26,21 +26,19 @@ from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50
-"""The least and the greatest width of a cell in columns, if the number of cells allows them."""
+"""The smallest and the largest width of a cell, in columns, if the number of cells allows them."""
 BAR, LONG_BAR, PAST_FROM = 8, 16, 44
-"""The least and the greatest length of a bar, and the least width of a cell that has a sparkline,
-in columns.
+"""The smallest and the largest length of a bar, and the smallest width of a cell that has a
+sparkline; in columns.
 """
 ROOMY = 34
-"""The least width of a cell, in columns, that also shows the number of processors, and a swap that
-is not in use.
-"""
+"""Narrower cells show neither the number of processors nor an unused swap; in columns."""
 STALLED, VERY_STALLED = 5.0, 20.0
-"""The percentages of time in which tasks waited that cause a warning, and an alarm."""
+"""If tasks waited for these percentages of the time, there is a warning, or an alarm."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
-"""The free parts of a disk, from 0 to 1, that cause a warning, and an alarm."""
+"""If a disk has less than these free fractions, there is a warning, or an alarm."""
 FULL_SHARE, OVERFULL_SHARE = 0.85, 0.95
-"""The used parts of the memory, from 0 to 1, that cause a warning, and an alarm."""
+"""From these used fractions of the memory on, there is a warning, or an alarm."""
 _Cell = Callable[[ScreenData, int], Line]
 
 
@@ -107,7 +105,7 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 def _pressure(look: ScreenData, columns: int) -> Line:
     """Return the cell of pressure: the percentage of the last 10 s in which tasks waited. A narrow
-    cell leaves out the processors: their load has its own cell.
+    cell leaves out the processors, because the load has its own cell.
     """
     pressure = look.snapshot.host.pressure
     assert pressure is not None

@@ -34,13 +34,13 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 
 FACT_COLUMNS, MOST_FOLDED, MOST_ATTEMPTS = 11, 6, 3
-"""On the page of a job: the width of the names of facts, the most lines of a fact, and the most
-attempts that are listed.
+"""On the page of a job: the columns for the name of a fact, the maximum number of lines of a fact,
+and the maximum number of attempts.
 """
 DETAIL_ROWS = 8
 CHART_FROM, TALLEST = 13, 18
-"""The least number of free rows for which the loss is drawn as a chart, and the greatest number of
-rows of that chart.
+"""The loss is drawn as a chart if at least `CHART_FROM` rows are free. The chart has at most
+`TALLEST` rows.
 """
 
 
@@ -257,7 +257,7 @@ LONGEST, ROOMY = 100, 90
 KEPT = 4
 """The number of drawn charts that are cached. A chart is drawn again if its values change."""
 LOWEST = 4
-"""The number of rows of the lowest chart."""
+"""A chart has at least this number of rows."""
 
 
 def loss_line(reported: JobReports, columns: int) -> Line:
@@ -274,7 +274,7 @@ def loss_line(reported: JobReports, columns: int) -> Line:
 def eval_line(reported: JobReports, columns: int) -> Line:
     """Return the loss of evaluations as a sparkline."""
     curve = reported.eval_loss
-    said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
+    said = [*_span(curve), (f"  lowest {_loss(curve.least)} at {curve.least_step}", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
     drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "evals")
     return cut([("eval ", "strong"), drawn, (" ", ""), *said], columns)
@@ -301,7 +301,7 @@ def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
     if is_flat:
         title.append((", unchanged" if len(loss.shape.points) > 1 else "", "quiet"))
     elif loss.least_step is not None:
-        title.append((f"   least {_loss(loss.least)} at step {loss.least_step}", "quiet"))
+        title.append((f"   lowest {_loss(loss.least)} at step {loss.least_step}", "quiet"))
     if evals.last is not None:
         title += [("   ", ""), *_evaluated(evals)]
     if is_flat:

@@ -32,14 +32,13 @@ from zerotools.jobs.step_curves import finite_number
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
-"""The width of the names, in columns, before the less important figures get space, and after all
-figures have space.
+"""The width of names, in columns. Names get `MIDDLE_NAME` before the less important figures get
+space, and up to `LONG_NAME` after all figures have space.
 """
 IN_STEPS = ("step", "first step")
 """The names of those phases in which a job makes training steps."""
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
-"""The columns after the bar, with their widths. If the screen is narrow, the first columns get
-space first.
+"""The columns after the bar, with their widths. On a narrow screen, the last of them are left out.
 """
 
 

@@ -19,20 +19,19 @@ from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER, GpuSha
 from zerotools.sensors.snapshot import Gpu
 
 Piece = tuple[str, str]
-"""A text, and its meaning."""
+"""A text and its meaning, from which the terminal's style is chosen."""
 Line = list[Piece]
 GAP = 2
 CURSOR = "cursor "
-"""The prefix of the meaning of text under the cursor."""
+"""The meaning of text in the chosen row begins with this prefix."""
 _JOINING = re.compile("[\u200c\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
-"""Characters that change the character before them, or join two. Terminals differ in the width of
-the result.
+"""Characters that change the character before them, or join two characters into one. Terminals
+disagree about the width of the result.
 """
 _PILED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]{2})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]+"
 )
-"""A regular expression for more than two accents on one letter. They would reach into other
-lines.
+"""A regular expression for more than two accents on one letter, which would reach into other lines.
 """
 
 

@@ -76,8 +76,8 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """Return the state with a chosen job that is in `listed`. It is the same job, or, if that
-        is not listed any more, the job at its position.
+        """Return the state with a chosen job from `listed`: the same job as before, or, if it is
+        not listed any more, the job at its position.
         """
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:

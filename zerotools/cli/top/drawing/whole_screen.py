@@ -35,8 +35,8 @@ from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""The least number of rows of a screen that always shows the name of the machine, and of a screen
-that always shows the names of columns. Lower screens show them if all jobs have a row.
+"""From `TITLED` rows on, a screen always shows the name of the machine. From `HEADED` rows on, it
+always shows the names of columns. Smaller screens show them if all jobs have a row.
 """
 WIDE = 150
 MOST_PROCESSES = 10
@@ -121,7 +121,7 @@ def _log_body(log: LogLines, state: ViewState, columns: int, rows: int) -> list[
     if not state.errors:
         return help_and_log_pages.log_page(log.title, lines, state.top, columns, rows)
     title = f"errors and warnings in the {log.title}"
-    nothing = "no line of it has an error or a warning"
+    nothing = "this log has no errors or warnings"
     return help_and_log_pages.log_page(title, lines, state.top, columns, rows, nothing)
 
 
@@ -216,7 +216,7 @@ def _two_columns(
 
 def _trouble(look: ScreenData, columns: int, now: float) -> list[Line]:
     """Return a line with the reason why the daemon does not answer, and a line with the jobs that
-    make no progress. They may be scrolled out of the table.
+    make no progress, because the table may not show them.
     """
     lines: list[Line] = []
     if look.trouble:
@@ -260,11 +260,11 @@ def _part(look: ScreenData, listed: Sequence[Job], state: ViewState, shown: int)
 
 def _nothing_listed(look: ScreenData, state: ViewState, columns: int) -> list[Line]:
     if look.jobs and state.only:
-        said = f"none of {len(look.jobs)} has “{plain(state.only)}”; Escape shows all"
+        said = f"none of {len(look.jobs)} jobs has the text “{plain(state.only)}”; Escape shows all"
     elif look.trouble:
         return []
     else:
-        said = "none runs or waits, and none has ended within the last hour"
+        said = "no job runs or waits, and none has ended within the last hour"
     return [cut([("jobs  ", "strong"), (said, "quiet")], columns)]
 
 

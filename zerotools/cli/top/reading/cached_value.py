@@ -7,14 +7,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 SPARED = 50.0
-"""If reading took t seconds, the value is not read again for 50 t. So reading takes at most 2 % of
-the time.
+"""If reading a value took t seconds, it is read again after 50 t seconds. So reading takes at most
+2 % of the time.
 """
 
 
 class CachedValue(Generic[T]):
-    """A value that is read again after `seconds` seconds. If reading takes long, it is read again
-    later. `clock` returns monotonic seconds.
+    """A value that is read again after `seconds` seconds, or later if reading it takes long.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:

@@ -23,8 +23,8 @@ from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 
 DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
 PAUSE_SECONDS = 30.0
-"""After a timeout, the mount is not read for this time in seconds, and not before the hanging child
-has ended.
+"""After a timeout, the mount is read again when this many seconds have passed and the hanging child
+process has ended.
 """
 MOST_HANGING = 4
 LONGEST_ANSWER = 1 << 20
@@ -125,7 +125,7 @@ class DiskReader:
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
             raise DiskNotAnswering("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise DiskNotAnswering("not checked: other paths do not answer")
+            raise DiskNotAnswering("not checked, because too many other paths do not answer")
         if self._child is None:
             self._child = self._start()
         try:
@@ -207,10 +207,10 @@ def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
         part = os.read(child.stdout.fileno(), 1 << 16)
         said += part
         if not part or len(said) > LONGEST_ANSWER:
-            raise ValueError("its answer is too long" if part else "it gave no answer")
+            raise ValueError("the answer is too long" if part else "there was no answer")
     found = json.loads(said)
     if not isinstance(found, dict):
-        raise ValueError("its answer is not a JSON object")
+        raise ValueError("the answer is not a JSON object")
     return found
 
 

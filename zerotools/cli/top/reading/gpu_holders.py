@@ -47,7 +47,7 @@ class GpuShare:
 
 
 Leases = Mapping[str, Job]
-"""The job that each GPU is leased to, by the UUID of the GPU."""
+"""The job that each GPU is leased to, keyed by the UUID of the GPU."""
 
 
 class GpuHolders:
@@ -67,8 +67,8 @@ class GpuHolders:
     def read(
         self, gpus: Iterable[Gpu], jobs: Sequence[Job], leases: Leases
     ) -> dict[int, tuple[GpuHolder, ...]]:
-        """Return the processes on each GPU, by the index of the GPU. The process with the most
-        memory comes first.
+        """Return the processes on each GPU, keyed by the index of the GPU. The process with the
+        most memory comes first.
         """
         adopted = [job["id"] for job in jobs if job["attempt"] and watched_process(job)]
         below = {}
@@ -146,7 +146,7 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def memory_by_owner(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """Return the memory of a GPU by owner. The owner with the most memory comes first.
+    """Return how much memory of a GPU each owner holds. The owner with the most memory comes first.
 
     Memory that no process holds is counted as residue, except for the amount that the driver itself
     needs.

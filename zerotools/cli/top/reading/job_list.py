@@ -19,8 +19,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 
 MOST = 200
-"""The greatest number of jobs of each state that are shown. The last finished jobs are searched
-among this number of the newest jobs.
+"""At most this many jobs of each state are shown. Finished jobs are shown only if they are among
+this many newest jobs of the queue.
 """
 ENDED_SECONDS = 3600.0
 WHOLE_SECONDS = 30.0
@@ -46,7 +46,7 @@ BLANK: Mapping[str, Any] = MappingProxyType(
         "spec": MappingProxyType({}),
     }
 )
-"""Values of fields that a daemon of another version may not send."""
+"""Default values of the fields that a daemon of another version may leave out."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def completed(jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
 
 
 def leased_jobs(leases: Iterable[Mapping[str, Any]], jobs: Iterable[Job]) -> dict[str, Job]:
-    """Return the job that each GPU is leased to, by the UUID of the GPU."""
+    """Return the job that each GPU is leased to, keyed by the UUID of the GPU."""
     known = {job["id"]: job for job in jobs}
     found = {}
     for lease in leases:

@@ -15,13 +15,13 @@ from zerotools.jobs.step_curves import finite_number, step_of
 
 MOST_PARTS = 600
 STEADY = 300
-"""A curve is drawn again only after its number of points has grown by 1/300."""
+"""A curve is drawn again only when the number of its points has grown by one part in `STEADY`."""
 
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The values that a curve is drawn from: `points` (step and value) for a chart, and for a
-    sparkline `means`, the averages over equal parts of the curve.
+    """The values that a curve is drawn from: `points` (step and value) for a chart, and `means`
+    (the averages over equal parts of the curve) for a sparkline.
     """
 
     points: SeriesPoints = field(default_factory=dict)
@@ -150,24 +150,21 @@ def _shape_of(parts: list[_Part]) -> CurveShape:
 
 
 PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
-"""An answer with fewer records and fewer bytes than these has the last existing records. The daemon
-sends at most a thousand records or 1 MiB in one answer.
+"""An answer that is smaller than both limits contains the newest records, so no request follows at
+once. The daemon sends at most 1000 records or 1 MiB in one answer.
 """
 PAGES_AT_ONCE = 8
 """The number of answers of the daemon that are read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
-"""If reports are longer than `WHOLE_BYTES` bytes, only `PARTS` parts of them, at equal distances,
-and the end are read.
+"""If the reports of a job have more than `WHOLE_BYTES` bytes, only `PARTS` evenly spaced parts and
+the end are read.
 """
 BEHIND_THE_END = 2**62
-"""An offset after the end of any log. The answer to a request with it contains the offset of the
-end.
+"""An offset beyond the end of every log. The answer to a request for it has the offset of the end.
 """
 MOST_CHECKPOINTS = 64
 OLDER_PAGES = 1
-"""The number of pages, of a thousand jobs each, in which the job is searched that this job
-resumes.
-"""
+"""The job that this job resumes is searched in this number of pages of a thousand jobs each."""
 
 
 @dataclass(frozen=True)
@@ -220,9 +217,7 @@ class ReportReader:
         self._id = job_id
         self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
-        """The attempts of older jobs that are not read yet: the number of the job, and the
-        number of the attempt.
-        """
+        """The attempts of older jobs that are not read yet, as (job number, attempt number)."""
         self._done = 0
         self._reading: _AttemptLog | None = None
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()

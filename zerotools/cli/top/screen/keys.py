@@ -27,9 +27,8 @@ class UserAction:
 
 @dataclass(frozen=True)
 class KeyContext:
-    """What the screen shows, as far as the effect of a key may depend on it.
-
-    It has the listed jobs, the rows of their table, the lines of the log, and the rows of its page.
+    """The shown values that may change the effect of a key: the listed jobs, the rows of their
+    table, the lines of the log, and the rows of its page.
     """
 
     listed: Sequence[Job] = ()
@@ -179,7 +178,7 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
 
 
 def _hold(state: ViewState, job: Job) -> Pressed:
-    """Ask whether to hold the job, with the effect that this has in its state."""
+    """Ask whether to hold the job. The question says what a hold does to a job in this state."""
     effect = next(row.hold for row in VERB_ROWS if job["state"] in row.states)
     if effect.startswith(("refused", "nothing")):
         return replace(

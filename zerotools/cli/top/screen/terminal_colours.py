@@ -61,8 +61,8 @@ _ON_LIGHT = {
     "good": "color(28)",
     "bad": "bold color(124)",
 }
-"""Colours of xterm's 256 with a contrast of at least 4.5 to 1 on white (WCAG 2, success criterion
-1.4.3).
+"""Colours from xterm's palette of 256. Their contrast on white is at least 4.5 to 1 (WCAG 2,
+success criterion 1.4.3).
 """
 
 _BEHIND = {DARK: "bold on color(237)", LIGHT: "bold on color(254)"}
@@ -126,9 +126,9 @@ def background_in(answer: bytes) -> str | None:
 def ask_terminal(reading: int, writing: int, seconds: float = SECONDS) -> bytes:
     """Ask the terminal for its background (OSC 11). Return the response; empty if none came.
 
-    `reading` and `writing` are file descriptors of the terminal. A terminal that does not know
-    OSC 11 sends nothing, but every terminal answers a request for its type (DA1), which is sent
-    after it: so the wait is short. Source: xterm, "Operating System Commands".
+    `reading` and `writing` are file descriptors of the terminal. A terminal that does not know OSC
+    11 does not answer it. So a request for the type of the terminal (DA1) follows, which every
+    terminal answers, and the wait is short. Source: xterm, "Operating System Commands".
     """
     try:
         before = termios.tcgetattr(reading)

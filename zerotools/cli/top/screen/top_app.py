@@ -53,8 +53,8 @@ _Task = Callable[[], None]
 class BackgroundThread:
     """Runs tasks one after another in a thread, and passes their results to the event loop.
 
-    The program does not wait for the thread at its end, because a file system or a driver may block
-    it.
+    When the program ends, it does not wait for the thread, which a file system or a driver may
+    block.
     """
 
     def __init__(self, name: str) -> None:
@@ -247,7 +247,7 @@ class Top(App[int]):
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: ScreenData) -> None:
-        """Draw new values. `chosen` is the job with details in them."""
+        """Draw the new values `look`, which have the details of the job `chosen`."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.held(self.state.listed(look.jobs), before)
