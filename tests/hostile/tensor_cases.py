@@ -35,16 +35,16 @@ CASES = (
     Case(
         "a stride out of the storage",
         tensor(strides=(2**40, 1)),
-        r"needs \d+ bytes and its storage '0' has 16",
+        r"needs \d+ bytes, but its storage '0' has 16",
     ),
     Case("a stride below 0", tensor(strides=(-1, 1)), f"-1 {COUNT}"),
     Case("a stride of 0 that makes a terabyte", tensor((2**38,), (0,)), "repeats its elements"),
     Case("a size below 0", tensor((-2, 2)), f"-2 {COUNT}"),
     Case(
-        "sizes whose product overflows", tensor((2**40, 2**40)), "bytes and its storage '0' has 16"
+        "sizes whose product overflows", tensor((2**40, 2**40)), "bytes, but its storage '0' has 16"
     ),
     Case("a size that is no number", tensor(("a", 2)), f"'a' {COUNT}"),
-    Case("an offset behind the storage", tensor(offset=2**62), "bytes and its storage '0' has 16"),
+    Case("an offset behind the storage", tensor(offset=2**62), "bytes, but its storage '0' has 16"),
     Case(
         "a storage of a terabyte, in 16 bytes",
         tensor((2**38,), (1,), numel=2**38),

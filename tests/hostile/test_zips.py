@@ -114,7 +114,7 @@ def test_two_records_at_one_place(tmp_path: Path) -> None:
 def test_a_header_of_another_name(tmp_path: Path) -> None:
     data = bytearray(zip_bytes({"a/x": b"12345678"}))
     data[data.index(b"a/x") + 2] = ord("y")
-    _refused(tmp_path, bytes(data), "is not that of 'a/x'")
+    _refused(tmp_path, bytes(data), "record 'a/x' begins at byte")
 
 
 @pytest.mark.parametrize(("offset", "layout"), [(14, "<L"), (18, "<L"), (22, "<L"), (8, "<H")])

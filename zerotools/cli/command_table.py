@@ -186,7 +186,7 @@ OLD_NAMES: dict[str, OldName] = {
     "pause": OldName("zerotools.cli.commands.hold", "zerotools hold"),
     "unpause": OldName("zerotools.cli.commands.release", "zerotools release"),
     "resume": OldName(
-        "zerotools.cli.commands.resume", "zerotools retry, and zerotools release for a held job"
+        "zerotools.cli.commands.resume", "zerotools retry (for a held job: zerotools release)"
     ),
 }
 """Old commands that still work. The help page and completion do not list them."""

@@ -1,4 +1,5 @@
-"""Files, object stores and their containers as bytes. Formats of checkpoints are in another layer.
+"""Bytes of files and of objects in stores, and the containers that they form. Formats of
+checkpoints are in another layer.
 
 files        files of this machine: opened safely, checked for changes, read and written at offsets
 stores       checkpoints in object stores, as paths

@@ -70,7 +70,7 @@ def test_one_is_one_and_several_are_several(estimate: Command) -> None:
     assert "at a time on each: 1 sequence of 1 token\n" in one
     tight = (*MACHINE, "--stage", "1", "--sequence-length", "4096")
     few = estimate("7B", *tight[:3], "60GiB", *tight[4:]).out
-    assert "there, 1 sequence of 4,096 tokens fits at a time" in " ".join(few.split())
+    assert "with these settings, 1 sequence of 4,096 tokens fits at a time" in " ".join(few.split())
     assert "8 GPUs of 60.0 GiB" in few
 
 

@@ -4,7 +4,7 @@ from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 
 NOTE = (
-    "note: zerotools resume is now zerotools retry, and zerotools release for a held job; the old "
+    "note: zerotools resume is now zerotools retry (for a held job: zerotools release); the old "
     "name resume works until 0.5\n"
 )
 

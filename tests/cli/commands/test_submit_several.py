@@ -136,7 +136,7 @@ def test_a_connection_that_drops_between_two_says_which_were_queued(
     assert told == [{"id": 7}]
     assert client.keys[1] == client.keys[2], "asked again, under the same key"
     assert capsys.readouterr().err == (
-        "queued: a.toml (job 7); queued or not (see zerotools queue): b.toml; not queued: c.toml\n"
+        "queued: a.toml (job 7); may be queued (see zerotools queue): b.toml; not queued: c.toml\n"
     )
 
 

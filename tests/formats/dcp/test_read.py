@@ -193,7 +193,7 @@ def test_an_item_that_disagrees_with_the_metadata(
 def test_a_tensor_larger_than_its_storage(tmp_path: Path) -> None:
     tensor = _stored((2, 4), (4, 1), offset=1)
     checkpoint = read_dcp(_one_item(tmp_path, tensor, bytes(32), "int32", (2, 4)))
-    with pytest.raises(BadFile, match="needs 36 bytes and its storage '0' has 32"):
+    with pytest.raises(BadFile, match="needs 36 bytes, but its storage '0' has 32"):
         list(checkpoint.tensors[Key("w", "param")].chunks)
 
 

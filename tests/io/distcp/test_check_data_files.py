@@ -105,7 +105,7 @@ def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Pa
     assert (
         f"{len(written) + 64} bytes, but its last value ends at {len(written)}" in problem.message
     )
-    assert "lists there: it is from another save" in problem.message
+    assert "lists there: the file and the metadata are from different saves" in problem.message
 
 
 @pytest.fixture

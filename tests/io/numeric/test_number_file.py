@@ -35,7 +35,7 @@ def test_one_that_is_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_pa
     file = NumberFile(numbers(tmp_path / "a", 10_000), "<u4")
     os.truncate(tmp_path / "a", 4 * 5000)
     assert file.read(4990, 5000).tolist() == list(range(4990, 5000))
-    with pytest.raises(BadFile, match=r"a ends at byte 20000, .* a program truncated it"):
+    with pytest.raises(BadFile, match=r"a ends at byte 20000, .* a program truncated the file"):
         file.read(4990, 5010)
 
 

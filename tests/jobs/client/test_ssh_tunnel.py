@@ -74,7 +74,7 @@ def test_nothing_listens_there(ssh: SshDouble) -> None:
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("Host key verification failed.", "compare it: ssh box"),
+        ("Host key verification failed.", "compare the key: ssh box"),
         ("ada@box: Permission denied (publickey,password).", "ssh-copy-id"),
         ("ssh: Could not resolve hostname box: Name or service not known", "is the name right"),
         ("banner\nkex_exchange_identification: Connection reset", "by ssh: kex_exchange"),

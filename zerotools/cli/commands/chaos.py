@@ -40,7 +40,10 @@ SHOWN = 5
     help="How long to inject faults.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", help="The same seed injects the same kinds of faults in order."
+    "--seed",
+    type=int,
+    metavar="N",
+    help="The same seed injects the same kinds of faults in the same order.",
 )
 @click.option(
     "--every",

@@ -52,7 +52,7 @@ class _Selection:
     group=SELECTION,
     metavar="TIME",
     type=Duration(),
-    help="Only jobs that ended before this time ago: 30d, 12h, or seconds.",
+    help="Only jobs that ended at least this long ago: 30d, 12h, or seconds.",
 )
 @option(
     "--keep-last",

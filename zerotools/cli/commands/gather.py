@@ -48,7 +48,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         for note in _notes(plan) if not as_json else ():
             say("note", note)
 
-    with _hint_at_going_on(out), shown_progress() as progress:
+    with _hint_at_resuming(out), shown_progress() as progress:
         found = gathered(sources, out, bind_options(GatherKeywords, given), progress, say_notes)
     if as_json:
         render.print_json(found.to_json())
@@ -60,7 +60,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
 
 @contextmanager
-def _hint_at_going_on(out: Path) -> Iterator[None]:
+def _hint_at_resuming(out: Path) -> Iterator[None]:
     """After an interruption, print which files are kept, and that the same command continues."""
     try:
         yield

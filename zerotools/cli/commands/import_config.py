@@ -81,7 +81,7 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     group=OUTPUT,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the job file there; it must not exist.  [default: standard output]",
+    help="The job file to write; it must not exist.  [default: standard output]",
 )
 @json_option
 def command(

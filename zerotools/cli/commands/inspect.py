@@ -223,7 +223,7 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
 
 
 LONGEST_FACT = 66
-"""Wider facts are cut by `--verbose`; in columns."""
+"""Facts with more columns than this are cut by `--verbose`."""
 
 
 def _role_line(inspection: Inspection) -> str:

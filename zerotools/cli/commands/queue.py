@@ -32,12 +32,12 @@ ME, ALL = "me", "all"
 
 @click.command("queue", cls=GroupedCommand)
 @option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="Also finished jobs.")
-@option("--named", "name", group=SELECTION, metavar="NAME", help="Only jobs of this name.")
+@option("--named", "name", group=SELECTION, metavar="NAME", help="List only jobs with this name.")
 @option(
     "--user",
     group=SELECTION,
     metavar="NAME",
-    help="Only jobs of this user (all, me, a name or a uid).",
+    help="List only jobs of this user (all, me, a name or a uid).",
 )
 @option("--mine", group=SELECTION, is_flag=True, help="Only your jobs.")
 @option(

@@ -166,7 +166,7 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield "a lock", lock
     yield "plan", plan(job)
     for line in (job["attempt"] or {}).get("binding") or ():  # None from an older daemon
-        yield "NUMA", render.clean(_whose_binding(line, job) + _binding(line))
+        yield "NUMA", render.clean(_bound_ranks(line, job) + _binding(line))
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
         yield "last step", figures(job["progress"])
@@ -217,8 +217,8 @@ def _tasks(found: Mapping[str, Any]) -> str:
     return f"step {found['step']}: {evaluation(found['scores'])} ({by})"
 
 
-def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
-    """Return the ranks that a line on bindings is about, as `ranks 0-3: `; empty for a single rank."""
+def _bound_ranks(line: Mapping[str, Any], job: Job) -> str:
+    """Return the ranks of a line on bindings, as `ranks 0-3: `; empty for a single rank."""
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":
         return f"{launcher} and its ranks: "

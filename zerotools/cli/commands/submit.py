@@ -458,10 +458,10 @@ def _has_notes(spec: JobSpec) -> bool:
     """Return whether the daemon may have notes on the job. They are requested before the job is
     queued.
     """
-    return reads_data(spec) or bool(spec.metrics.trackers) or _may_go_on_elsewhere(spec)
+    return reads_data(spec) or bool(spec.metrics.trackers) or _resumes_checkpoint(spec)
 
 
-def _may_go_on_elsewhere(spec: JobSpec) -> bool:
+def _resumes_checkpoint(spec: JobSpec) -> bool:
     """Return whether the job resumes from a checkpoint that another program may have written. Then
     the daemon may have notes on facts that the checkpoint lacks.
     """

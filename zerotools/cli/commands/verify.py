@@ -136,7 +136,7 @@ def describe(found: Verification) -> Iterator[str]:
     named = {finding.tensor for finding in found.findings}
     odd = [key for key in found.odd if key not in named]
     if odd:
-        yield f"note: {_some([str(key) for key in odd])}: has infinite or NaN values, as masks do"
+        yield f"note: {_some([str(key) for key in odd])}: infinite or NaN values, as in masks"
     for note in notes_on_weights(found.checkpoint.origin.notes):
         yield f"note: {render.clean(note)}"
 

@@ -124,7 +124,7 @@ def _tell_rest(
     parts = [f"queued: {', '.join(done) or 'none'}"]
     rest = [each.source for each in submissions[failed:]]
     if lost:
-        parts.append(f"queued or not (see {command_name()} queue): {rest.pop(0)}")
+        parts.append(f"may be queued (see {command_name()} queue): {rest.pop(0)}")
     if rest:
         parts.append(f"not queued: {', '.join(rest)}")
     click.echo("; ".join(parts), err=True)

@@ -46,8 +46,8 @@ def jobs_client(
     if under_slurm and len(under_slurm) < len(named):
         other = next(each for each in named if not each.startswith(PREFIX))
         raise BadRequest(
-            f"{under_slurm[0]} is a job of Slurm and {other} one of the daemon; name them in two "
-            "commands"
+            f"{under_slurm[0]} is a job of Slurm, but {other} is a job of the daemon; name them in "
+            "two commands"
         )
     client = DaemonClient(socket)
     if under_slurm or (socket is None and not client.socket.exists() and has_slurm_jobs()):

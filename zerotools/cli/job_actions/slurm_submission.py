@@ -165,7 +165,7 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
     parts = [
         f"{kinds[each['condition']]}:{each['job']}"
         for each in terms.get("after", ())
-        if _is_to_come(commands, jobs, str(each["job"]), each["condition"])
+        if _must_wait_for(commands, jobs, str(each["job"]), each["condition"])
     ]
     if parts:
         found.append(f"--dependency={','.join(parts)}")
@@ -188,7 +188,7 @@ def _number(jobs: SlurmJobs, word: str) -> int:
     return int(found)
 
 
-def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
+def _must_wait_for(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
     """Return whether another job must wait for the job `number`, because it has not ended yet.
 
     Slurm forgets jobs some minutes after their end. It never waits for a forgotten job, even if

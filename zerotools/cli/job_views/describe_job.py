@@ -83,7 +83,7 @@ def usual_start(job: Job, now: float | None = None) -> list[str]:
     if begun is None or now is None:
         return [f"usually {render.duration(usual)} from the start to the first step here"]
     passed, whole = render.duration(now - begun), render.duration(usual)
-    return [f"first step after {passed} so far, usually {whole}"]
+    return [f"{passed} since the start, first step usually after {whole}"]
 
 
 def is_stalled(job: Job) -> bool:

@@ -254,8 +254,8 @@ def _reach(context: click.Context, parameter: click.Parameter, socket: Path | No
         return socket
     if socket is not None:
         raise BadRequest(
-            "--host and --socket exclude each other; a socket of another machine is named by "
-            "--host ssh://HOST/PATH/OF/api.sock"
+            "--host and --socket exclude each other; use --host ssh://HOST/PATH/OF/api.sock for a "
+            "socket on another machine"
         )
     from zerotools.jobs.client.ssh_tunnel import SshTunnel, parse_host  # others do without ssh
 

@@ -79,7 +79,7 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
         message = (
             f"{root / file} has {files[file]} bytes, but its last value ends at {longer[file]}, "
             f"and byte {strange[file]} does not begin the archive that the metadata lists there: "
-            "it is from another save than the metadata"
+            "the file and the metadata are from different saves"
         )
         problems.append(Problem(message, file))
     left = {file: files[file] - end for file, end in longer.items() if file not in strange}
@@ -94,7 +94,7 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     counts = count_text(sum(bytes_of.values()), "byte")
     return (
         f"after the last value of {first}{others} there are {counts} that the metadata does not "
-        "list: they are ignored, as in torch",
+        "list: torch ignores them, and so does zerotools",
     )
 
 

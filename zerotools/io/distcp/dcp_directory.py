@@ -121,6 +121,6 @@ def tensor_of(
 
 
 def saving_ranks(metadata: Metadata) -> int:
-    """Count the ranks that wrote data files, by the names of the files."""
+    """Return the number of ranks that wrote data files, according to the names of the files."""
     files = {item.file for _, item in metadata.items} | {item.file for item in metadata.empty}
     return len({match[1] for file in files if (match := DATA_FILE.fullmatch(file))})

@@ -117,8 +117,8 @@ def _chunk(
 
 
 class ItemChunks(Sequence[Chunk]):
-    """The chunks of one tensor. Each is found in its item when it is accessed, which may raise the
-    errors of `Items`.
+    """The chunks of one tensor. A chunk is looked up in its item only when it is accessed, which
+    may raise the errors of `Items`.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     window, record = archive.window, archive.records["data.pkl"]
     if record.length > _LARGEST_TENSOR_PICKLE:
         raise BadFile(
-            f"{window}: the pickle of {key} has {record.length} bytes, but that of a tensor has "
-            f"at most {_LARGEST_TENSOR_PICKLE}"
+            f"{window}: the pickle of {key} has {record.length} bytes, but the pickle of a "
+            f"tensor has at most {_LARGEST_TENSOR_PICKLE}"
         )
     try:
         tensor = _tree(read_entry(window, record))
@@ -285,8 +285,8 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
     """Raise an error if `item` is too short to be an archive of its tensor.
 
     With SerializationFormat.SAFETENSORS torch records the same offset for every tensor of a file,
-    and the length of its elements alone. So the tensor cannot be found (and torch itself cannot
-    load it).
+    and only the length of its elements. So the tensor cannot be found (and torch itself cannot load
+    it).
     """
     if item.length <= nbytes:
         raise Unsupported(
@@ -366,7 +366,7 @@ class DerivedChunks(ItemChunks):
             if strides[-1] != 1 and piece.box.numel > 1:
                 raise Unsupported(
                     f"{stored.file}: the elements of a flat part, from byte {offset} on, are "
-                    "not contiguous, which zerotools does not read"
+                    "not contiguous; zerotools reads only contiguous elements"
                 )
             return Chunk(piece.box, stored.file, offset)
         kept = strides[len(strides) - len(piece.box.shape) :]

@@ -115,7 +115,7 @@ def read_metadata(path: Path) -> Metadata:
     check_regular(path)
     if not may_be_read(size := path.stat().st_size, beside):
         raise BadFile(
-            f"{path} has {size} bytes, more than any real checkpoint's of {beside()} bytes of "
+            f"{path} has {size} bytes, more than in any real checkpoint with {beside()} bytes of "
             "data: it is made to fill the memory; do not use it"
         )
     tree = loads(read_regular(path, LARGEST_METADATA), source=path, beside=beside)
@@ -162,7 +162,7 @@ class _Reader:
     def _true_shapes(
         self, noted: Any, tensors: Mapping[str, SavedTensor]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the shapes in megatron-core's `mcore_data` that the tensors can have."""
+        """Yield the key and the true shape of each tensor in megatron-core's `mcore_data`."""
         for key, facts in noted.items() if isinstance(noted, dict) else ():
             shape = facts.get("nd_reformulated_orig_global_shape") if isinstance(facts, dict) else 0
             if shape is not None and shape != 0 and key in tensors:

@@ -83,6 +83,6 @@ def _integer(digits: str) -> int:
 
 def _too_much(path: Path, length: int, beside: int) -> BadFile:
     return BadFile(
-        f"{path}: its {length} bytes of JSON would take more memory than a real checkpoint's of "
-        f"{beside} bytes of data: it is made to fill the memory; do not use it"
+        f"{path}: its {length} bytes of JSON would take more memory than in any real checkpoint "
+        f"with {beside} bytes of data: it is made to fill the memory; do not use it"
     )

@@ -26,14 +26,14 @@ from zerotools.io.files.source_stamps import has_lasting_inodes
 SMALL = 64 * 2**20
 SHARE = 4
 READ_SHARE = 4
-"""The memory in bytes for each byte of a description that is read, because its objects take several
-times its size.
+"""The assumed memory in bytes for each byte of a description: its objects take more memory than its
+text.
 """
 _BLOCK = 512
 
 Beside = Callable[[], int]
-"""A function that returns the bytes of data next to a description. It is called only if `SMALL`
-bytes are not enough.
+"""A function that returns how many bytes of data lie next to a description. It is called only if
+the description needs more than `SMALL` bytes.
 """
 
 
@@ -43,7 +43,7 @@ def nothing_beside() -> int:
 
 
 def metadata_limit(beside: int) -> int:
-    """Return the number of bytes of memory that the metadata of `beside` bytes of data may take."""
+    """Return how many bytes of memory metadata may take if it describes `beside` bytes of data."""
     return SMALL + beside // SHARE
 
 

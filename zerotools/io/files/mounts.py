@@ -50,8 +50,8 @@ def _mount_point(line: str) -> MountPoint | None:
 
 
 def mounts_of(named: object, table: Iterable[MountPoint]) -> set[str]:
-    """Return the mount points of all paths in `named`, which is text, a list, a dataclass, or
-    nested ones. The file system of the root is left out.
+    """Return the mount points of all paths in `named`, which is text, or lists and dataclasses that
+    contain text. The file system of the root is left out.
 
     For a path below a directory of automounts, that directory is returned, because mounts in it
     come and go.

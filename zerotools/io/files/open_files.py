@@ -120,8 +120,8 @@ class OpenFiles:
 
     @contextmanager
     def holding(self) -> Iterator[ThreadFiles]:
-        """Keep the last few files that this thread reads open until the context ends. This is for
-        many small reads.
+        """Until the context ends, keep open the last few files that this thread has read. This is
+        for many small reads.
         """
         held: OrderedDict[str, OpenSource] = OrderedDict()
         try:
@@ -242,7 +242,7 @@ class ThreadFiles:
         self._files._read(self._source(file), file, offset, buffer)
 
     def with_bytes(self, reads: Callable[[], Iterable[NeededRange]]) -> HeldFiles:
-        """Return these files for the byte ranges that `reads` returns.
+        """Return these files, prepared for reads of the byte ranges that `reads` returns.
 
         If the files are in an object store, the bytes of all ranges are requested in parallel, and
         have arrived when this returns. Files of this machine are returned unchanged.
@@ -371,7 +371,7 @@ def copy_bytes(
 def _in_kernel(
     source: int, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
-    """Copy by the kernel, and yield the size of each copied part. End when all is copied, or when
+    """Let the kernel copy, and yield the size of each copied part. End when all is copied, or when
     the kernel copies no more.
     """
     done = 0

@@ -18,7 +18,9 @@ class OpenSource(Protocol):
     """An open file, as readers of checkpoints use it. Many threads may read it at once."""
 
     def status(self) -> os.stat_result:
-        """Return the status of the file (size, times, inode), from its opening or from now."""
+        """Return the status of the file (size, times, inode), as it was when the file was opened or
+        as it is now.
+        """
 
     def read(self, count: int, offset: int) -> bytes:
         """Return `count` bytes from `offset`, or fewer at the end of the file. Raises OSError or

@@ -197,8 +197,8 @@ def _changed(path: Path, difference: str) -> str:
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _SPREADS = 20
-"""A file is not from the same save if the gap in time before or after it is this many times the
-span of all other files. A slow save has a long span.
+"""A file counts as part of another save if it was written this many times longer before or after
+the other files than those took together. The files of a slow save take long.
 """
 
 
@@ -215,7 +215,7 @@ class WrittenApart:
         """Return the note on these files."""
         more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
-            f"{', '.join(self.names[:3])}{more}: {self.when}; they are from another save, unless "
+            f"{', '.join(self.names[:3])}{more}: {self.when}, so from another save, unless the "
             "files were copied one by one"
         )
 

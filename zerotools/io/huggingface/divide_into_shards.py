@@ -52,7 +52,7 @@ def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor
         BadRequest: `most` is less than one byte.
     """
     if most < 1:
-        raise BadRequest(f"a shard holds at least 1 byte, not {most}")
+        raise BadRequest(f"the size of a shard is at least 1 byte, not {most}")
     shards: list[dict[str, Tensor]] = []
     current: dict[str, Tensor] = {}
     filled = 0

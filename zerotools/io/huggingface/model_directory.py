@@ -141,7 +141,7 @@ def refuse_unlisted(
         if name not in listed and set_of(name) in sets:
             raise BadFile(
                 f"{directory / index} does not list {name}, which belongs to the same model "
-                "according to its number: one of them is from another save"
+                "according to its number: the two files are from different saves"
             )
 
 

@@ -17,11 +17,13 @@ import numpy as np
 from zerotools.io.numeric.dtype_casts import INFINITY, Array
 
 BLOCK = 2**16
-"""The number of elements that are compared together. Intermediate values take memory, and with
-fewer elements the overhead of numpy's calls takes longer than the comparison.
+"""The number of elements that are compared at once. More elements take more memory. With fewer, the
+overhead of numpy's calls takes longer than the comparison.
 """
 _SQUARABLE = 1e-100, 1e100
-"""The range of magnitudes with squares that can be added in very large numbers as float64."""
+"""The squares of magnitudes in this range are added as float64: even a very large number of them
+neither overflows nor vanishes.
+"""
 _UNSIGNED = "float8_e8m0fnu"
 """The floating-point type that has no sign. It is used for scales."""
 
@@ -140,7 +142,7 @@ class Distance:
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:
-        """Return the distance of two parts of the arrays together."""
+        """Return the distance over both parts of the arrays together."""
         return Distance(
             self.elements + other.elements,
             self.differing + other.differing,

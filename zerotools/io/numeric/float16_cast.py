@@ -29,8 +29,8 @@ def cast_for(elements: int, workers: int) -> Cast:
 
 
 def torch_cast() -> Cast:
-    """Cast the elements as `numpy_cast` does. From float32 to float16 torch does the cast. Imports
-    torch.
+    """Return a function that casts as `numpy_cast` does, but uses torch from float32 to float16.
+    Imports torch.
     """
     import torch
 

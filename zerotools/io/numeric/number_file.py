@@ -83,6 +83,6 @@ class NumberFile:
             if not count:
                 raise BadFile(
                     f"{self._path} ends at byte {at + done}, but had at least {at + len(view)} "
-                    "bytes at the start of the job: a program truncated it while the job read it"
+                    "bytes at the start of the job: a program truncated the file"
                 )
             done += count

@@ -39,12 +39,12 @@ _OPERATIONS = {"*": np.multiply, "/": np.divide, "+": np.add, "-": np.subtract}
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
-"""The largest reciprocal of a scale that is used. A larger one would be infinite, or its scale
-would not be a normal number.
+"""The reciprocals of scales are limited to this value. A larger reciprocal would be infinite, or
+belong to a scale that is not a normal number.
 """
 _STEP = 2**13
-"""The number of elements that are looked up in a table at once. numpy makes an 8-byte index of each
-element.
+"""The number of elements that are looked up in a table at once. For each of them, numpy makes an
+index of 8 bytes.
 """
 
 

@@ -138,7 +138,7 @@ class StatisticsSum:
         self._least, self._greatest = min(self._least, least), max(self._greatest, greatest)
 
     def _settle(self) -> None:
-        """Add the numbers that the counts of patterns of bits stand for."""
+        """Add the numbers that were only counted so far, by their bit patterns."""
         patterns, narrow = self._patterns, self._narrow
         self._patterns = None
         if patterns is None or narrow is None:

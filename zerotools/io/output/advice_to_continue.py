@@ -39,7 +39,7 @@ def advice_to_continue(directory: Path) -> str | None:
         )
     return (
         "is an unfinished output of zerotools: if no run is writing it, run its command again "
-        "with --resume to keep the complete files, or without it to start over"
+        "with --resume to keep the complete files, or without --resume to start over"
     )
 
 

@@ -33,7 +33,7 @@ def file_of_bytes(data: bytes) -> FilePlan:
 def carried_file(path: Path) -> FilePlan:
     """Return the plan of an output file that is a copy of `path`.
 
-    Models usually give its name to such a file, or it is a file of the checkpoint.
+    The file is part of the checkpoint, or has a usual name for such a file of a model.
 
     Raises:
         BadFile: `path` is not a regular file, or is a link that is not followed.

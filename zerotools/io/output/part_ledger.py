@@ -179,7 +179,7 @@ def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
     if begun != parts:
         raise BadRequest(
             f"{directory} was begun in {begun} parts, but this run is one of {parts} parts; run "
-            f"the parts of {begun}, or remove {directory} to start over"
+            f"with --part I/{begun}, or remove {directory} to start over"
         )
 
 

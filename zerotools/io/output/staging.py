@@ -120,8 +120,8 @@ class Staging:
             why = why_fixed(self.destination, self.directory, self._rename)
         except NotImplementedError:
             raise BadRequest(
-                f"{self.directory} is on a file system that can replace directories with files "
-                "in them, so the output could destroy data; choose another output"
+                f"{self.directory} is on a file system where a rename can replace a directory that "
+                "is not empty, so the output could destroy data; choose another output"
             ) from None
         finally:
             probe.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ def read_writing(directory: Path) -> dict[str, Any]:
         isinstance(tree.get(word), kind) for word, kind in words.items()
     )
     if not is_known or not all(map(_is_noted, tree["done"].values())):
-        raise BadRequest(f"{path} is of another version of zerotools; remove {directory}")
+        raise BadRequest(f"{path} was written by another version of zerotools; remove {directory}")
     found: dict[str, Any] = tree
     return found
 

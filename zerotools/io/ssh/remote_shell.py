@@ -36,8 +36,8 @@ from zerotools.io.ssh.ssh_host import (
 
 BLOCK = 1 << 20
 SILENT_SECONDS = 300.0
-"""The longest pause in the bytes of a file, in seconds. The disk of the machine may have to start
-up.
+"""A machine that sends no bytes of a file for this many seconds has failed. Disks may need time to
+start.
 """
 _OPTIONS = {**OPTIONS, "ControlMaster": "no"}
 _MOST_BEFORE = 1 << 20
@@ -246,8 +246,8 @@ class FarShell:
         return next((line for line in reversed(lines) if line), "")
 
     def failed(self, what: str, advice: str = "") -> HostUnreachable:
-        """End the script, and return an error: the machine, `what` failed, the message of ssh, and
-        `advice`.
+        """End the script, and return an error that names the machine, the failure `what`, the
+        message of ssh, and the `advice`.
         """
         self.kill()
         if self._host is None:

@@ -120,7 +120,7 @@ OPTIONS: Mapping[str, str] = {
 _ADVICE = (
     (
         "Host key verification failed",
-        "the key of that machine is not known here; connect once by hand and compare it: ssh {}",
+        "the key of that machine is not known here; connect once and compare the key: ssh {}",
     ),
     (
         "Permission denied",

@@ -62,8 +62,8 @@ def path_of(given: str | os.PathLike[str]) -> Path:
         raise BadRequest(f"{text!r:.200}: name the path itself, without file://")
     if scheme not in SCHEMES:
         raise BadRequest(
-            f"{scheme}:// is not a store that zerotools knows; it takes "
-            f"{', '.join(f'{each}://' for each in SCHEMES)} and paths"
+            f"{scheme}:// is not a store that zerotools knows; use "
+            f"{', '.join(f'{each}://' for each in SCHEMES)} or a path"
         )
     _refuse_secrets(scheme, rest)
     words = rest.rstrip("/").split("/")

@@ -36,14 +36,16 @@ from zerotools.io.stores.store_interface import FarObject, FarStore
 from zerotools.io.stores.store_listing import StoreListing
 
 KEPT = 64 * 2**20
-"""The number of bytes of all cached blocks in a process."""
+"""All cached blocks of a process have together at most this many bytes."""
 FIRST_BLOCK, LARGEST_BLOCK = 64 * 2**10, 4 * 2**20
 LARGEST_PIECE = 8 * 2**20
 """The largest number of bytes in one request."""
 WORTHWHILE_GAP = 256 * 2**10
-"""The number of unneeded bytes that take as long to transfer as one more request."""
+"""A gap of this many bytes takes as long to transfer as one more request takes. Smaller gaps are
+read, too.
+"""
 MOST_TOO_MANY = 2
-"""The largest ratio of requested bytes to needed bytes. All requested bytes are in memory."""
+"""At most this many times the needed bytes are requested, because all of them are in memory."""
 SIDE_BY_SIDE = 24
 """The largest number of requests that are made at the same time."""
 _STATUS_BLOCK = 512
@@ -290,7 +292,7 @@ _KEEPING = _Blocks()
 
 AHEAD = 24
 _BEFORE = 2
-"""The number of similar files that are opened before the next ones are expected."""
+"""After this many similar files were opened, the next ones are read ahead."""
 
 
 class StorePrefetch:

@@ -58,7 +58,7 @@ _RETRIES: Any = {
 }
 _CLIENT: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "300s"}
 _BODIES = 4
-"""The number of requests for a range if the response body breaks off."""
+"""A range is requested at most this many times if its response breaks off."""
 _FIRST_WAIT = 0.1
 _MOST_DELETED = 1000
 _S3_CHAIN = (

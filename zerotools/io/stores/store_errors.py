@@ -42,8 +42,8 @@ CREDENTIALS = {
 
 
 def store_failure(what: str, url: str, error: Exception) -> ZerotoolsError:
-    """Return the error that `what` (a verb such as "read") failed for `url`. The message has the
-    reason, and the action to take.
+    """Return the error for a failed action on `url`; `what` is its verb, such as "read". The
+    message has the reason, and the action to take.
     """
     scheme, text = url.partition(":")[0], str(error)
     name = type(error).__name__

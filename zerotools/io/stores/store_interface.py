@@ -54,7 +54,7 @@ class FarStore(Protocol):
     url: str
     """The URL that all keys are added to, without a slash at the end."""
     lists_below: bool
-    """True if `below` costs as much as `directory`, apart from the number of pages."""
+    """True if a page of `below` costs as much as a page of `directory`."""
 
     def directory(self, key: str) -> FarDirectory:
         """Return the contents of the directory `key`; empty if it does not exist."""

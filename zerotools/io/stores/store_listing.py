@@ -14,8 +14,8 @@ from threading import RLock
 from zerotools.io.stores.store_interface import FarDirectory, FarObject, FarStore, OddKey
 
 _SINGLY = 3
-"""The number of subdirectories of one directory that are listed one by one, before everything below
-it is listed.
+"""After so many subdirectories of a directory were listed one by one, all files below the directory
+are listed at once.
 """
 
 

@@ -21,7 +21,7 @@ _ENDPOINTS = (
     "HF_ENDPOINT",
 )
 _WORDS = {"hf": 2}
-"""The number of path words that name the store, for URL schemes with more than one such word."""
+"""The number of words after `://` that name the store, if there is more than one: `hf://OWNER/MODEL`."""
 
 
 class Place(NamedTuple):

@@ -1,10 +1,10 @@
 """A path to an object in a store, or to a directory, which is all objects with keys that begin with
 it.
 
-It is a `Path` only in its text. Questions to the file system are answered from listings. Operations
-that a store does not have (make a directory, rename, open) are refused. The first word of the path
-contains a NUL, which is not shown. If a local path is made from it by mistake, the system refuses
-that path, and never uses a local file of this name.
+Only its text is like that of a local path. Questions to the file system are answered from listings.
+Operations that a store does not have (make a directory, rename, open) are refused. The first word
+of the path contains a NUL, which is not shown. If a local path is made from it by mistake, the
+system refuses that path, and never uses a local file of this name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """True if the path is a whole store. With another last word it would be another store."""
+        """True if the path is a whole store, so that another last word would name another store."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
     @property

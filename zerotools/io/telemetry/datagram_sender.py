@@ -1,7 +1,7 @@
 """Progress datagrams to the supervisor of an attempt: one JSON object of at most 4 KiB each.
 
-The sender never waits for the receiver, and never fails with it. Standard library only, and no
-newer syntax than that of Python 3.9: programs of users send with this too.
+The sender never waits for the receiver, and does not fail if the receiver fails. Standard library
+only, and no newer syntax than that of Python 3.9: programs of users send with this too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Sender:
         return self._socket is not None
 
     def send(self, tree: dict[str, Any], *, wait: bool = False) -> None:
-        """Send one JSON object. If the receiver has no space for it, the object is dropped; with
-        `wait`, only after a second.
+        """Send one JSON object. If the receiver has no space for the object, it is dropped; with
+        `wait`, it is dropped only after a second.
         """
         if self._socket is None:
             return

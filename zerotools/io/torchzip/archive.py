@@ -112,8 +112,8 @@ class Archive:
             beside = self.window.data_beside(record.length)
         if not may_be_read(record.length, beside):
             raise BadFile(
-                f"{self.window}: its pickle has {record.length} bytes, more than any real "
-                f"checkpoint's of {beside()} bytes of data: it is made to fill the memory; do not "
+                f"{self.window}: its pickle has {record.length} bytes, more than in any real "
+                f"checkpoint with {beside()} bytes of data: it is made to fill the memory; do not "
                 "use it"
             )
         return loads(read_entry(self.window, record), source=self.window, beside=beside)
@@ -137,7 +137,7 @@ class Archive:
 
 _HEADER, _DESCRIPTOR = b"PK\x03\x04", b"PK\x07\x08"
 _SIZES = (struct.Struct("<4s3L"), struct.Struct("<4sL2Q"))
-"""The layout of a descriptor, and the layout of a descriptor for a record of 4 GiB or more."""
+"""The two layouts of a descriptor. Records of 4 GiB or more have the second one."""
 _LONGEST = max(layout.size for layout in _SIZES)
 _MOST_TRIED = 2**17
 """The largest number of possible descriptors that are examined. The four bytes at the beginning of

@@ -18,8 +18,8 @@ from zlib import crc32
 
 ALIGNMENT = 64
 FOLDER = "archive"
-"""The name that torch gives to the folder in an archive that it writes to an open file. In an
-archive that it writes to a path, the folder has the file's name without its ending.
+"""The name of the folder inside an archive that torch writes to an open file. If torch writes to a
+path, the folder is named after the file, without its ending.
 """
 _FLAGS = 0x0808
 _FULL = 0xFFFFFFFF

@@ -47,7 +47,7 @@ class FileRange:
             BadFile: not all of the bytes are inside the range, or the file ends before them.
         """
         if at < 0 or count < 0 or at + count > self.length:
-            raise BadFile(f"{self}: {count} bytes at {at} are outside its {self.length} bytes")
+            raise BadFile(f"{self} has {self.length} bytes, so {count} bytes at {at} are outside")
         for begin, known in self.kept:
             if begin <= at and at + count <= begin + len(known):
                 return known[at - begin : at - begin + count]

@@ -70,8 +70,8 @@ def read_legacy(window: FileRange) -> LegacyFile:
             size = min(window.length, 4 * size, LARGEST_PICKLE)
             if not may_be_read(size, window.data_beside(size)):
                 raise BadFile(
-                    f"{window}: its pickles do not end within {size} bytes, more than any real "
-                    "checkpoint's: it is made to fill the memory; do not use it"
+                    f"{window}: its pickles have more than {size} bytes, more than in any real "
+                    "checkpoint: it is made to fill the memory; do not use it"
                 ) from None
     return LegacyFile(tree, _offsets(window, _storages(window, tree), keys, end))
 
@@ -134,7 +134,7 @@ def _offsets(
         if numel != storage.numel or is_cut:
             error = BadFile(
                 f"{window}: storage {key!r} of {storage.numel} elements is truncated or damaged: "
-                f"{numel} elements are announced, {left} bytes are left"
+                f"it announces {numel} elements, but {left} bytes are left in the file"
             )
             if not is_cut:
                 raise error

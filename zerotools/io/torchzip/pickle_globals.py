@@ -62,7 +62,7 @@ def persistent_storage(identifier: Any) -> Storage:
     of.
     """
     if type(identifier) is not tuple or len(identifier) not in (5, 6) or identifier[0] != "storage":
-        raise BadFile("it refers to something outside it that is not a torch storage")
+        raise BadFile("it refers to an external object that is not a torch storage")
     if identifier[5:] not in ((), (None,)):
         raise Unsupported(
             "it has a storage that is a view of another one (torch before 0.4), which "
@@ -121,14 +121,15 @@ def _tensor(
     last = tensor.offset + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
     if 0 not in sizes and (last + 1) * dtype.itemsize > stored.nbytes:
         raise BadFile(
-            f"a tensor of shape {sizes} needs {(last + 1) * dtype.itemsize} bytes and its "
+            f"a tensor of shape {sizes} needs {(last + 1) * dtype.itemsize} bytes, but its "
             f"storage {stored.key!r} has {stored.nbytes}"
         )
     nbytes = prod(sizes) * dtype.itemsize
     if nbytes > max(stored.nbytes, LARGEST_REPEATED):
         raise BadFile(
-            f"a tensor of shape {sizes} repeats its elements by its strides {steps}: it would have "
-            f"{nbytes} bytes and its storage {stored.key!r} has {stored.nbytes}; save it contiguous"
+            f"a tensor of shape {sizes} with strides {steps} repeats elements: it would have "
+            f"{nbytes} bytes, but its storage {stored.key!r} has {stored.nbytes}; save it "
+            "contiguous"
         )
     if type(metadata) is dict and any(metadata.get(bit) for bit in LAZY_BITS):
         return None

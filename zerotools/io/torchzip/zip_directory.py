@@ -82,8 +82,8 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
         )
     if not may_be_read(_ENTRY_SHARE * size, window.data_beside(size)):
         raise BadFile(
-            f"{window}: its zip directory has {size} bytes, more than any real checkpoint's: it is "
-            "made to fill the memory; do not use it"
+            f"{window}: its zip directory has {size} bytes, more than in any real checkpoint: it "
+            "is made to fill the memory; do not use it"
         )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
     entries = list(_entries(window, data, begin))
@@ -137,8 +137,8 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
     if name != len(expected) or data[LOCAL_HEADER.size :] != expected:
         raise BadFile(
-            f"{window}: the header at byte {record.header} is not that of {record.name!r}, which "
-            "the zip directory puts there: the file is damaged"
+            f"{window}: according to the zip directory, record {record.name!r} begins at byte "
+            f"{record.header}, but another header is there: the file is damaged"
         )
     said = (method, crc, packed, length)
     sizes = {record.length, _FULL32}
@@ -146,8 +146,8 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         method or crc != record.crc or not {packed, length} <= sizes
     ):
         raise BadFile(
-            f"{window}: the zip directory gives record {record.name!r} {record.length} bytes and "
-            f"CRC-32 {record.crc:08x}, but its header has (method, CRC-32, sizes) {said}"
+            f"{window}: according to the zip directory, record {record.name!r} has {record.length} "
+            f"bytes and CRC-32 {record.crc:08x}, but its header has (method, CRC-32, sizes) {said}"
         )
     at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
     if at + record.length > record.limit:
@@ -199,8 +199,8 @@ def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
 
 
 def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
-    """Return, by the offset of its header, the limit of each entry's end, which is the offset of
-    the next header. The last entry is left out.
+    """Return the limit of each entry's end, which is the offset of the next header. The result is
+    keyed by the offset of the entry's own header. The last entry is left out.
 
     The length of a record's own header is not known yet.
 
@@ -249,8 +249,9 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     narrow = ((count, _FULL16), (size, _FULL32), (begin, _FULL32))
     if any(said not in (wide, most) for (said, most), wide in zip(narrow, numbers, strict=True)):
         raise BadFile(
-            f"{window}: its zip directory has {size} bytes at {begin} by its last record, but "
-            f"{numbers[1]} at {numbers[2]} by its zip64 record: the file is damaged"
+            f"{window}: its zip directory has {size} bytes at {begin} according to its last "
+            f"record, but {numbers[1]} at {numbers[2]} according to its zip64 record: the file is "
+            "damaged"
         )
     count, size, begin = numbers
     return begin, size, count, end64

@@ -37,7 +37,7 @@ def test_long_lines_take_as_many_as_they_need() -> None:
     assert [text_of(line) for line in page[1:]] == ["short", "x" * 10, "x" * 10, "x" * 5]
     cut = log_page("log", ["x" * 25], None, 10, 3)
     assert [text_of(line) for line in cut[1:]] == ["x" * 10, "x" * 5]
-    assert text_of(log_page("log", [], None, 60, 5)[1]) == "there is nothing in it yet"
+    assert text_of(log_page("log", [], None, 60, 5)[1]) == "this log is still empty"
 
 
 @given(st.text(max_size=60), st.integers(2, 12))

@@ -125,7 +125,7 @@ def test_errors_of_a_log_are_shown_with_the_lines_after_them() -> None:
     assert shown[1:4] == ["WARNING: slow", "a", "b"]
     assert "e all" in shown[-1]
     none = draw_screen(full_look(), LogLines(3, 0, "log", ("fine",)), state, 80, 24, NOW)
-    assert texts(none)[1] == "no line of it has an error or a warning"
+    assert texts(none)[1] == "this log has no errors or warnings"
 
 
 def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> None:
@@ -232,10 +232,10 @@ def test_of_many_jobs_those_around_the_chosen_one_are_shown() -> None:
 
 def test_without_jobs_it_is_said_and_processes_are_listed() -> None:
     text = "\n".join(texts(draw(80, 24, a_look())))
-    assert "none runs or waits" in text
+    assert "no job runs or waits" in text
     assert "bob: python train.py" in text
     none = "\n".join(texts(draw(80, 24, full_look(), ViewState(only="zzz"))))
-    assert "none of 5 has “zzz”; Escape shows all" in none
+    assert "none of 5 jobs has the text “zzz”; Escape shows all" in none
 
 
 def test_a_daemon_that_is_away_is_said_and_its_jobs_stay() -> None:

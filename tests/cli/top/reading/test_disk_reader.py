@@ -89,7 +89,7 @@ def test_where_many_hang_nothing_more_is_looked_at(clock: Clock, tmp_path: Path)
     )
     for number in range(disk_reader.MOST_HANGING):
         assert looker.disk(f"/hung/{number}").why
-    assert looker.disk(str(tmp_path)).why == "not checked: other paths do not answer"
+    assert looker.disk(str(tmp_path)).why == "not checked: too many paths do not answer"
     looker.close()
 
 

@@ -36,7 +36,7 @@ def test_examples_that_are_cut_short(tmp_path: Path) -> None:
     assert examples.size(1) == 49
     os.truncate(path, 4 * 60)
     assert len(examples.example(0).inputs) == 49
-    with pytest.raises(BadFile, match="a program truncated it"):
+    with pytest.raises(BadFile, match="a program truncated the file"):
         examples.example(1)
 
 
@@ -50,7 +50,7 @@ def test_token_files_that_shrink_or_go(tmp_path: Path) -> None:
     (tmp_path / "2").unlink()
     with pytest.raises(BadFile, match=r"2 is missing, but data\.tokens lists it"):
         stream.read(200, 210)
-    with pytest.raises(BadFile, match="truncated it"):
+    with pytest.raises(BadFile, match="truncated the file"):
         largest_id(arrays[1:2])
 
 

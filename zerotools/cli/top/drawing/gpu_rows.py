@@ -38,9 +38,9 @@ FULL_SHARE, OVERFULL_SHARE = 0.96, 0.99
 """At these used fractions of a GPU's memory, its colour becomes that of a warning, or of an alarm.
 """
 ROOMY = 100
-"""Narrower screens show neither the past of GPUs nor their usual states; in columns."""
+"""Screens with fewer columns show neither the past of GPUs nor their usual states."""
 NAMED = 130
-"""Narrower screens leave out the names of GPUs if all are of one kind; in columns."""
+"""Screens with fewer columns leave out the names of GPUs if all GPUs are of one kind."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",

@@ -32,7 +32,7 @@ BAR, LONG_BAR, PAST_FROM = 8, 16, 44
 sparkline; in columns.
 """
 ROOMY = 34
-"""Narrower cells show neither the number of processors nor an unused swap; in columns."""
+"""Cells with fewer columns show neither the number of processors nor an unused swap."""
 STALLED, VERY_STALLED = 5.0, 20.0
 """If tasks waited for these percentages of the time, there is a warning, or an alarm."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03

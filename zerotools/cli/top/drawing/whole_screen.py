@@ -41,7 +41,7 @@ always shows the names of columns. Smaller screens show them if all jobs have a 
 WIDE = 150
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
-"""The chosen job gets more than `DETAILS` rows only if the jobs have at least `FEWEST_JOBS`."""
+"""The chosen job gets more than `DETAILS` rows only if the table of jobs has `FEWEST_JOBS` rows."""
 
 
 @dataclass(frozen=True)

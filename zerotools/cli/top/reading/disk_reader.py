@@ -125,7 +125,7 @@ class DiskReader:
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
             raise DiskNotAnswering("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise DiskNotAnswering("not checked, because too many other paths do not answer")
+            raise DiskNotAnswering("not checked: too many paths do not answer")
         if self._child is None:
             self._child = self._start()
         try:

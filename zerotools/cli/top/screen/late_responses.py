@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 BEGINS = ("right_square_bracket", "1", "1", "semicolon")
-"""The first keys of a response. They have no effect by themselves."""
+"""The keys with which a terminal's response begins. None of them has a meaning in `top`."""
 ENDS = ("backslash", "ctrl+g")
 LONGEST = 40
-"""The greatest number of keys that are taken for a response. A response has at most 28 keys. So if
-a response has no end, only few keys of the user are lost.
+"""At most this many keys are read as one response. A complete response has at most 28 keys. So if a
+response has no end, only a few keys of the user are lost.
 """
 
 
