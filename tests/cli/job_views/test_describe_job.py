@@ -96,7 +96,10 @@ def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> N
         "usual_start_seconds": 90.0,
         "attempt": {**(shown["attempt"] or {}), "started": 990.0},
     }
-    said = "loading for 12 s (usually 40 s here), 22 s since the start, first step usually after 1 min 30 s"
+    said = (
+        "loading for 12 s (usually 40 s here), 22 s since the start, first step usually after "
+        "1 min 30 s"
+    )
     assert reason_text(shown, now=1012.0) == said
     waits = {**shown, "phase": None, "reason": "waits for memory"}
     said = "waits for memory; usually 1 min 30 s from the start to the first step here"
