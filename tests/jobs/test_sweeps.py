@@ -67,7 +67,7 @@ def test_every_combination_has_a_directory_a_name_and_a_number() -> None:
         ),
         ({"train.steps": []}, None, "sweep: train.steps has no values"),
         ({"train.steps": [1, 1]}, None, "sweep: train.steps has a value twice"),
-        ({"seed": list(range(1001))}, None, "these are 1001 jobs, and an array has 1 to 1000"),
+        ({"seed": list(range(1001))}, None, "these are 1001 jobs, but an array has 1 to 1000"),
         ({"seed": list(range(100)), "train.steps": [1, 2]}, 10, "these are 2000 jobs"),
         ({}, 10**9, "these are 1000000000 jobs"),
         ({}, 0, "these are 0 jobs"),

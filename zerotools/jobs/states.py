@@ -67,7 +67,7 @@ ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States in which a job may have processes."""
 
 HOLDING = "holding"
-"""The displayed name of the state PAUSING: the job saves now, and is held after that."""
+"""The displayed name of the state PAUSING: the job saves now, and is held afterwards."""
 STARTING, SAVING = "starting", "saving"
 """Displayed names of a job before its first step, and of a job that waits for its checkpoint to be
 written.
@@ -106,9 +106,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 )
 """Displayed name -> meaning, which decides its colour on terminals and on the page."""
 TIMED_WORDS = frozenset({STARTING, SAVING, LATE, STALLED, STOPPING, HOLDING, YIELDING})
-"""The displayed names that are followed by the time since when they hold, as `stalled 12m`."""
+"""The displayed names that are followed by their duration so far, such as `stalled 12m`."""
 FIRST_SECONDS = 60.0
-"""A program without a heartbeat counts as starting for so many seconds, or up to its first step."""
+"""A program without a heartbeat counts as starting for this many seconds, or until its first step.
+"""
 _BEFORE_A_STEP = frozenset(
     (
         *(STARTING, "importing", "meeting the other ranks", "connecting", "preparing"),

@@ -77,8 +77,8 @@ def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
     members = math.prod(len(values) for values in sweep.values()) * (1 if count is None else count)
     if not 1 <= members <= MOST_MEMBERS:
         raise BadRequest(
-            f"these are {members} jobs, and an array has 1 to {MOST_MEMBERS}; leave out values, or "
-            "make several arrays"
+            f"these are {members} jobs, but an array has 1 to {MOST_MEMBERS}; leave out values, "
+            "or make several arrays"
         )
     return members
 

@@ -82,7 +82,7 @@ def test_the_same_key_is_the_same_job_though_its_output_is_there(
     [
         (["--convert", "--", "consolidate", "nowhere", "out"], "nowhere does not exist"),
         (["--convert", "--", "thin", ZERO3], "write one of consolidate, reshard"),
-        (["--convert", "--", "consolidate", ZERO3, "o", "--part=1/2"], "--parts N of submit"),
+        (["--convert", "--", "consolidate", ZERO3, "o", "--part=1/2"], "--parts N to submit"),
         (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
         (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page cannot be a job"),
         (["--convert", "--parts", "2", "--", "verify", ZERO3], "leave --parts out"),

@@ -60,7 +60,7 @@ def test_a_time_is_the_next_one_here(text: str, found: datetime) -> None:
     [
         ("+", "--begin +: must be seconds, or days, hours"),
         ("+0", "--begin +0: must be seconds"),
-        ("+9999d", "must be 3650 days at most"),
+        ("+9999d", "must be at most 3650 days"),
         ("tomorrow", "--begin tomorrow: is not a time; write +2h, 22:30"),
         ("24:00", "is not a time"),
         ("2027-02-30", "is not a time"),

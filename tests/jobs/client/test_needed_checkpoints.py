@@ -124,7 +124,7 @@ def test_the_one_before_a_newest_that_is_damaged(tmp_path: Path) -> None:
     found = list(needs_of(job(output_dir=str(tmp_path))))
     said = needed(tmp_path / "step-00000003", found)
     assert said is not None
-    assert "the newest complete one in its output directory, because " in said
+    assert "the newest complete checkpoint in the job's output directory, because " in said
 
 
 def looker(program: str) -> NeedLooker:

@@ -212,7 +212,7 @@ def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
     ("text", "told"),
     [
         ("distributed_type: MEGATRON_LM\n", "supported: NO, MULTI_GPU"),
-        (NO + "num_machines: 2\n", "give the job file [rendezvous]"),
+        (NO + "num_machines: 2\n", "add [rendezvous]"),
         (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run only on this machine"),
         (NO + "mixed_precision: fp8\n", "acc.yaml:2 mixed_precision"),
         (NO + "dynamo_config:\n  dynamo_backend: TVM\n", "acc.yaml:2 dynamo_config"),

@@ -241,8 +241,8 @@ class TestContradictions:
             ),
             (
                 {"zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 5e7}},
-                "ds.json:1 zero_optimization.stage3_prefetch_bucket_size = 50000000: is for "
-                "stage 3, and ds.json:1 zero_optimization.stage is 2",
+                "ds.json:1 zero_optimization.stage3_prefetch_bucket_size = 50000000: has an "
+                "effect only at stage 3, but ds.json:1 zero_optimization.stage is 2",
             ),
             (
                 {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
@@ -419,7 +419,7 @@ def test_it_is_off_without_a_size(size: int | None) -> None:
         ({"autotp_size": -1}, "autotp_size = -1: must be a whole number"),
         ({"autotp_size": "auto"}, 'autotp_size = "auto": must be a whole number'),
         ({"autotp_size": 2, "tp": {"tp_size": 4}}, "says 2; make them agree"),
-        ({"autotp_size": 2, "kernel_inject": True}, "replaces layers by kernels"),
+        ({"autotp_size": 2, "kernel_inject": True}, "replaces layers with kernels"),
         ({"autotp_size": 3}, "tensor_parallel.autotp_size) = 3: must divide the 2 ranks"),
         (2, "tensor_parallel = 2: must be an object"),
     ],

@@ -175,10 +175,10 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"device": "cuda", "ranks": ..., "gpus": []}, "must name at least one GPU"),
         ({"device": "cuda", "ranks": ..., "gpus": [0, 0]}, "gpus = [0, 0]: names a GPU twice"),
         ({"device": "cuda", "ranks": ..., "gpus": [-1]}, "must be at least 0, not -1"),
-        ({"device": "cuda", "ranks": ..., "gpus": ["0"]}, 'a UUID; one starts with "GPU-"'),
+        ({"device": "cuda", "ranks": ..., "gpus": ["0"]}, 'a UUID; a UUID starts with "GPU-"'),
         ({"device": "cuda", "ranks": ..., "gpus": [True]}, "must be a whole number or a string"),
         ({"device": "cuda", "ranks": ..., "gpus": "all"}, "must be a whole number or a list"),
-        ({"model": {}}, "one of model.config"),
+        ({"model": {}}, "needs model.path, or model.config"),
         ({"model__path": "/m"}, "cannot be combined"),
         ({"ranks": 3}, "train.batch_size = 8: must be divisible by the 3 ranks"),
         ({"train__micro_batch_size": 3}, "must divide the 4 sequences of a rank"),
@@ -190,7 +190,10 @@ def test_a_bare_python_is_looked_up() -> None:
         ),
         ({"data__examples": ["/e"]}, "data.text and data.examples cannot be combined"),
         ({"data__packing": True}, "data.packing = true: cannot be combined with data.text"),
-        ({"data__text": [], "data__tokens": ["/a.bin"]}, "token_type: is missing; /a.bin does not"),
+        (
+            {"data__text": [], "data__tokens": ["/a.bin"]},
+            "token_type: is missing; set it, because /a.bin does not",
+        ),
         (
             {"data__token_type": "uint16"},
             'token_type = "uint16": cannot be combined with data.text',
@@ -208,11 +211,11 @@ def test_a_bare_python_is_looked_up() -> None:
                     "response_column": "a",
                 }
             },
-            'must differ, and are "a", "a"',
+            'must differ, but are "a", "a"',
         ),
         ({"lora__alpha": 5}, "lora.rank: is missing; set it, or leave [lora] out"),
         ({"lora__rank": 4, "lora__dropout": 1}, "lora.dropout = 1.0: must be less than 1"),
-        ({"eval__every": 5}, "eval: one of eval.files and eval.fraction is needed"),
+        ({"eval__every": 5}, "eval: needs eval.files or eval.fraction"),
         (
             {"eval__files": ["/e"], "eval__fraction": 0.1},
             "eval.files and eval.fraction cannot be combined",
@@ -235,7 +238,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
         (
             {"resume_order": "model"},
-            "resume_order = model: orders the optimizer state in resume_from, which is not set; ",
+            "resume_order = model: has an effect only with resume_from; set resume_from",
         ),
         (
             {"checkpoint": {"export_on_finish": "adapter"}},
@@ -257,7 +260,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ),
         (
             {"data": {"preferences": ["/p.jsonl"], "tokenizer": "/t"}, "engine": "deepspeed"},
-            'data.preferences: only engine = "torch" has it',
+            'data.preferences: only engine = "torch" has this key',
         ),
         (
             {"train__optimizer": "moun"},

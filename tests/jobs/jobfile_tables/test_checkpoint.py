@@ -20,7 +20,10 @@ def test_keys_that_agree() -> None:
     ("changes", "sentence"),
     [
         ({"checkpoint": {"every": 10, "keep_every": 20}}, "without checkpoint.keep_last"),
-        ({"checkpoint": {"keep_last": 1, "keep_every": 20}}, "needs checkpoint.every"),
+        (
+            {"checkpoint": {"keep_last": 1, "keep_every": 20}},
+            "must be a multiple of checkpoint.every, which is not set",
+        ),
         (
             {"checkpoint": {"every": 10, "keep_last": 1, "keep_every": 25}},
             "must be a multiple of checkpoint.every, which is 10",
@@ -49,10 +52,13 @@ def test_keys_that_agree() -> None:
                 "checkpoint": {"asynchronous": True},
                 "offload": {"optimizer": "disk", "path": "/scratch"},
             },
-            'would copy to host memory what offload.optimizer = "disk" keeps out of it',
+            'copies the optimizer state to host memory, but offload.optimizer = "disk"',
         ),
-        ({"time_limit": "2 hours"}, 'time_limit = "2 hours": must be seconds, or days, hours'),
-        ({"time_limit": 0}, "time_limit = 0: must be seconds"),
+        (
+            {"time_limit": "2 hours"},
+            'time_limit = "2 hours": must be a number of seconds, or a time',
+        ),
+        ({"time_limit": 0}, "time_limit = 0: must be a number of seconds"),
         ({"train__stop_after_nan": 0}, "train.stop_after_nan = 0: must be at least 1"),
     ],
 )

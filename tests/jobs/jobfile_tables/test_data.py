@@ -16,17 +16,17 @@ EXAMPLES = {"examples": ("/a.json", "/b.json")}
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({**EXAMPLES, "mixture": (0.5, 0.4)}, "the weights add up to 0.9, and must add up to 1"),
-        ({**EXAMPLES, "mixture": (1.0,)}, "has 1 weights, and data.examples has 2 entries"),
+        ({**EXAMPLES, "mixture": (0.5, 0.4)}, "the weights add up to 0.9, but must add up to 1"),
+        ({**EXAMPLES, "mixture": (1.0,)}, "has 1 weights, but data.examples has 2 entries"),
         ({**EXAMPLES, "mixture": (1.5, -0.5)}, "each weight must be above 0"),
         ({**EXAMPLES, "truncation": "separate"}, "data.max_source_length is missing"),
         ({**EXAMPLES, "format": "messages", "prompt_column": "q"}, "data.prompt_column = "),
         ({**EXAMPLES, "format": "columns", "tools_column": "t"}, "data.tools_column = "),
-        ({**EXAMPLES, "input_column": "response"}, "must differ, and are"),
+        ({**EXAMPLES, "input_column": "response"}, "must differ, but are"),
         ({"preferences": ("/a",), "packing": True}, "data.packing = true: cannot be combined with"),
         ({"preferences": ("/a",), "loss_on": "last"}, "cannot be combined with data.preferences"),
         ({**EXAMPLES, "chosen_column": "c"}, "cannot be combined with data.examples"),
-        ({"preferences": ("/a",), "chosen_column": "rejected"}, "must differ, and are"),
+        ({"preferences": ("/a",), "chosen_column": "rejected"}, "must differ, but are"),
         ({"text": ("/a",), "loss_on": "last"}, 'data.loss_on = "last": cannot be combined with'),
         ({**EXAMPLES, "documents": "on"}, 'data.documents = "on": cannot be combined with'),
         (
@@ -71,7 +71,7 @@ def test_how_long_sequences_are() -> None:
 @pytest.mark.parametrize(
     ("model", "advice"),
     [
-        ({"path": "/m"}, "set its path, or leave it out to take that of model.path"),
+        ({"path": "/m"}, "set its path, or leave it out to use the tokenizer of model.path"),
         ({"config": {"model_type": "llama"}}, "set its path"),
     ],
 )

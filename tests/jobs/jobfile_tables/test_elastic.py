@@ -86,8 +86,8 @@ def test_what_is_wrong_is_said_with_the_sizes_that_do() -> None:
     assert refusal({"min": 1, "max": 10**12}).endswith("must be at most 1024")
     uneven = refusal({"min": 2, "max": 7}, device="cuda")
     assert uneven.startswith("gpus.max = 7: does not divide train.batch_size = 24")
-    assert uneven.endswith("from 2 to 7 these do: 2, 3, 4, 6")
-    assert "none does; change ranks" in refusal({"min": 5, "max": 5})
+    assert uneven.endswith("from 2 to 7, the possible numbers are 2, 3, 4, 6")
+    assert "is possible; change ranks" in refusal({"min": 5, "max": 5})
     passes = refusal({"min": 1, "max": 4}, train={"micro_batch_size": 8})
     assert "leaves 6 of the 24 sequences" in passes
     assert "zero.shard_size = 2" in refusal({"min": 1, "max": 4}, zero={"shard_size": 2})

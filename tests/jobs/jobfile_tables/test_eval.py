@@ -26,7 +26,7 @@ def tree(evaluation: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     [
         (ASKED, {"text": ["/text"]}, "data.text has no prompts and no responses"),
         (ASKED, {"tokens": ["/ids.npy"]}, "data.tokens has no prompts and no responses"),
-        ({"predict_with_generate": True}, EXAMPLES, "one of eval.files and eval.fraction"),
+        ({"predict_with_generate": True}, EXAMPLES, "needs eval.files or eval.fraction"),
         (
             {"fraction": 0.1, "num_beams": 4},
             EXAMPLES,
@@ -63,14 +63,22 @@ def test_a_refusal_names_the_keys(
         ({"tasks": ["a"], "limit": 1.5}, {}, "eval.limit = 1.5: must be a whole number of"),
         ({"tasks": ["a"], "limit": 0}, {}, "eval.limit = 0.0: must be a whole number of"),
         ({"tasks": ["a"], "few_shot": -1}, {}, "eval.few_shot = -1: must be at least 0"),
-        ({"tasks": ["a"], "every": 5}, {}, "one of eval.files and eval.fraction is needed"),
-        ({"fraction": 0.1, "few_shot": 2}, {}, "eval.few_shot = 2: is for eval.tasks; set these"),
-        ({"task_dir": "/tasks"}, {}, 'eval.task_dir = "/tasks": is for eval.tasks'),
+        ({"tasks": ["a"], "every": 5}, {}, "needs eval.files or eval.fraction"),
+        (
+            {"fraction": 0.1, "few_shot": 2},
+            {},
+            "eval.few_shot = 2: has an effect only with eval.tasks; set eval.tasks",
+        ),
+        (
+            {"task_dir": "/tasks"},
+            {},
+            'eval.task_dir = "/tasks": has an effect only with eval.tasks',
+        ),
         ({"tasks": ["a"]}, {"data": {"text": ["/t"]}}, "needs a model with a Hugging Face token"),
         (
             {"tasks": ["a"]},
             {"backend": "slurm", "output_dir": "/out"},
-            "is evaluated by a job of the daemon, which does not wait for Slurm",
+            "because a daemon queues the evaluation",
         ),
     ],
 )

@@ -27,13 +27,14 @@ def spec(tmp_path: Path, **changes: Any) -> JobSpec:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": {"config": {"model_type": "llama"}}}, "base model must stay in a directory; se"),
+        ({"model": {"config": {"model_type": "llama"}}}, "base model must be in a directory; se"),
         ({"offload": {"params": "cpu"}}, 'leave offload.params = "cpu" out'),
         ({"lora": {"rank": None}}, "lora.rank: is missing"),
         ({"lora": {"frozen_precision": "int4"}}, 'must be one of "train", "fp32", "nf4"'),
         (
             {"lora": {"frozen_precision": "train", "double_quant": False}},
-            'lora.double_quant = false: is for lora.frozen_precision = "nf4"; set that',
+            'lora.double_quant = false: has an effect only with lora.frozen_precision = "nf4"; '
+            "set that",
         ),
         ({"engine": "deepspeed"}, "lora.frozen_precision"),
         ({"zero": {"tensor_ranks": 2}, "ranks": 2}, "cannot be shared by zero.tensor_ranks = 2;"),
@@ -65,7 +66,7 @@ def spec_tensor_rules(ranks: Any = 4, **changes: Any) -> JobSpec:
     [
         ({"zero": {"tensor_ranks": 3}}, "zero.tensor_ranks = 3: must divide the 4 ranks"),
         ({"zero": {"tensor_ranks": 0}}, "zero.tensor_ranks = 0: must be at least 1"),
-        ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, and zero"),
+        ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, but zero"),
         ({"zero": {"shard_size": 2}}, "= 2: cannot be used with zero.shard_size = 2"),
         ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which needs whole'),
         ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),

@@ -63,7 +63,7 @@ def test_addresses(address: str) -> None:
 @pytest.mark.parametrize(
     ("rendezvous", "changes", "why"),
     [
-        ({"nodes": 2}, {}, "need an address to meet"),
+        ({"nodes": 2}, {}, "need a common address"),
         ({"nodes": 2, "address": "10.0.0.1"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "http://a:1"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "a:65536"}, {}, "is not HOST:PORT"),

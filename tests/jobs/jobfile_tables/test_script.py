@@ -70,8 +70,8 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
         ),
         (
             tree(launcher="torchrun", launcher_options=["--nproc-per-node=8"]),
-            "script.launcher_options: --nproc-per-node is set by the daemon for torchrun, which "
-            "would take other GPUs or ranks; leave it out",
+            "script.launcher_options: --nproc-per-node is set by the daemon; a "
+            "second value would give torchrun other GPUs or ranks; leave it out",
         ),
         (
             tree(launcher="torchrun", launcher_options=["--rdzv-end", "host:1"]),
@@ -83,12 +83,15 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
         ),
         (
             {**tree(launcher="torchrun"), "env": {"PET_STANDALONE": "1"}},
-            "env.PET_STANDALONE: is set by the daemon for torchrun",
+            "env.PET_STANDALONE: is set by the daemon; a second value would give torchrun",
         ),
-        (tree(launcher="accelerate"), "accelerate launch starts one process on CPUs"),
+        (tree(launcher="accelerate"), "accelerate launch starts only one process on CPUs"),
         ({**tree(), "env": {"ZEROTOOLS_RESUME_FROM": "x"}}, "is set by the daemon"),
-        ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),
-        ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be 3650 days at most'),
+        (
+            {**tree(), "time_limit": "two hours"},
+            'time_limit = "two hours": must be a number of seconds',
+        ),
+        ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be at most 3650 days'),
         ({**tree(), "gpus": 1}, 'cannot be used in a device = "cpu" job'),
         (
             {**tree(), "env": {"A": "x" * 131_070}},

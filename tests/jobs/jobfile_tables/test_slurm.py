@@ -54,7 +54,11 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
         ({}, {"rendezvous": {"nodes": 2, "address": "n:1"}}, "Slurm chooses the nodes"),
         ({}, {"ranks": {"min": 1, "max": 2}}, "all nodes have the same number"),
         ({}, {"device": "cuda", "ranks": None, "gpus": [0, 1]}, "all nodes have the same number"),
-        ({"nodes": 2}, {"backend": "local"}, r"\[slurm\]: is for backend = .slurm."),
+        (
+            {"nodes": 2},
+            {"backend": "local"},
+            r"\[slurm\]: has an effect only with backend = .slurm.",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(

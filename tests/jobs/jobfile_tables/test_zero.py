@@ -58,7 +58,8 @@ def test_a_share_is_what_ranks_compute_together() -> None:
                 "zero": {"sequence_ranks": 2},
                 "model": {"config": {"model_type": "llama"}, "attention": "flash_attention_2"},
             },
-            '"flash_attention_2": cannot be computed over zero.sequence_ranks = 2; leave it out',
+            '"flash_attention_2": does not support sequences that are shared by '
+            "zero.sequence_ranks = 2; leave it out",
         ),
         (
             {"engine": "deepspeed", "deepspeed": {"config": {}}, "zero": {"sequence_ranks": 2}},

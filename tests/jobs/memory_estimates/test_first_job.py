@@ -144,7 +144,7 @@ def test_every_method_and_kind_of_data_makes_a_job_that_is_accepted(
 
 def test_examples_need_a_tokenizer_and_conversations_a_template(tmp_path: Path) -> None:
     machine = Machine(1, 80 * GIB, 100 * GIB)
-    with pytest.raises(BadRequest, match="has no tokenizer, which"):
+    with pytest.raises(BadRequest, match="has no tokenizer, but"):
         made(tmp_path, machine, data=FoundData("/a.jsonl", EXAMPLES))
     with_weights(tmp_path)
     talks = FoundData("/a.jsonl", EXAMPLES, is_conversation=True)
@@ -171,7 +171,7 @@ def test_a_disk_that_is_full_is_no_way(tmp_path: Path) -> None:
     machine = Machine(1, 24 * GIB, 32 * GIB)
     found = made(tmp_path, machine, free_disk=100 * GIB, **WIDE)
     assert found.tree["offload"] == {"optimizer": "disk", "path": str(tmp_path / "offload")}
-    with pytest.raises(BadRequest, match=r"GiB of disk, and 9\.0 GiB are free"):
+    with pytest.raises(BadRequest, match=r"GiB of disk, but only 9\.0 GiB are free"):
         made(tmp_path, machine, free_disk=9 * GIB, **WIDE)
 
 

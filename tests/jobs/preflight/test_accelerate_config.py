@@ -42,7 +42,7 @@ def test_one_process_is_foreseen(
     assert (why is not None) is is_single
     if why is not None:
         assert why.startswith(f"{default}: distributed_type is ")
-        assert "so accelerate starts one process for 2 GPUs" in why
+        assert "so accelerate starts only one process for 2 GPUs" in why
     assert accelerate_refusal(options, "/work", 1) is None
 
 

@@ -42,7 +42,7 @@ def why_of(**changes: Any) -> str:
 
 def test_other_ranks_are_told_the_command() -> None:
     assert why_of(ranks=3).endswith(
-        "type: zerotools reshard '/runs/a b/step-00000002' '/runs/a b/step-00000002-3-ranks' "
+        "run zerotools reshard '/runs/a b/step-00000002' '/runs/a b/step-00000002-3-ranks' "
         '--world-size 3, and set resume_from = "/runs/a b/step-00000002-3-ranks"'
     )
 
@@ -72,7 +72,7 @@ def test_adapters_go_on_as_strong_as_they_were() -> None:
     same, weaker = (parsed(lora={"rank": 4, "alpha": alpha}) for alpha in (12.0, 8.0))
     assert list(not_resumable(same, record, PATH)) == []
     assert list(not_resumable(weaker, record, PATH)) == [
-        f"lora.alpha = 8: the adapters of resume_from = {PATH} were trained with 12; use that"
+        f"lora.alpha = 8: the adapters of resume_from = {PATH} were trained with 12; use that value"
     ]
 
 

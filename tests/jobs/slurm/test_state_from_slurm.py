@@ -97,5 +97,5 @@ def test_one_damaged_record_hides_no_other_job(tmp_path: Path) -> None:
     (damaged.path / "job.json").write_text('{"spec')
     (damaged.path / "view.json").write_text('{"a": 1}')
     views = {view["name"]: view for view in SlurmJobs(commands, home).jobs()}
-    assert views["whole"]["reason"] == "Slurm does not list it yet"
+    assert views["whole"]["reason"] == "Slurm does not list the job yet"
     assert "job.json" in views[damaged.path.name]["reason"]

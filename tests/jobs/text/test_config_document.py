@@ -37,7 +37,7 @@ def test_a_file_of_100_megabytes_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
-    assert "has 1048576 bytes at most" in refused(path)
+    assert "may have at most 1048576 bytes" in refused(path)
 
 
 def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:

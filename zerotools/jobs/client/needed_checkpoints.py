@@ -185,8 +185,8 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
         yield (
             whole,
             (
-                f"it is the newest complete one in its output directory, because {newest} is not "
-                "complete"
+                "it is the newest complete checkpoint in the job's output directory, because "
+                f"{newest} is not complete"
             ),
         )
 

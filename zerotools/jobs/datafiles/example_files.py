@@ -143,8 +143,8 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
     learned = (False,) * (len(turns) - count) + found_turns.learned[len(turns) - count :]
     if not turns or turns[-1]["role"] != ASSISTANT or not learned[-1]:
         raise BadFile(
-            f'{place}: "{column_name}" does not end with an answer of the assistant; give it one, '
-            "or leave the line out"
+            f'{place}: "{column_name}" does not end with an answer of the assistant; add one, or '
+            "remove the line"
         )
     return Conversation(place, turns, found_turns.tools, learned)
 

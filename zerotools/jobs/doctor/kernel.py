@@ -57,8 +57,8 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
         yield warning(
             "cgroups",
             "cgroup version 2 is not mounted at /sys/fs/cgroup",
-            "jobs with [limits] are refused, and processes of jobs are followed without groups; "
-            "boot with systemd.unified_cgroup_hierarchy=1",
+            "jobs with [limits] are refused, and jobs have no separate control groups; boot with "
+            "systemd.unified_cgroup_hierarchy=1",
         )
         return
     if manager is not None:

@@ -127,12 +127,20 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
         yield problem(what, said, "a full disk refuses submits: free space with zerotools clean")
     elif found.f_files and found.f_favail < NO_INODES:
         count = f"{found.f_favail} inodes free"
-        yield problem(what, f"{path} has {count}", "remove files: du --inodes -d 1 finds many")
+        yield problem(
+            what,
+            f"{path} has {count}",
+            "remove files: du --inodes -d 1 shows the directories with the most files",
+        )
     elif free < LITTLE_BYTES:
         yield warning(what, said, "a checkpoint may not fit: zerotools thin, zerotools clean")
     elif inodes_left < FEW_INODES:
         count = f"{found.f_favail} of {found.f_files} inodes free"
-        yield warning(what, f"{path} has {count}", "remove files: du --inodes -d 1 finds many")
+        yield warning(
+            what,
+            f"{path} has {count}",
+            "remove files: du --inodes -d 1 shows the directories with the most files",
+        )
     else:
         yield ok(what, said)
 

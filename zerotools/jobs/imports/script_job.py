@@ -17,8 +17,8 @@ from zerotools.jobs.launcher_keys.launcher_flags import STARTED_BY
 
 _OUTPUT = "output_dir"
 _STOP = (
-    "a stop sends SIGTERM to every rank; {name} saves then and resumes later if you add three "
-    "lines (zerotools help run-your-own-script)"
+    "a stop sends SIGTERM to every rank; three more lines in {name} make it save then, and resume "
+    "later (zerotools help run-your-own-script)"
 )
 
 
@@ -106,12 +106,12 @@ def _steps(run: RunSettings, program: Program, directory: Path) -> list[str]:
     file = next((word for word in program.command if word.endswith(".py")), None)
     if file is not None and not (directory / file).exists():
         steps.append(
-            f"{file} is not in {directory}: set script.directory to its directory, or import "
-            "from there"
+            f"{file} is not in {directory}: set script.directory to the directory that has it, or "
+            "run the import there"
         )
     launcher = run.launcher or ("accelerate" if program.launcher == "accelerate" else "")
     if launcher and _ranks_of(run) is None:
-        steps.append(f"{launcher} takes every GPU: set gpus; without it the job has one")
+        steps.append(f"{launcher} would use every GPU, but the job has one GPU unless you set gpus")
     steps.append(_STOP.format(name=program.name))
     return steps
 

@@ -27,10 +27,10 @@ _LONGEST_NAME = 200
 IN_PARTS = ("--part-from", "torchrun")
 GOING_ON = ("--resume",)
 _INSTEAD = {
-    "--part": "--parts N of submit, before the conversion",
-    "--part-from": "--parts N of submit, before the conversion",
-    "--dry-run": "--dry-run of submit, before the conversion",
-    "--resume": "nothing: an interrupted job continues without it",
+    "--part": "--parts N to submit, before --convert",
+    "--part-from": "--parts N to submit, before --convert",
+    "--dry-run": "--dry-run to submit, before --convert",
+    "--resume": "nothing, because an interrupted job continues without it",
 }
 
 

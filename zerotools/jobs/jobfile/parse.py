@@ -53,10 +53,12 @@ PathFix = Callable[[str, str, bool], str]
 
 Its arguments are the dotted key, the path, and whether the path may be a URL.
 """
-_FROM_A_DISK = "a job reads this from a disk, and not from a URL; download it, and name the copy"
+_FROM_A_DISK = (
+    "a job reads this path from a disk, not from a URL; download the files, and name the copy"
+)
 _ON_A_DISK = {
-    "output_dir": "a job writes to a disk, and not to a URL; name a directory, and set "
-    "checkpoint.upload_to to the URL; each checkpoint is copied there"
+    "output_dir": "a job writes to a disk, not to a URL; name a directory, and set "
+    "checkpoint.upload_to to the URL, to which each checkpoint is then copied"
 }
 SHARED = (
     *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),

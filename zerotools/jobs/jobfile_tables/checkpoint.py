@@ -28,8 +28,8 @@ class CheckpointSpec:
     )
     asynchronous: bool = key(
         "Training waits only while each rank copies its shards to host memory, and continues "
-        "while they are written. Needs host memory of the size of the checkpoint, over all "
-        "ranks.",
+        "while they are written. All ranks together need as much host memory as the checkpoint is "
+        "large.",
         default=False,
     )
     keep_last: int | None = key(
@@ -38,15 +38,15 @@ class CheckpointSpec:
         minimum=1,
     )
     keep_every: int | None = key(
-        "Keep also the checkpoints at multiples of this many steps, regardless of `keep_last`. A "
-        "multiple of `every`.",
+        "Also keep the checkpoints at multiples of this many steps, even if `keep_last` would "
+        "delete them. Must be a multiple of `every`.",
         default=None,
         minimum=1,
     )
     thin_after: int | None = key(
-        "Keep this many of the newest checkpoints complete, and drop the optimizer state of "
-        "older ones except the best, like `zerotools thin` does. Training cannot resume from "
-        "those. Default: keep all complete.",
+        "Keep this many of the newest checkpoints complete, and drop the optimizer state of older "
+        "ones except the best, like `zerotools thin` does. Training cannot resume from a "
+        "checkpoint without optimizer state. Default: keep all complete.",
         default=None,
         stored_default=None,
         minimum=1,
@@ -54,33 +54,33 @@ class CheckpointSpec:
     )
     upload_to: str | None = key(
         "The address in an object store (`s3://`, `gs://`, `az://`) to which checkpoints are "
-        "copied while the job trains, such as `s3://bucket/run`. No other run may have its "
-        "checkpoints below it. See [object "
+        "copied while the job trains, such as `s3://bucket/run`. No other run may have "
+        "checkpoints below this address. See [object "
         "stores](../how-to/object-stores.md#checkpoints-of-a-job).",
         default=None,
         stored_default=None,
         imported=False,
     )
     upload_keep_last: int | None = key(
-        "Keep this many of the newest there, those that `keep_every` keeps, and the best; default: "
-        "keep all that were copied.",
+        "Of the checkpoints at `upload_to`, keep this many of the newest, those that `keep_every` "
+        "keeps, and the best; default: keep all.",
         default=None,
         stored_default=None,
         minimum=1,
         imported=False,
     )
     best: str | None = key(
-        "Keep also the checkpoint with the smallest value of this, and name it in the file `best`: "
-        "`loss`, the mean training loss since the previous checkpoint, or `eval_loss`, the loss of "
-        "`[eval]` at its step.",
+        "Also keep the best checkpoint, and name it in the file `best`. `loss`: the one with the "
+        "smallest mean training loss since its predecessor; `eval_loss`: the one with the "
+        "smallest loss of `[eval]`.",
         default=None,
         allowed=BEST,
     )
     export_on_finish: str | None = key(
         "When all steps are done, the model is written to `export` in the output directory in "
         "this type: safetensors with config and tokenizer, for `from_pretrained`. `adapter` "
-        "writes only the adapters of `[lora]`, for `PeftModel.from_pretrained`. It uses no "
-        "GPU. If it fails, the job has still succeeded.",
+        "writes only the adapters of `[lora]`, for `PeftModel.from_pretrained`. The export uses "
+        "no GPU. If the export fails, the job has still succeeded.",
         default=None,
         allowed=EXPORTS,
     )
@@ -95,13 +95,14 @@ def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
         return
     if checkpoint.keep_last is None:
         yield (
-            f"checkpoint.keep_every = {keep_every}: all checkpoints are kept without "
-            "checkpoint.keep_last; set that too, or leave this out"
+            f"checkpoint.keep_every = {keep_every}: has no effect, because without "
+            "checkpoint.keep_last all checkpoints are kept; set checkpoint.keep_last, or leave "
+            "checkpoint.keep_every out"
         )
     if every is None:
         yield (
-            f"checkpoint.keep_every = {keep_every}: needs checkpoint.every, because it must be a "
-            "multiple of it"
+            f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, which "
+            "is not set; set checkpoint.every"
         )
     elif keep_every % every:
         yield (
@@ -116,7 +117,7 @@ def _check_upload(checkpoint: CheckpointSpec) -> Iterator[str]:
     elif checkpoint.upload_keep_last is not None:
         yield (
             f"checkpoint.upload_keep_last = {checkpoint.upload_keep_last}: checkpoints are "
-            "uploaded only with checkpoint.upload_to; set that too, or leave this out"
+            "uploaded only with checkpoint.upload_to; set both keys, or neither"
         )
 
 
@@ -126,7 +127,7 @@ def _check_thinning(checkpoint: CheckpointSpec) -> Iterator[str]:
         return
     if thin_after >= keep_last:
         yield (
-            f"checkpoint.thin_after = {thin_after}: has no effect, because "
-            f"checkpoint.keep_last = {keep_last} keeps no older checkpoint; keep more, or "
-            "leave one of the two out"
+            f"checkpoint.thin_after = {thin_after}: has no effect, because checkpoint.keep_last = "
+            f"{keep_last} keeps no older checkpoint; set a larger checkpoint.keep_last, or leave "
+            "one of the two out"
         )

@@ -70,8 +70,8 @@ class DataSpec:
     """`[data]`: the training data. One of `text`, `tokens`, `examples` and `preferences`."""
 
     text: tuple[str, ...] = key(
-        "Files of text: paths or glob patterns (`**` too), in sorted order. Plain UTF-8, or "
-        "documents: see `documents`.",
+        "Text files: paths or glob patterns (`**` is allowed), read in sorted order. A file "
+        "contains plain UTF-8 text, or documents: see `documents`.",
         default=(),
         path=True,
     )
@@ -86,24 +86,24 @@ class DataSpec:
         allowed=DOCUMENTS,
     )
     text_column: str = key(
-        "The key or column of the text of a document.", default="text", stored_default="text"
+        "The key or column that has the text of a document.", default="text", stored_default="text"
     )
     tokens: tuple[str, ...] = key(
-        "Files of token ids: `.npy` (one dimension), or any other name for bare little-endian "
-        "numbers of `token_type`. Paths or patterns.",
+        "Files of token ids: one-dimensional `.npy` arrays, or files with any other extension "
+        "that contain only little-endian numbers of `token_type`. Paths or patterns.",
         default=(),
         path=True,
     )
     token_type: str | None = key(
-        "The type of the ids in `tokens`; `.npy` files name it in their header.",
+        "The type of the ids in `tokens`. Not needed for `.npy` files, because they name their "
+        "type.",
         default=None,
         allowed=TOKEN_TYPES,
     )
     examples: tuple[str, ...] = key(
-        "Files of examples to fine-tune on: one JSON object per line (also if the name ends "
-        "in `.json`), one JSON array of objects, `.csv` or `.tsv` with a header, `.parquet`, "
-        "or the directory of a dataset that Hugging Face's `datasets` saved. Paths or "
-        "patterns.",
+        "Files of examples to fine-tune on: one JSON object per line (even if the name ends in "
+        "`.json`), one JSON array of objects, `.csv` or `.tsv` with a header, `.parquet`, or the "
+        "directory of a dataset that Hugging Face's `datasets` saved. Paths or patterns.",
         default=(),
         path=True,
     )
@@ -119,18 +119,18 @@ class DataSpec:
     )
     format: str = key(
         'The form of an example. `"columns"`: a prompt and a response in two columns. '
-        '`"messages"`: a conversation in one column, of OpenAI\'s turns (`role`, `content`) '
-        'or of ShareGPT\'s (`from`, `value`). `"alpaca"`: `instruction`, `input` and '
-        '`output`. `"auto"`: chosen by the columns of the first example of a file.',
+        '`"messages"`: a conversation in one column, with turns in the form of OpenAI (`role`, '
+        '`content`) or ShareGPT (`from`, `value`). `"alpaca"`: the columns `instruction`, `input` '
+        'and `output`. `"auto"`: the columns of a file\'s first example decide.',
         default=AUTO,
         stored_default=COLUMNS,
         allowed=FORMATS,
     )
     mixture: tuple[float, ...] = key(
-        "Mixture weights, which add up to 1: one for each path or pattern of `text`, "
-        "`tokens`, `examples` or `preferences`. An epoch has as many sequences as all files "
-        "together. The weight of a pattern is its share of them, so the sequences of a small "
-        "pattern repeat.",
+        "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens`, "
+        "`examples` or `preferences`. An epoch has as many sequences as all files together, and a "
+        "pattern's weight is its fraction of these sequences. If a pattern has too few sequences, "
+        "they repeat.",
         default=(),
         stored_default=(),
     )
@@ -148,8 +148,8 @@ class DataSpec:
         stored_default="rejected",
     )
     input_column: str | None = key(
-        "The key of further input, which is put below the prompt, after an empty line. "
-        "Default: `input`, if the examples are Alpaca's and have it.",
+        "The key of additional input, which is appended to the prompt after an empty line. "
+        "Default: `input`, if the examples are in Alpaca's form and have this key.",
         default=None,
         stored_default=None,
     )
@@ -165,13 +165,13 @@ class DataSpec:
     )
     system_column: str | None = key(
         "The key of the system prompt, which becomes the first turn. Default: `system`, if "
-        "conversations or Alpaca's examples have it.",
+        "conversations or examples in Alpaca's form have this key.",
         default=None,
         stored_default=None,
     )
     tools_column: str | None = key(
-        "The key of the tools that the assistant was offered: a list, or its JSON. Default: "
-        "`tools`, if conversations have it.",
+        "The key of the tools that the assistant may call: a list, or a list as JSON text. "
+        "Default: `tools`, if conversations have this key.",
         default=None,
         stored_default=None,
     )
@@ -183,24 +183,25 @@ class DataSpec:
         allowed=(ALL, LAST),
     )
     max_source_length: int | None = key(
-        "Maximum number of tokens of prompt and history in an example: the first ones are kept, "
-        "or with a chat template the last ones. Default: what `sequence_length` leaves.",
+        "Maximum number of tokens of prompt and history in an example. With a chat template the "
+        "last tokens are kept, without one the first. Default: all that fit into "
+        "`sequence_length`.",
         default=None,
         stored_default=1024,
         minimum=1,
     )
     max_target_length: int | None = key(
-        "Maximum number of tokens of the response, including the end-of-text token, which is "
-        "kept. Default: what `sequence_length` leaves.",
+        "Maximum number of tokens of the response. The end-of-text token counts, and is never cut "
+        "off. Default: all that fit into `sequence_length`.",
         default=None,
         stored_default=128,
         minimum=1,
     )
     truncation: str = key(
-        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length`. The '
-        'prompt is cut first, then the response, which keeps its end. `"separate"`, the only '
-        "way of version 0.2: the prompt to `max_source_length` and the response to "
-        "`max_target_length`. Both must be set. With a chat template a response that is cut "
+        'How an example that is too long is cut. `"prompt_first"`: the whole example to '
+        '`sequence_length`, first its prompt, then its response except the end. `"separate"` (as '
+        "in version 0.2): the prompt to `max_source_length`, and the response to "
+        "`max_target_length`; both must be set. With a chat template, a response that is cut "
         "loses its end.",
         default=PROMPT_FIRST,
         stored_default=SEPARATE,
@@ -227,16 +228,16 @@ class DataSpec:
     )
     tokenizer: str | None = key(
         '`"bytes"` (one token per byte, ids 0 to 255) or the path of a Hugging Face tokenizer. '
-        'Default: `"bytes"` for `text`, and that of `model.path` for '
-        "`examples` and `preferences`.",
+        'Default: `"bytes"` for `text`, and the tokenizer of `model.path` for `examples` and '
+        "`preferences`.",
         default=None,
         path=True,
         words=(BYTES,),
     )
     sequence_length: int | None = key(
-        "Tokens in one sequence of `text`, `tokens` or packed `examples`; of `examples` that are "
-        "not packed, the maximum that a model reads of one. Default: 256 for `text` and `tokens`, "
-        "for `examples` the positions of the model.",
+        "Number of tokens in a sequence. An example that is not packed may be shorter, but not "
+        "longer. Default: 256 for `text` and `tokens`; for `examples`, the maximum length of the "
+        "model.",
         default=None,
         stored_default=256,
         minimum=2,
@@ -350,13 +351,13 @@ def _check_mixture(data: DataSpec) -> Iterator[str]:
     what = f"data.mixture = {format_value(list(weights))}"
     if len(weights) != len(patterns):
         yield (
-            f"{what}: has {len(weights)} weights, and data.{kind_of(data)} has {len(patterns)} "
-            "entries: give one weight for each"
+            f"{what}: has {len(weights)} weights, but data.{kind_of(data)} has {len(patterns)} "
+            "entries: give one weight for each entry"
         )
     elif min(weights) <= 0:
-        yield f"{what}: each weight must be above 0; leave the files of the others out"
+        yield f"{what}: each weight must be above 0; leave out the files that you do not want"
     elif abs(sum(weights) - 1) > SUM_TOLERANCE:
-        yield f"{what}: the weights add up to {sum(weights):.6g}, and must add up to 1"
+        yield f"{what}: the weights add up to {sum(weights):.6g}, but must add up to 1"
 
 
 def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
@@ -373,7 +374,7 @@ def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
     columns = {name: value for name in names if (value := getattr(data, name)) is not None}
     if len(set(columns.values())) < len(columns):
         yield (
-            f"data: {', '.join(columns)} must differ, and are "
+            f"data: {', '.join(columns)} must differ, but are "
             f"{', '.join(format_value(name) for name in columns.values())}"
         )
 

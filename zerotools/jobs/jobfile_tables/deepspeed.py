@@ -15,13 +15,13 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 ADAMS = ("adam", "adamw")
 _OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
 _OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
-_SHARED = "makes ranks share their sequences, but a job gives each rank other sequences"
+_SHARED = "makes ranks share their sequences, but a job gives each rank its own sequences"
 _OWN_LOOPS = {
     "tensor_parallel.autotp_size": _SHARED,
     "tensor_parallel.tp.tp_size": _SHARED,
     "tensor_parallel.tensor_parallel.tp_size": _SHARED,
     "sequence_parallel_size": _SHARED,
-    "autotuning.enabled": "tries settings and exits, but a job trains",
+    "autotuning.enabled": "only tries settings and exits, but a job must train",
     "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, but a job reads its data itself",
 }
@@ -35,8 +35,8 @@ class DeepSpeedSpec:
     """`[deepspeed]`: DeepSpeed's own configuration, for `engine = "deepspeed"`."""
 
     config: str | Mapping[str, Any] | None = key(
-        'DeepSpeed\'s JSON: its path, or a table here. `zerotools submit` resolves each `"auto"` '
-        "in it, checks it against the job, and queues the result with the job.",
+        'DeepSpeed\'s JSON: its path, or a table here. `zerotools submit` replaces each `"auto"` '
+        "in the JSON by a value, compares the JSON with the job, and queues both together.",
         default=None,
         path=True,
         accelerate="deepspeed_config.deepspeed_config_file",
@@ -170,5 +170,6 @@ def _check_writers(config: Mapping[str, Any]) -> Iterator[str]:
     if config_value(config, "checkpoint.load_universal") is True:
         yield (
             "deepspeed.config checkpoint.load_universal = true: a job resumes from ZeRO "
-            "checkpoints; for another world size, run zerotools reshard first; remove it"
+            "checkpoints, not from universal ones; remove it, and if the world size changes, run "
+            "zerotools reshard first"
         )

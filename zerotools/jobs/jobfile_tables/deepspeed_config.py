@@ -125,24 +125,26 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
             )
         return
     if config is None:
-        yield 'engine = "deepspeed": needs deepspeed.config, DeepSpeed\'s JSON (or a table)'
+        yield (
+            'engine = "deepspeed": needs deepspeed.config, the path of DeepSpeed\'s JSON or a table'
+        )
     yield from _check_torch_only(spec)
     if spec.train.optimizer in ("adam", "muon", "adamw8bit"):
         yield (
             f'train.optimizer = "{spec.train.optimizer}": only engine = "torch" has it; leave it '
-            "out, and set optimizer in deepspeed.config"
+            "out, and set the section optimizer in deepspeed.config"
         )
     if spec.train.stop_after_nan > 1:
         yield (
-            f"train.stop_after_nan = {spec.train.stop_after_nan}: DeepSpeed updates the weights "
-            "before its gradients are known to be finite, so its jobs end at the first; leave it "
-            "out"
+            f"train.stop_after_nan = {spec.train.stop_after_nan}: DeepSpeed may update the "
+            "weights with gradients that are not finite, so its jobs end at the first such step; "
+            "leave it out"
         )
     if not spec.deepspeed.tree or spec.train.batch_size % spec.all_ranks:
         return
     autos = list(unresolved_auto(spec.deepspeed.tree))
     for name in autos:
-        yield f'deepspeed.config {name} = "auto": zerotools submit resolves it; give a value'
+        yield f'deepspeed.config {name} = "auto": only zerotools submit replaces it; write a value'
     if autos:
         return
     yield from _contradictions(spec)
@@ -158,8 +160,8 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
 def _check_torch_only(spec: JobSpec) -> Iterator[str]:
     for key in _changed_keys_of("torch", spec, JobSpec(), ""):
         yield (
-            f'{key}: only engine = "torch" has it; leave it out, and set what DeepSpeed has of '
-            "this kind in deepspeed.config"
+            f'{key}: only engine = "torch" has this key; leave it out, and set DeepSpeed\'s own '
+            "key in deepspeed.config"
         )
 
 
@@ -178,9 +180,9 @@ def _check_adapters(spec: JobSpec) -> Iterator[str]:
     for what in ("optimizer", "param"):
         if spec.lora.rank is not None and device_of(spec.deepspeed.tree, what) == "nvme":
             yield (
-                f'deepspeed.config zero_optimization.offload_{what}.device = "nvme": its '
-                "checkpoints would hold only the model's weights, and no adapters; leave "
-                '[lora] out, or use "cpu"'
+                f'deepspeed.config zero_optimization.offload_{what}.device = "nvme": '
+                "DeepSpeed's checkpoints would hold only the model's weights, not the adapters; "
+                'leave [lora] out, or use "cpu"'
             )
 
 

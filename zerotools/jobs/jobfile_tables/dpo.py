@@ -17,8 +17,8 @@ class DpoSpec:
 
     beta: float = key(
         "How strongly the model is kept close to the reference. The loss of a pair is `-log "
-        "sigmoid(beta d)`, with d the rise of the chosen answer's log-probability over the "
-        "reference minus the rise of the rejected one's.",
+        "sigmoid(beta * (chosen - rejected))`, where `chosen` and `rejected` say how much the "
+        "log-probability of each answer exceeds the reference.",
         default=0.1,
         stored_default=0.1,
         above=0,

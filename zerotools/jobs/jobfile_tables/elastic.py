@@ -95,9 +95,12 @@ def _check_end(spec: JobSpec, key: str, name: str, wanted: SizeRange) -> Iterato
         return
     listed = ", ".join(map(str, sizes[:_MOST_LISTED])) + ", ..." * (len(sizes) > _MOST_LISTED)
     do = (
-        f"from {wanted.min} to {wanted.max} these do: {listed}"
+        f"from {wanted.min} to {wanted.max}, the possible numbers are {listed}"
         if sizes
-        else (f"from {wanted.min} to {wanted.max} none does; change {key} or train.batch_size")
+        else (
+            f"no number from {wanted.min} to {wanted.max} is possible; change {key} or "
+            "train.batch_size"
+        )
     )
     yield f"{key}.{name} = {size}: {_why_uneven(spec, size)}; {do}"
 
@@ -113,8 +116,8 @@ def _why_uneven(spec: JobSpec, size: int) -> str:
         return f"does not divide train.batch_size = {batch} into whole sequences for each {whose}"
     if micro is not None and (batch // shares) % micro:
         return (
-            f"leaves {batch // shares} of the {batch} sequences of a step to a {whose}, which are "
-            f"not whole passes of train.micro_batch_size = {micro}"
+            f"gives each {whose} {batch // shares} of the {batch} sequences of a step, which is "
+            f"not a multiple of train.micro_batch_size = {micro}"
         )
     return f"is not a multiple of zero.shard_size = {spec.zero.shard_size}"
 

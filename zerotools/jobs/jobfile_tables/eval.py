@@ -15,8 +15,8 @@ PREDICTIONS = "predictions"
 It has one file for each evaluation.
 """
 MAX_NEW_TOKENS = 256
-"""The default of `max_new_tokens`, for a model with a maximum length of at least twice as many
-tokens.
+"""The default of `max_new_tokens`. Models with a maximum length of less than twice this number have
+a smaller default.
 """
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
 """Keys of `[eval]` that concern only the generation of texts."""
@@ -37,7 +37,8 @@ class EvalSpec:
         path=True,
     )
     fraction: float = key(
-        "Instead of `files`: this part of the training data is held out, chosen by `seed`.",
+        "Instead of `files`: the fraction of the training data that is held out for evaluation; "
+        "`seed` determines which examples.",
         default=0.0,
         minimum=0,
     )
@@ -51,7 +52,9 @@ class EvalSpec:
         minimum=1,
     )
     max_sequences: int | None = key(
-        "Evaluate on this many sequences, the first ones; default: on all.", default=None, minimum=1
+        "Number of sequences to evaluate on (the first ones); default: all.",
+        default=None,
+        minimum=1,
     )
     predict_with_generate: bool = key(
         "Also generate text from the prompts, score it against the responses (ROUGE-1, ROUGE-2, "
@@ -60,13 +63,13 @@ class EvalSpec:
         default=False,
     )
     max_predictions: int | None = key(
-        "Generate from this many prompts, the first ones; default: from all.",
+        "Number of prompts to generate text from (the first ones); default: all.",
         default=None,
         minimum=1,
     )
     max_new_tokens: int | None = key(
-        "Maximum number of tokens to generate; default: 256, or half of the model's positions if "
-        "these are fewer.",
+        "Maximum number of tokens to generate; default: 256, or half of the model's maximum "
+        "length if that is less.",
         default=None,
         minimum=1,
     )
@@ -97,7 +100,8 @@ class EvalSpec:
         minimum=0,
     )
     limit: float | None = key(
-        "Questions of each of `tasks`, or, below 1, the share of them (`--limit`); default: all.",
+        "Number of questions of each task, or a fraction of its questions if below 1 (`--limit`); "
+        "default: all.",
         default=None,
         stored_default=None,
     )
@@ -117,7 +121,7 @@ def check_eval(spec: EvalSpec) -> Iterator[str]:
     without: dict[str, Any] = {"tasks": (), **dict.fromkeys(TASK_KEYS)}
     of_data = replace(spec, **without, batch_size=None if spec.tasks else spec.batch_size)
     if of_data != EvalSpec() and not spec.has_data:
-        yield "eval: one of eval.files and eval.fraction is needed"
+        yield "eval: needs eval.files or eval.fraction; set one of them"
     yield from _check_generation(spec)
     yield from _check_tasks(spec)
 
@@ -127,8 +131,8 @@ def _check_tasks(spec: EvalSpec) -> Iterator[str]:
         for name in TASK_KEYS:
             if (value := getattr(spec, name)) is not None:
                 yield (
-                    f"eval.{name} = {format_value(value)}: is for eval.tasks; set these, or leave "
-                    "it out"
+                    f"eval.{name} = {format_value(value)}: has an effect only with eval.tasks; "
+                    "set eval.tasks, or leave it out"
                 )
         return
     for name in spec.tasks:

@@ -17,13 +17,13 @@ class Fp16Spec:
     """
 
     loss_scale: float = key(
-        "A fixed scale; 0: a dynamic scale, set by the keys below.",
+        "A fixed scale; 0: a dynamic scale, which the keys below control.",
         default=0.0,
         minimum=0,
         deepspeed="fp16.loss_scale",
     )
     initial_scale_power: int = key(
-        "The exponent of the first scale, which is 2 to this power.",
+        "The first scale is 2 to the power of this number.",
         default=16,
         minimum=0,
         maximum=64,
@@ -36,18 +36,19 @@ class Fp16Spec:
         deepspeed="fp16.loss_scale_window",
     )
     hysteresis: int = key(
-        "The scale halves from this many overflows on; when it doubles, the count restarts.",
+        "With 1, every overflow halves the scale. With N, the first N - 1 overflows do not. The "
+        "count restarts when the scale doubles.",
         default=2,
         minimum=1,
         deepspeed="fp16.hysteresis",
     )
     consecutive_hysteresis: bool = key(
-        "Every step without an overflow restarts that count.",
+        "Whether each step without an overflow restarts the count for `hysteresis`.",
         default=False,
         deepspeed="fp16.consecutive_hysteresis",
     )
     min_loss_scale: float = key(
-        "The smallest scale; an overflow at it ends the job.",
+        "The smallest scale; an overflow at this scale ends the job.",
         default=1.0,
         above=0,
         deepspeed="fp16.min_loss_scale",

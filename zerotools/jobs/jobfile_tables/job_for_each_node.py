@@ -45,7 +45,9 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
     """Yield each problem with `backend`, and with keys that have no effect for this backend."""
     if spec.backend != SLURM:
         if spec.slurm != SlurmSpec():
-            yield '[slurm]: is for backend = "slurm"; set that, or submit with --slurm'
+            yield (
+                '[slurm]: has an effect only with backend = "slurm"; set it, or submit with --slurm'
+            )
         return
     if spec.rendezvous != RendezvousSpec():
         yield (
@@ -62,13 +64,13 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
         yield "script.adopted: a running process cannot be given to Slurm"
     if spec.script.evaluates is not None:
         yield (
-            'script.evaluates: is exported by a daemon; set backend = "local", or export the model '
-            "with zerotools consolidate, and name it in script.command"
+            'script.evaluates: works only with backend = "local", because a daemon exports the '
+            "model; set that, or export the model with zerotools consolidate, and name it in "
+            "script.command"
         )
     if spec.eval.tasks:
         yield (
-            f"eval.tasks = {format_value(spec.eval.tasks)}: is evaluated by a job of the daemon, "
-            "which "
-            "does not wait for Slurm; leave it out, and evaluate the checkpoint by a job with "
-            "script.evaluates"
+            f'eval.tasks = {format_value(spec.eval.tasks)}: works only with backend = "local", '
+            "because a daemon queues the evaluation; leave it out, and evaluate the checkpoint "
+            "with a second job (script.evaluates)"
         )

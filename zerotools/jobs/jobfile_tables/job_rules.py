@@ -133,8 +133,9 @@ def _check_nodes(spec: JobSpec) -> Iterator[str]:
         return
     if spec.size_range is not None:
         yield (
-            f"{nodes}: the nodes of an elastic job would have to agree on its ranks; set one "
-            f"number for {'ranks' if spec.device == 'cpu' else 'gpus'}"
+            f"{nodes}: an elastic job cannot run on several nodes, because each could choose "
+            "another number of ranks; set one number for "
+            f"{'ranks' if spec.device == 'cpu' else 'gpus'}"
         )
     if spec.engine != "script" and spec.output_dir is None:
         yield (
@@ -152,12 +153,12 @@ def _check_launcher(spec: JobSpec) -> Iterator[str]:
     script = spec.script
     if script.launcher == "accelerate" and spec.device == "cpu" and spec.world_size > 1:
         yield (
-            f"ranks = {spec.world_size}: accelerate launch starts one process on CPUs; set "
+            f"ranks = {spec.world_size}: accelerate launch starts only one process on CPUs; set "
             'script.launcher = "torchrun"'
         )
     if script.launcher == "plain":
         return
-    ours = f"is set by the daemon for {script.launcher}, which would take other GPUs or ranks"
+    ours = f"is set by the daemon; a second value would give {script.launcher} other GPUs or ranks"
     for option in script.launcher_options:
         name = option.partition("=")[0]
         word = name.removeprefix("--").replace("-", "_")  # torchrun takes the beginning of one, too
@@ -196,14 +197,21 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
     if given == ["tokens"] and data.token_type is None:
         for name in (*data.tokens, *spec.eval.files):
             if PurePath(name).suffix != ".npy":
-                yield f"data.token_type: is missing; {name} does not name the type of its ids"
+                yield (
+                    f"data.token_type: is missing; set it, because {name} does not state the type "
+                    "of its ids"
+                )
                 break
     if given in (["examples"], ["preferences"]) and (
         tokenizer_of(data, spec.model.path) in (None, BYTES)
     ):
         needs = f"data.{given[0]} needs a Hugging Face tokenizer"
         if data.tokenizer == BYTES:
-            own = "" if spec.model.path is None else ", or leave it out to take that of model.path"
+            own = (
+                ""
+                if spec.model.path is None
+                else (", or leave it out to use the tokenizer of model.path")
+            )
             yield f'data.tokenizer = "{BYTES}": {needs}; set its path{own}'
         else:
             yield (
@@ -273,14 +281,14 @@ def _check_attention(spec: JobSpec) -> Iterator[str]:
         )
     elif wanted in FLASH and spec.train.precision == "fp32":
         yield (
-            f'model.attention = "{wanted}": computes in 16 bits, and train.precision is "fp32"; '
+            f'model.attention = "{wanted}": computes in 16 bits, but train.precision is "fp32"; '
             'set train.precision = "bf16", or model.attention = "sdpa"'
         )
     if wanted in (*FLASH, "flex_attention") and spec.zero.sequence_ranks > 1:
         yield (
-            f'model.attention = "{wanted}": cannot be computed over zero.sequence_ranks = '
-            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which includes flash '
-            "attention"
+            f'model.attention = "{wanted}": does not support sequences that are shared by '
+            f'zero.sequence_ranks = {spec.zero.sequence_ranks}; leave it out, or use "sdpa", '
+            "which includes flash attention"
         )
 
 
@@ -301,8 +309,8 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
         )
     if spec.checkpoint.asynchronous and spec.offload.optimizer == "disk":
         yield (
-            "checkpoint.asynchronous = true: would copy to host memory what offload.optimizer = "
-            '"disk" keeps out of it; leave one of them out'
+            "checkpoint.asynchronous = true: copies the optimizer state to host memory, but "
+            'offload.optimizer = "disk" keeps it on disk; leave one of them out'
         )
     if spec.checkpoint.export_on_finish == ADAPTER and spec.lora.rank is None:
         yield (
@@ -315,13 +323,16 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
         yield from _check_stores_of_script(spec)
     elif spec.resume_order is not None and spec.resume_from is None:
         yield (
-            f"resume_order = {spec.resume_order}: orders the optimizer state in resume_from, which "
-            "is not set; set that too, or leave this out"
+            f"resume_order = {spec.resume_order}: has an effect only with resume_from; set "
+            "resume_from, or leave it out"
         )
 
 
 def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:
-    why = 'is of the built-in engines, and an engine = "script" job writes its checkpoints itself'
+    why = (
+        'is only for the built-in engines, because an engine = "script" job reads its checkpoints '
+        "itself"
+    )
     if in_store(spec.resume_from):
         yield f"resume_from = {spec.resume_from}: a URL {why}; download it, and name the copy"
 
@@ -341,7 +352,7 @@ def _check_stage(spec: JobSpec) -> Iterator[str]:
     if spec.offload.params == "cpu" and spec.zero.stage != 3:
         yield (
             'offload.params = "cpu": needs zero.stage 3, which gathers parameters block by block, '
-            f"and zero.stage is {spec.zero.stage}; set it to 3, or leave offload.params out"
+            f"but zero.stage is {spec.zero.stage}; set it to 3, or leave offload.params out"
         )
 
 
@@ -355,11 +366,14 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
     said = f'lora.frozen_precision = "{NF4}"'
     if not spec.lora.packs_frozen:
         if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
-            yield f"lora.double_quant = false: is for {said}; set that, or leave it out"
+            yield (
+                f"lora.double_quant = false: has an effect only with {said}; set that, or leave "
+                "it out"
+            )
         return
     if spec.model.path is None:
         yield (
-            f"{said}: checkpoints hold only the adapters, so their base model must stay in a "
+            f"{said}: checkpoints hold only the adapters, so the base model must be in a "
             "directory; set model.path"
         )
     if spec.offload.params != "none":
@@ -384,7 +398,7 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
     said = f"zero.tensor_ranks = {zero.tensor_ranks}"
     if zero.stage < 2:
         yield (
-            f"{said}: needs zero.stage 2 or 3, which shard the weights, and zero.stage is "
+            f"{said}: needs zero.stage 2 or 3, which shard the weights, but zero.stage is "
             f"{zero.stage}; set it to 3"
         )
     if zero.shard_size is not None:

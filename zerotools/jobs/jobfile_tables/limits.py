@@ -19,35 +19,37 @@ class LimitsSpec:
     have](../how-to/limit-a-job.md)."""
 
     memory: int | str | None = key(
-        f"Host memory, page cache of its files included: {_SIZE}. If it needs more, the kernel "
-        "ends all its processes. Not set: `limits.job_memory` of the daemon.",
+        f"Host memory of the job, including the page cache of its files: {_SIZE}. If the job "
+        "needs more, the kernel ends all its processes. Default: `limits.job_memory` of the "
+        "daemon.",
         default=None,
         stored_default=None,
     )
     memory_high: int | str | None = key(
-        f"Above this its processes are slowed down, and their memory is taken back: {_SIZE}.",
+        "If the job uses more host memory than this, the kernel slows its processes and reclaims "
+        f"memory: {_SIZE}.",
         default=None,
         stored_default=None,
     )
     processes: int | None = key(
-        "Processes and threads. Not set: `limits.job_processes` of the daemon.",
+        "Number of processes and threads. Default: `limits.job_processes` of the daemon.",
         default=None,
         stored_default=None,
         minimum=1,
         maximum=2**22,
     )
     io_weight: int | None = key(
-        "Its weight for disk access; other jobs have 100.",
+        "The job's weight for disk access; the default of a job is 100.",
         default=None,
         stored_default=None,
         minimum=1,
         maximum=10000,
     )
     io_read: int | str | None = key(
-        f"Read from each disk in a second: {_SIZE}.", default=None, stored_default=None
+        f"Amount read from each disk per second: {_SIZE}.", default=None, stored_default=None
     )
     io_write: int | str | None = key(
-        f"Written to each disk in a second: {_SIZE}.", default=None, stored_default=None
+        f"Amount written to each disk per second: {_SIZE}.", default=None, stored_default=None
     )
 
 

@@ -16,24 +16,24 @@ class LoraSpec:
 
     rank: int | None = key("The rank of the adapters.", default=None, minimum=1)
     alpha: float | None = key(
-        "An adapter is added to its weight scaled by `alpha / rank`; default: twice `rank`.",
+        "An adapter is multiplied by `alpha / rank` and added to its weight; default: twice "
+        "`rank`.",
         default=None,
         above=0,
     )
     dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
     frozen_precision: str = key(
-        "Type of the frozen weights. `train`: the type of `train.precision`; weights of "
-        "another type are rounded once. `fp32` keeps all their bits, in 4 bytes. `nf4` keeps "
-        "the weights of linear layers, except the head, in 4 bits by bitsandbytes (QLoRA), "
-        "and the others like `train`. It needs `model.path`, and checkpoints hold only the "
-        "adapters.",
+        "Type of the frozen weights. `train`: the type of `train.precision`; weights of another "
+        "type are rounded once. `fp32`: 4 bytes per weight, without rounding. `nf4` (QLoRA): "
+        "bitsandbytes stores the linear layers except the head in 4 bits; other weights are as "
+        "with `train`. `nf4` needs `model.path`, and checkpoints hold only the adapters.",
         default="train",
         allowed=("train", "fp32", NF4),
         stored_default="fp32",
         engine="torch",
     )
     double_quant: bool = key(
-        'With `frozen_precision = "nf4"`: keep the scales of the weights in 8 bits, too.',
+        'With `frozen_precision = "nf4"`: also store the scales of the weights in 8 bits.',
         default=True,
         stored_default=True,
         engine="torch",
@@ -47,8 +47,8 @@ class LoraSpec:
     path: str | None = key(
         "The directory of an adapter that peft saved (`adapter_config.json` and "
         "`adapter_model.safetensors`). Training begins with its values; its rank, scale and "
-        "layers must be those of this table. Default: new adapters, which do not change the "
-        "model yet.",
+        "layers must match this table. Default: new adapters, which do not change the model at "
+        "the start.",
         default=None,
         stored_default=None,
         path=True,

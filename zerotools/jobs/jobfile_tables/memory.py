@@ -21,16 +21,17 @@ class MemorySpec:
     jobs that declare theirs. See [share the GPUs of a machine](../how-to/share-gpus.md)."""
 
     per_gpu: int | str | None = key(
-        f"Memory of each of its GPUs, without the CUDA context: {_SIZE}. Other jobs that declare "
-        "theirs may run on the same GPUs. Not set: the job has its GPUs for itself.",
+        f"Memory that the job needs on each of its GPUs, without the CUDA context: {_SIZE}. Other "
+        "jobs with this key may run on the same GPUs. Not set: no other job runs on the job's "
+        "GPUs.",
         default=None,
         stored_default=None,
     )
     host: int | str | None = key(
-        f"Host memory of all its processes together: {_SIZE}. The job starts when this much "
-        "of the memory for jobs (`limits.host_memory` of the daemon) is not declared by "
-        "others. If control groups are delegated to the daemon, it is also the job's limit, "
-        "unless `limits.memory` is higher.",
+        f"Host memory that all processes of the job need together: {_SIZE}. The job starts when "
+        "the running jobs leave this much of the memory for jobs (`limits.host_memory` of the "
+        "daemon). If control groups are delegated to the daemon, the value is also the job's "
+        "limit, unless `limits.memory` is higher.",
         default=None,
         stored_default=None,
     )

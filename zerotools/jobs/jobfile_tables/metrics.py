@@ -24,29 +24,29 @@ class MetricsSpec:
     [metrics and plots](../how-to/metrics-and-plots.md)."""
 
     jsonl: bool = key(
-        "`metrics.jsonl`, one JSON object per step and per evaluation.",
+        "Whether to write `metrics.jsonl`: one JSON object per step and per evaluation.",
         default=True,
         imported=False,
     )
     tensorboard: str = key(
-        "Event files in `tensorboard/`; `auto`: if TensorBoard is installed for the job's "
-        "`python`.",
+        "Whether to write event files to `tensorboard/`; `auto`: if the job's `python` has "
+        "TensorBoard.",
         default="auto",
         allowed=TENSORBOARD,
         imported=False,
     )
     wandb: str | None = key(
-        "A project of Weights & Biases that gets every step too: `project`, or `entity/project`. "
-        "Needs `wandb` in the job's `python`. See "
-        "[wandb and MLflow](../how-to/metrics-and-plots.md#wandb-and-mlflow).",
+        "A project of Weights & Biases to which every step is also logged: `project`, or "
+        "`entity/project`. Needs `wandb` in the job's `python`. See [wandb and "
+        "MLflow](../how-to/metrics-and-plots.md#wandb-and-mlflow).",
         default=None,
         stored_default=None,
         deepspeed="wandb.project",
     )
     mlflow: str | None = key(
-        "The name of an MLflow experiment that gets every step too, on the server of "
-        "`MLFLOW_TRACKING_URI`, or in `output_dir` if that variable is not set. Needs "
-        "`mlflow` or `mlflow-skinny` in the job's `python`.",
+        "The name of an MLflow experiment to which every step is also logged, on the server of "
+        "`MLFLOW_TRACKING_URI`, or in `output_dir` if that variable is not set. Needs `mlflow` or "
+        "`mlflow-skinny` in the job's `python`.",
         default=None,
         stored_default=None,
         imported=False,

@@ -29,9 +29,9 @@ class ModelSpec:
         path=True,
     )
     attention: str | None = key(
-        "transformers' attention implementation. `\"auto\"`: torch's "
-        "scaled_dot_product_attention if the model has it. For packed sequences it is called "
-        "for each segment, which needs no mask of all tokens by all tokens.",
+        "transformers' attention implementation. `\"auto\"`: torch's scaled_dot_product_attention "
+        "if the model supports it. In packed sequences it is called once per example, so no mask "
+        "over the whole sequence is needed.",
         default=AUTO,
         stored_default=None,
         allowed=ATTENTIONS,
@@ -42,6 +42,8 @@ class ModelSpec:
 def check_model(model: ModelSpec) -> Iterator[str]:
     """Yield the problems in `[model]`."""
     if model.config is None and model.path is None:
-        yield "model: one of model.config (start from random weights) and model.path is needed"
+        yield (
+            "model: needs model.path, or model.config to start from random weights; set one of them"
+        )
     if model.config is not None and model.path is not None:
         yield "model: model.config and model.path cannot be combined; leave one out"

@@ -31,9 +31,9 @@ class NotifySpec:
         stored_default=USUAL_NOTICES,
     )
     webhook: str | None = key(
-        "An `https://` address that gets each notification: as a message, of Slack, Discord, "
-        "Feishu, DingTalk or ntfy.sh; of other hosts as JSON. The daemon's administrator "
-        "configures the hosts that are allowed.",
+        "An `https://` address to which each notification is sent. Slack, Discord, Feishu, "
+        "DingTalk and ntfy.sh get a chat message, other hosts get JSON. The daemon's "
+        "administrator configures the hosts that are allowed.",
         default=None,
         stored_default=None,
     )
@@ -51,7 +51,10 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
     if notify.webhook is not None and (why := wrong_url(notify.webhook)) is not None:
         yield f"notify.webhook = {format_value(masked_url(notify.webhook))}: {why}"
     if notify.command and not notify.command[0]:
-        yield "notify.command: its first string is empty; it must name a program, or be left out"
+        yield (
+            "notify.command: its first string is empty; name a program there, or leave "
+            "notify.command out"
+        )
     for index, word in enumerate(notify.command):
         if (why := too_long(word)) is not None:
             yield f"notify.command: entry {index} ({format_value(word)}) is too long: {why}"

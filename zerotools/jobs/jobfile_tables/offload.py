@@ -17,14 +17,14 @@ class OffloadSpec:
 
     optimizer: str = key(
         "The memory in which the fp32 master weights and the optimizer state are kept and "
-        "updated: `none`, that of the weights; `cpu`, host memory; `disk`, memory-mapped "
+        "updated. `none`: the memory of the weights; `cpu`: host memory; `disk`: memory-mapped "
         "files.",
         default="none",
         allowed=STATE_PLACES,
         deepspeed="zero_optimization.offload_optimizer.device",
     )
     params: str = key(
-        "`cpu`: the parameters too are kept in host memory, and are copied to the GPU block by "
+        "`cpu`: the parameters are also kept in host memory, and are copied to the GPU block by "
         "block. Stage 3 only; the optimizer state is then in host memory or on disk.",
         default="none",
         allowed=("none", "cpu"),
@@ -49,7 +49,7 @@ class OffloadSpec:
 def check_offload(offload: OffloadSpec) -> Iterator[str]:
     """Yield the problems in `[offload]` that do not depend on other tables."""
     if offload.optimizer == "disk" and offload.path is None:
-        yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
+        yield 'offload.optimizer = "disk": needs a directory for its files; set offload.path'
     if offload.optimizer != "disk" and offload.path is not None:
         yield (
             f"offload.path = {format_value(offload.path)}: cannot be combined with "

@@ -24,14 +24,14 @@ class RendezvousSpec:
     """
 
     address: str | None = key(
-        'The address at which the ranks of all nodes meet: `"HOST:PORT"` of node 0, under the '
-        "name by which other nodes reach it.",
+        'The address at which the ranks of all nodes meet: `"HOST:PORT"` of node 0, where HOST is '
+        "a name that the other nodes can reach.",
         default=None,
         stored_default=None,
         imported=False,
     )
     nodes: int = key(
-        "How many machines train the job together. `gpus` or `ranks` are those of each.",
+        "How many machines train the job together. `gpus` or `ranks` count for each machine.",
         default=1,
         stored_default=1,
         minimum=1,
@@ -72,13 +72,12 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
     if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
         yield (
             f"rendezvous.address = {format_value(rendezvous.address)}: is not HOST:PORT; write "
-            "that of "
-            'node 0, such as "10.0.0.1:29500"'
+            'the address of node 0, such as "10.0.0.1:29500"'
         )
     if nodes > 1 and rendezvous.address is None:
         yield (
-            f"rendezvous.nodes = {nodes}: the nodes need an address to meet; set "
-            'rendezvous.address to "HOST:PORT" of node 0'
+            f"rendezvous.nodes = {nodes}: the nodes need a common address; set rendezvous.address "
+            'to "HOST:PORT" of node 0'
         )
     if nodes == 1 and rendezvous.address is not None:
         yield (

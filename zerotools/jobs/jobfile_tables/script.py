@@ -41,7 +41,7 @@ class ScriptSpec:
         default=(),
     )
     directory: str = key(
-        "The working directory; default: that of the job file.", default=".", path=True
+        "The working directory; default: the directory of the job file.", default=".", path=True
     )
     checkpoint_dir: str | None = key(
         "The directory of the program's checkpoints; zerotools watches it for new ones. When "
@@ -50,9 +50,10 @@ class ScriptSpec:
         path=True,
     )
     evaluates: str | None = key(
-        "A job's checkpoint to export before the program starts, or a job's `output_dir` for the "
-        "newest one in it that verifies. The weights are written in 16 bits, with adapters merged, "
-        "and `ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues such a job.",
+        "A job's checkpoint to export before the program starts, or a job's `output_dir`, to "
+        "export the newest intact checkpoint in it. The weights are written in 16 bits, with "
+        "adapters merged, and `ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues a "
+        "job with this key.",
         default=None,
         stored_default=None,
         path=True,
@@ -92,8 +93,8 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
     elif first.rpartition("/")[2].startswith("python"):
         yield (
             f"script.command = {format_value(script.command)}: {script.launcher} starts the "
-            "interpreter "
-            f"itself; leave {format_value(first)} out, and name another one in python"
+            f"interpreter itself; leave {format_value(first)} out, and use the key python to "
+            "choose another interpreter"
         )
 
 

@@ -56,9 +56,9 @@ class SlurmSpec:
         "A reservation; `--reservation`.", default=None, stored_default=None, imported=False
     )
     time: int | str | None = key(
-        'How long one start may run: seconds, or text such as `"8h"`; `--time`. Before this '
-        "time ends the job saves, and Slurm queues it again. Default: `time_limit` plus "
-        "`warning`, or the limit of the partition.",
+        'How long one start may run: seconds, or text such as `"8h"`; `--time`. Before this time '
+        "ends, the job saves, and Slurm queues it again. Default: `time_limit` plus `warning`, or "
+        "the limit of the partition.",
         default=None,
         stored_default=None,
         imported=False,
@@ -72,8 +72,8 @@ class SlurmSpec:
         imported=False,
     )
     max_nodes: int | None = key(
-        "The largest number of nodes. At each start Slurm chooses a number from `nodes` to "
-        "this. Default: `nodes`.",
+        "The largest number of nodes. At each start Slurm chooses a number between `nodes` and "
+        "this one. Default: `nodes`.",
         default=None,
         stored_default=None,
         minimum=1,
@@ -87,7 +87,7 @@ class SlurmSpec:
         imported=False,
     )
     cpus_per_rank: int | None = key(
-        "Processors of each rank; `--cpus-per-task` has those of all ranks of a node.",
+        "Processors of each rank; `--cpus-per-task` is this number times the ranks of a node.",
         default=None,
         stored_default=None,
         minimum=1,

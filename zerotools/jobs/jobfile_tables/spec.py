@@ -143,10 +143,10 @@ class JobSpec:
         imported=False,
     )
     resume_from: str | None = key(
-        "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
-        "verifies): the run resumes there. Also a checkpoint of another program with its optimizer "
-        "state (DeepSpeed, FSDP, accelerate, the Hugging Face Trainer). A script finds its path in "
-        "`ZEROTOOLS_RESUME_FROM`. A job's checkpoint may lie [in an object "
+        "The checkpoint from which the run resumes: a job's checkpoint (`step-…`), a job's output "
+        "directory (its newest intact checkpoint), or a checkpoint of another program with its "
+        "optimizer state (DeepSpeed, FSDP, accelerate, the Hugging Face Trainer). A script finds "
+        "the path in `ZEROTOOLS_RESUME_FROM`. A job's checkpoint may be [in an object "
         "store](../how-to/object-stores.md#checkpoints-of-a-job): `s3://bucket/run`.",
         default=None,
         path=True,
@@ -154,10 +154,10 @@ class JobSpec:
         imported=False,
     )
     resume_order: str | None = key(
-        "The names of the parameters, if the optimizer state in `resume_from` numbers them "
-        "instead (checkpoints of other programs). `model`: the optimizer got the parameters "
-        "in the order of the model. Otherwise a file of their names in the order of the "
-        "optimizer, one per line, with an empty line between param groups.",
+        "The order of the parameters in the optimizer, if the optimizer state in `resume_from` "
+        "numbers parameters instead of naming them (checkpoints of other programs). `model`: the "
+        "order of the model. Otherwise the path of a file that lists their names in the order of "
+        "the optimizer, one per line, with an empty line between param groups.",
         default=None,
         stored_default="model",
         path=True,
@@ -183,10 +183,10 @@ class JobSpec:
         imported=False,
     )
     time_limit: int | str | None = key(
-        'How long the job may run, not counting time in the queue: seconds, or text such as `"2h"` '
-        'or `"1d12h"`. Then it saves at its next step and stops (a script gets SIGTERM); '
-        "`zerotools retry` continues it. A job with a limit may run on GPUs that are kept for a "
-        "larger one, if it ends in time.",
+        "How long the job may run, not counting time in the queue: seconds, or text such as "
+        '`"2h"` or `"1d12h"`. Then it saves at its next step and stops (a script gets SIGTERM); '
+        "`zerotools retry` continues it. A job with a limit may run on GPUs that are reserved for "
+        "a larger job, if it ends in time.",
         default=None,
         imported=False,
     )
@@ -257,7 +257,7 @@ class JobSpec:
         imported=False,
     )
     slurm: SlurmSpec = key(
-        'The request to the cluster of a job with `backend = "slurm"`.',
+        'The resources that a job with `backend = "slurm"` requests from the cluster.',
         factory=SlurmSpec,
         imported=False,
     )
@@ -367,8 +367,8 @@ def _check_gpu_list(gpus: tuple[int | str, ...]) -> Iterator[str]:
             yield f"gpus = {format_value(gpus)}: an index must be at least 0, not {gpu}"
         if isinstance(gpu, str) and not gpu.startswith("GPU-"):
             yield (
-                f"gpus = {format_value(gpus)}: {format_value(gpu)} is not a UUID; "
-                'one starts with "GPU-"'
+                f"gpus = {format_value(gpus)}: {format_value(gpu)} is not a UUID; a UUID starts "
+                'with "GPU-"'
             )
 
 

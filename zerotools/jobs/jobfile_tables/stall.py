@@ -40,28 +40,30 @@ class StallSpec:
         stored_default=None,
     )
     data_limit: int | str | None = key(
-        'The same while the data is read. Default: `"2h"`; a script: never.',
+        'Longest time without progress while the data is read. Default: `"2h"`; a script: never.',
         default=None,
         stored_default=None,
     )
     step_limit: int | str | None = key(
-        'The same within one step, at least. Default: `"10m"`; a script: never.',
+        'Longest time for one step; `step_factor` may allow more. Default: `"10m"`; a script: '
+        "never.",
         default=None,
         stored_default=None,
     )
     step_factor: float = key(
-        "A step may always take this many times the median of the last 50 steps.",
+        "A step may always take this many times the median time of the last 50 steps.",
         default=120.0,
         stored_default=120.0,
         minimum=1,
     )
     evaluation_limit: int | str | None = key(
-        'The same for each batch of an evaluation. Default: `"30m"`; a script: never.',
+        'Longest time for each batch of an evaluation. Default: `"30m"`; a script: never.',
         default=None,
         stored_default=None,
     )
     save_limit: int | str | None = key(
-        'The same while a checkpoint is written. Default: `"2h"`; a script: never.',
+        'Longest time without progress while a checkpoint is written. Default: `"2h"`; a script: '
+        "never.",
         default=None,
         stored_default=None,
     )

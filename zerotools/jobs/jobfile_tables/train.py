@@ -32,8 +32,8 @@ class TrainSpec:
         deepspeed="scheduler.params.total_num_steps",
     )
     epochs: float | None = key(
-        "Instead of `steps`: how many passes over the data; the last step is filled up from the "
-        "next epoch.",
+        "Instead of `steps`: the number of passes over the data. If the last step is not full, it "
+        "also takes sequences of the next pass.",
         default=None,
         above=0,
         imported=False,
@@ -44,17 +44,17 @@ class TrainSpec:
         deepspeed="train_batch_size",
     )
     micro_batch_size: int | None = key(
-        "Sequences in one forward pass of one rank; the rest is accumulated. "
-        "Default: as many as the rank has in a step.",
+        "Sequences in one forward pass of one rank. If a rank has more per step, their gradients "
+        "are accumulated. Default: all sequences that the rank has per step.",
         default=None,
         minimum=1,
         deepspeed="train_micro_batch_size_per_gpu",
     )
     accumulate: str | None = key(
-        "How the gradients of micro batches are added up: `sharded` reduces them after each, "
-        "and a rank keeps only the fp32 sums of its part; `local` reduces them once, faster, "
-        "and until then each rank has 4 bytes for every parameter. Default: `sharded` at "
-        "stages 2 and 3, `local` at 0 and 1.",
+        "How the gradients of micro batches are added up. `sharded`: they are reduced after each "
+        "micro batch, and a rank keeps the fp32 sums of its own part. `local`: they are reduced "
+        "only once per step, which is faster, but each rank needs 4 bytes for every parameter. "
+        "Default: `sharded` at stages 2 and 3, `local` at stages 0 and 1.",
         default=None,
         allowed=("sharded", "local"),
         stored_default="local",
@@ -62,8 +62,8 @@ class TrainSpec:
         imported=False,
     )
     precision: str = key(
-        "Type of the forward and backward pass; masters and optimizer stay fp32. bf16 needs GPUs "
-        "of compute capability 8.0 or more (not V100 or T4).",
+        "Type of the forward and backward pass; master weights and optimizer state stay in fp32. "
+        "bf16 needs GPUs of compute capability 8.0 or more (not V100 or T4).",
         default="bf16",
         allowed=PRECISIONS,
         deepspeed="bf16.enabled",
@@ -77,8 +77,8 @@ class TrainSpec:
     )
     chunked_loss: str = key(
         "Compute the loss of a causal model in parts, so that the logits of a whole batch are "
-        'never in memory: `"auto"` if these are more than 67 million, `"on"` always, in parts '
-        "of 128 tokens or more. The backward pass computes the logits again.",
+        'never in memory. `"auto"`: if there are more than 67 million logits; `"on"`: always, in '
+        "parts of 128 tokens or more. The backward pass computes the logits again.",
         default="auto",
         stored_default="off",
         allowed=CUT,
@@ -94,18 +94,17 @@ class TrainSpec:
     )
     router_bias_rate: float = key(
         "Step size of the bias with which DeepSeek's routers choose experts "
-        "(`e_score_correction_bias`). Each step moves it towards experts with fewer tokens "
-        "than the mean; DeepSeek-V3 took 0.001. 0: the bias does not change, like in "
-        "transformers.",
+        "(`e_score_correction_bias`). Each step moves it towards experts with fewer tokens than "
+        "the mean; DeepSeek-V3 used 0.001. With 0 the bias does not change, like in transformers.",
         default=0.0,
         stored_default=0.0,
         minimum=0,
         imported=False,
     )
     router_loss: bool = key(
-        "Whether to add the loss that balances a router's experts, times the config's "
-        "`router_aux_loss_coef`, if the config has `output_router_logits`, like transformers "
-        "does.",
+        "Whether to add the loss that balances a router's experts, multiplied by "
+        "`router_aux_loss_coef` of the model config. As in transformers, this needs "
+        "`output_router_logits` in the model config.",
         default=True,
         stored_default=False,
         imported=False,
@@ -119,10 +118,11 @@ class TrainSpec:
         accelerate="dynamo_config",
     )
     optimizer: str = key(
-        "The optimizer. AdamW keeps two numbers per element; Adam too, and it adds the weight "
-        "decay to the gradient. Adafactor keeps one per row and column of a matrix. Muon "
-        "keeps one per element of a matrix; AdamW updates embeddings, the head and weights of "
-        "other than two dimensions. AdamW8bit keeps its two numbers in a byte each.",
+        "The optimizer. AdamW keeps two numbers per element. Adam also keeps two, but adds the "
+        "weight decay to the gradient. Adafactor keeps one number per row and column of a matrix. "
+        "Muon keeps one number per element of a matrix, and leaves embeddings, the head and "
+        "weights that are not matrices to AdamW. AdamW8bit keeps two numbers of one byte per "
+        "element.",
         default="adamw",
         allowed=OPTIMIZERS,
         deepspeed="optimizer.type",
@@ -131,18 +131,19 @@ class TrainSpec:
         "Peak learning rate.", default=3e-4, above=0, deepspeed="optimizer.params.lr"
     )
     schedule: str = key(
-        "Learning rate after the warm-up: half a cosine or a straight line down to "
-        '`min_learning_rate`, constant, or (`"wsd"`) constant until the last `decay_steps`.',
+        'The learning rate after the warm-up. `"cosine"` and `"linear"` lower it to '
+        '`min_learning_rate` along half a cosine or a straight line. `"constant"` keeps it. '
+        '`"wsd"` keeps it until the last `decay_steps`, and then lowers it.',
         default="cosine",
         allowed=SCHEDULES,
         deepspeed="scheduler.type",
     )
     schedule_form: str = key(
-        "The exact curves of `schedule`. `transformers`: those of the Trainer and of "
-        "`transformers.get_scheduler`; a warm-up has the rate 0 in its first step, the rate "
-        "would be `min_learning_rate` in the step after the last, and `wsd` ends in half a "
-        "cosine. `zerotools-0.2`: a warm-up is above 0 in its first step, the rate is "
-        "`min_learning_rate` in the last step, and `wsd` ends in a straight line.",
+        "The exact curves of `schedule`. `transformers`: the curves of the Trainer and of "
+        "`transformers.get_scheduler`; the first step of a warm-up has the rate 0, the rate "
+        "reaches `min_learning_rate` only one step after the last, and `wsd` ends in half a "
+        "cosine. `zerotools-0.2`: the first step of a warm-up has a rate above 0, the rate "
+        "reaches `min_learning_rate` in the last step, and `wsd` ends in a straight line.",
         default="transformers",
         stored_default=OLD_FORM,
         allowed=("transformers", OLD_FORM),
@@ -155,7 +156,7 @@ class TrainSpec:
         deepspeed="scheduler.params.warmup_num_steps",
     )
     warmup_ratio: float = key(
-        "Instead of `warmup_steps`: this part of all steps, rounded up to a whole step.",
+        "Instead of `warmup_steps`: the fraction of all steps, rounded up to a whole step.",
         default=0.0,
         stored_default=0.0,
         minimum=0,
@@ -163,8 +164,8 @@ class TrainSpec:
         imported=False,
     )
     decay_steps: int | None = key(
-        'How many last steps of a `"wsd"` schedule lower the rate to `min_learning_rate`; '
-        "default: a tenth of `steps`.",
+        'Number of steps at the end of a `"wsd"` schedule that lower the rate to '
+        "`min_learning_rate`; default: a tenth of `steps`.",
         default=None,
         minimum=1,
         imported=False,
@@ -183,9 +184,9 @@ class TrainSpec:
         deepspeed="optimizer.params.weight_decay",
     )
     decay_by: str = key(
-        'Which parameters decay: by `"names"` all but biases and norms, as transformers\' Trainer '
-        'chooses them; by `"shapes"` those of two or more dimensions, as earlier versions did. A '
-        "resumed run keeps the choice of its checkpoint.",
+        'The parameters that decay. `"names"`: all except biases and norms, like in '
+        'transformers\' Trainer. `"shapes"`: those with two or more dimensions, like in earlier '
+        "versions. A resumed run keeps the choice of its checkpoint.",
         default="names",
         stored_default="shapes",
         allowed=DECAY_RULES,
@@ -198,8 +199,8 @@ class TrainSpec:
         deepspeed="optimizer.params.momentum",
     )
     muon_learning_rate: float | None = key(
-        "Peak learning rate of the matrices that Muon updates; `schedule` and `warmup_steps` hold "
-        "for it in proportion. Default: `learning_rate`.",
+        "Peak learning rate of the matrices that Muon updates; `schedule` and `warmup_steps` "
+        "change it like `learning_rate`, which is its default.",
         default=None,
         stored_default=None,
         above=0,
@@ -215,9 +216,9 @@ class TrainSpec:
         imported=False,
     )
     muon_scale: str = key(
-        "The factor on Muon's learning rate for a matrix of A rows and B columns: "
-        "`match_rms_adamw`, 0.2 sqrt(max(A, B)), so that one learning rate fits Muon and "
-        "AdamW; `original`, sqrt(max(1, A / B)).",
+        "The factor by which Muon's learning rate is multiplied for a matrix of A rows and B "
+        "columns. `match_rms_adamw`: 0.2 sqrt(max(A, B)), so that the same learning rate suits "
+        "Muon and AdamW. `original`: sqrt(max(1, A / B)).",
         default="match_rms_adamw",
         stored_default="match_rms_adamw",
         allowed=MUON_SCALES,

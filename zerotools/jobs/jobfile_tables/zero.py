@@ -13,15 +13,16 @@ class ZeroSpec:
     """`[zero]`: sharding over the ranks."""
 
     stage: int = key(
-        "0: no sharding, 1: of optimizer state, 2: of gradients too, 3: of weights too.",
+        "The ZeRO stage. 0: nothing is sharded; 1: the optimizer state; 2: also the gradients; 3: "
+        "also the weights.",
         default=3,
         allowed=(0, 1, 2, 3),
         deepspeed="zero_optimization.stage",
         accelerate="fsdp_config.fsdp_sharding_strategy",
     )
     shard_size: int | None = key(
-        "How many ranks share one copy of the model at stages 2 and 3; each such group has "
-        "one copy (HSDP). Default: all ranks share one.",
+        "How many ranks share one copy of the model at stages 2 and 3; each group of so many "
+        "ranks has one copy (HSDP). Default: all ranks share one copy.",
         default=None,
         minimum=1,
         engine="torch",
@@ -29,8 +30,8 @@ class ZeroSpec:
         accelerate="parallelism_config",
     )
     sequence_ranks: int = key(
-        "How many ranks compute one sequence together, each a part of its positions: for sequences "
-        "that are too long for one GPU.",
+        "How many ranks compute one sequence together. Each rank computes a part of its "
+        "positions, so a sequence may be too long for one GPU.",
         default=1,
         stored_default=1,
         minimum=1,
@@ -40,7 +41,7 @@ class ZeroSpec:
     )
     tensor_ranks: int = key(
         "How many ranks compute with one layer's weights together, each with a part of their rows "
-        "or columns, by the plan (`tp_plan`) that transformers has of the model.",
+        "or columns, according to the model's plan in transformers (`tp_plan`).",
         default=1,
         stored_default=1,
         minimum=1,
@@ -73,8 +74,8 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
         return
     if stage < 2:
         yield (
-            f"zero.shard_size = {size}: needs zero.stage 2 or 3, which shard the weights, "
-            f"and zero.stage is {stage}; leave it out"
+            f"zero.shard_size = {size}: needs zero.stage 2 or 3, which shard the weights, but "
+            f"zero.stage is {stage}; leave it out"
         )
     elif world_size >= 1 and world_size % size:
         yield f"zero.shard_size = {size}: must divide the {_ranks(world_size)}"

@@ -42,10 +42,10 @@ accelerate refuses each of these keys together with `deepspeed_config_file` (uti
 `_deepspeed_config_checks`).
 """
 
-_MACHINES = "the daemon starts the ranks, on one machine"
-_HABITS = "how accelerate starts a program; the daemon starts the ranks"
+_MACHINES = "here the daemon starts the ranks, on one machine"
+_HABITS = "controls how accelerate starts a program; here the daemon starts the ranks"
 _SHARDED = "no rank ever holds the whole model, and checkpoints are sharded"
-_WRAPPING = "the blocks to shard are found from the model"
+_WRAPPING = "the model says which blocks to shard"
 
 IGNORED = {
     **dict.fromkeys(
@@ -111,7 +111,7 @@ IGNORED = {
             "fsdp_config.fsdp_use_orig_params",
             "fsdp_config.fsdp_limit_all_gathers",
         ),
-        "how FSDP1 communicates; the result is the same",
+        "changes how FSDP1 communicates, not the result",
     ),
 }
 """Key that the import ignores -> the reason in the report."""

@@ -10,16 +10,16 @@ from typing import Any
 
 from zerotools.jobs.launcher_keys.config_key import ConfigKey, KeyAction, ValueKind
 
-_GATHERING = "how DeepSpeed gathers weights; the result is the same"
-_LOSSY = "compresses what DeepSpeed communicates; the engine torch communicates exactly"
-_STAGING = "how DeepSpeed moves offloaded data"
+_GATHERING = "changes how DeepSpeed gathers weights, not the result"
+_LOSSY = "compresses the data that DeepSpeed communicates; the engine torch does not compress"
+_STAGING = "changes how DeepSpeed moves offloaded data, not the result"
 
 
-_COMMUNICATION = "how DeepSpeed communicates; the result is the same"
-_MEMORY = "how DeepSpeed lays out memory; the result is the same"
-_REPORTS = "the output and logs of DeepSpeed; zerotools writes other reports"
-_CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools has another writer"
-_COMPILES = "how DeepSpeed compiles"
+_COMMUNICATION = "changes how DeepSpeed communicates, not the result"
+_MEMORY = "changes how DeepSpeed lays out memory, not the result"
+_REPORTS = "controls the output and logs of DeepSpeed; zerotools writes its own reports"
+_CHECKPOINTS = "controls how DeepSpeed writes checkpoints; zerotools writes them itself"
+_COMPILES = "controls how DeepSpeed compiles"
 CLIPS_ELSEWHERE = "optimizer.params.max_grad_norm"
 NEVER_TAKEN: dict[str, ConfigKey] = {
     f"{section}.{name}": ConfigKey(
@@ -36,9 +36,9 @@ NEVER_TAKEN: dict[str, ConfigKey] = {
         "auto_cast",
     )
 }
-"""Keys in `bf16` that exist only in `fp16`.
+"""Keys of `fp16` that do not exist in `bf16`.
 
-People copy them; DeepSpeed does not start with them.
+People copy them to `bf16`, but DeepSpeed does not start with them.
 """
 _OF_COMPILING = (
     "kwargs",
@@ -69,10 +69,10 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
     "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""The job file's name of an optimizer -> DeepSpeed's defaults of those keys in `optimizer.params`
-that the job file has, too.
+"""The job file's name of an optimizer -> DeepSpeed's defaults in `optimizer.params`, for parameters
+that are also keys of the job file.
 
-From deepspeed/ops/adam/fused_adam.py; for SGD torch's.
+From deepspeed/ops/adam/fused_adam.py; the defaults of SGD are from torch.
 """
 MUON_DEFAULTS: dict[str, Any] = {"betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0.0}
 MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
@@ -280,7 +280,7 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "gradients are reduced in fp32 by the engine torch",
+        "the engine torch reduces gradients in fp32",
         "communication_data_type",
         "data_types",
         "gradient_predivide_factor",
@@ -289,7 +289,7 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.BOOL,
         KeyAction.TUNING,
-        "lets DeepSpeed take any optimizer; the engine torch has a fixed list",
+        "lets DeepSpeed use any optimizer; the engine torch has a fixed list",
         "zero_allow_untested_optimizer",
         "zero_force_ds_cpu_optimizer",
         "optimizer.legacy_fusion",
@@ -316,25 +316,25 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "settings for models that call DeepSpeed's checkpointing; it switches nothing on",
+        "has an effect only on models that call DeepSpeed's checkpointing",
         "activation_checkpointing",
     ),
     **_all(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "how DeepSpeed offloads to disk; zerotools does it otherwise",
+        "controls how DeepSpeed offloads to disk; zerotools has its own way",
         "aio",
     ),
     **_all(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "transformers' plan of the model chooses the layers that ranks share",
+        "the model's plan in transformers chooses the layers that ranks share",
         *(f"tensor_parallel.{name}" for name in _HOW_LAYERS_ARE_CUT),
     ),
     **_all(
         ValueKind.ANY,
         KeyAction.FEATURE,
-        "replaces layers by kernels for inference",
+        "replaces layers with kernels for inference",
         "tensor_parallel.replace_with_kernel_inject",
         "tensor_parallel.kernel_inject",
     ),
@@ -424,4 +424,4 @@ SECTIONS = frozenset(
     for parts in (name.split(".") for name in KEYS)
     for count in range(1, len(parts))
 )
-"""Keys with an object as their value that has keys of its own."""
+"""Keys with an object as their value, for the sections that `KEYS` describes."""

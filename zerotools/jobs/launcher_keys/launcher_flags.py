@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SEVERAL_MACHINES = (
-    "this makes the job of one machine; set it to 1 with the processes of one, and give the job "
-    "file [rendezvous] with address and nodes"
+    "the import makes a job for one machine; set it to 1, count only the processes of one "
+    "machine, and add [rendezvous] with address and nodes to the job file"
 )
-"""The message for launcher options that need several machines, which are not imported."""
+"""The message for launcher options that need several machines. They are not imported."""
 
 _DEEPSPEED = (
     "hostfile include exclude num_nodes min_elastic_nodes max_elastic_nodes num_gpus "
@@ -216,7 +216,7 @@ STARTED_BY: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         map(" ".join, CONTAINERS),
-        "the job runs outside of the container: paths in it may be others here",
+        "the job runs outside the container, where paths may differ",
     ),
     **dict.fromkeys(
         ("conda run", "mamba run", "micromamba run"),

@@ -129,7 +129,7 @@ The program does not use the Trainer's arguments.
 """
 MEDICAL_IGNORED: Mapping[str, str] = {
     "template_name": "examples are rendered by the chat template of the tokenizer",
-    "max_train_samples": "the whole data is read; write a shorter file",
+    "max_train_samples": "the job reads all data; to use less, write a shorter file",
     "torch_dtype": "train.precision is the type of the model's computations",
     "device_map": "the daemon gives each rank its GPU",
 }
@@ -178,7 +178,7 @@ launch`. All of them use bf16, as TRL's arguments do.
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
 """Arguments by which TRL is recognised.
 
-Its programs need one of them; other programs are named sft.py, too.
+TRL's programs need one of them. The name sft.py is not enough, because other programs have it, too.
 """
 TRL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
@@ -216,9 +216,9 @@ LLAMAFACTORY_METHODS: Mapping[str, bool] = {"full": False, "lora": True}
 """LLaMA-Factory's `finetuning_type` -> whether adapters are trained."""
 LLAMAFACTORY_IGNORED: Mapping[str, str] = {
     "template": "examples are rendered by the chat template of the tokenizer",
-    "dataset_dir": "where dataset_info.json was looked for",
-    "max_samples": "the whole data is read; write a shorter file",
-    "media_dir": "no pictures are read",
+    "dataset_dir": "the import looked for dataset_info.json there",
+    "max_samples": "the job reads all data; to use less, write a shorter file",
+    "media_dir": "the job reads no pictures",
     "ddp_timeout": "the daemon starts the ranks",
 }
 
@@ -256,7 +256,7 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
             "group_by_modality_length",
             "is_llama_derived_model",
         ),
-        "how batches are padded; the result is the same",
+        "changes how batches are padded, not the result",
     ),
     **dict.fromkeys(
         (
@@ -266,15 +266,15 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
             "chat_template_jinja",
             "default_system_message",
         ),
-        "examples are rendered by the tokenizer of the model, which must have them",
+        "the model's own tokenizer renders examples, so it must already have these settings",
     ),
     **dict.fromkeys(
         ("evals_per_epoch", "saves_per_epoch"),
-        "counted in steps here: eval.every, checkpoint.every",
+        "the job counts in steps: set eval.every, checkpoint.every",
     ),
     **dict.fromkeys(
         ("shuffle_merged_datasets", "dataset_exact_deduplication"),
-        "the data is shuffled by seed, and taken as it is",
+        "the job shuffles the data according to seed, and removes nothing",
     ),
     **dict.fromkeys(
         (
@@ -349,16 +349,16 @@ SWIFT_DEFAULTS: Mapping[str, object] = {
     "double_quantization": True,
 }
 SWIFT_PRECISIONS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}
-"""ms-swift's `torch_dtype` -> the Trainer's argument that is true; the empty string if neither
-fp16 nor bf16 is.
+"""ms-swift's `torch_dtype` -> the argument of the Trainer that becomes true; the empty string for
+neither fp16 nor bf16.
 """
 SWIFT_IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("model_author", "model_name"), "is put into the examples of swift/self-cognition alone"
+        ("model_author", "model_name"), "has an effect only on the examples of swift/self-cognition"
     ),
     **dict.fromkeys(
         ("dataset_num_proc", "load_from_cache_file", "use_hf", "packing_num_proc"),
-        "how files are read; the trainer reads them differently",
+        "controls how files are read; the job has its own way",
     ),
     **dict.fromkeys(
         ("template", "system", "agent_template"),

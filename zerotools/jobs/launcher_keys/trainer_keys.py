@@ -169,7 +169,7 @@ axolotl's argument, the environment variable that the Trainer reads, and the def
 _HABITS = "it does not change the training"
 _DAEMON = "the daemon does this by itself"
 _STARTED = "the daemon starts the ranks"
-_READING = "how files are read; the trainer reads them differently"
+_READING = "controls how files are read; the job has its own way"
 _DISPLAY = "every step is recorded: zerotools logs, zerotools show"
 
 IGNORED: Mapping[str, str] = {
@@ -265,13 +265,13 @@ IGNORED: Mapping[str, str] = {
         _HABITS,
     ),
     "only_optimize_lora": "the job trains only the adapters in any case",
-    "group_by_length": "examples come in another order, and not by length",
+    "group_by_length": "the job does not order examples by length",
     **dict.fromkeys(
         ("train_on_inputs", "train_on_prompt"), "the loss is only on responses in any case"
     ),
-    "data_seed": "the order of the data follows seed",
-    "dataloader_drop_last": "no batch is ever short",
-    "auto_find_batch_size": "the given batch size is used",
+    "data_seed": "the key seed also determines the order of the data",
+    "dataloader_drop_last": "every batch of a job is full",
+    "auto_find_batch_size": "the job always uses the given batch size",
     "load_best_model_at_end": "see checkpoint.best",
     "metric_for_best_model": "see checkpoint.best",
     "greater_is_better": "see checkpoint.best",
@@ -283,7 +283,7 @@ IGNORED: Mapping[str, str] = {
             "bnb_4bit_quant_storage_dtype",
             "quantization_device_map",
         ),
-        "weights of 4 bits are computed with in train.precision",
+        "train.precision is the type for computing with weights of 4 bits",
     ),
     "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
 }

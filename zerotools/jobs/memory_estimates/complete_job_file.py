@@ -46,8 +46,8 @@ MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
 _ANY_DATA = "/"
 _MANY_STEPS = 2**62
 WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
-"""Options that may be given together with the config of another launcher, because no config has
-their values. Other options are refused then.
+"""The only options that may be given together with the config of another launcher, because such a
+config never has their values.
 """
 
 
@@ -77,7 +77,7 @@ class WholeJob:
         """Yield a sentence for each thing that the user has to set before the job is submitted."""
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
-            yield f"set {named}, or put yours there"
+            yield f"set {named}, or copy your files there"
         if self.exported is not None:
             checkpoint = shlex.quote(self.exported)
             yield f"zerotools consolidate {checkpoint} {MODEL_PLACE} exports its weights there"
@@ -151,10 +151,10 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
         "model.config.model_type": f"a model of the size of {found.work.model.source}",
         f"data.{kind}": _SAID[kind],
         "data.sequence_length": "tokens; longer sequences take more memory",
-        "data.tokenizer": "that of the model"
+        "data.tokenizer": "the model's tokenizer"
         if has_tokenizer
         else "the model has no tokenizer; name a directory with one",
-        "train.batch_size": "sequences of a step, of all ranks together",
+        "train.batch_size": "sequences per step, over all ranks",
         "train.learning_rate": f"usual for {learned}",
         "train.activation_checkpointing": "less memory, about a third more time",
         "train.epochs": "or train.steps",
@@ -168,9 +168,12 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
     if way.row.layout.optimizer == "adamw8bit":
         comments["train.optimizer"] = "AdamW with moments in 8 bits"
     if kind == PREFERENCES:
-        comments["train.batch_size"] = "pairs of a step, of all ranks together"
+        comments["train.batch_size"] = "pairs per step, over all ranks"
     if found.machine.on_gpu:
-        peak = f"{way.row.peak_bytes / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each"
+        peak = (
+            f"{way.row.peak_bytes / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each "
+            "GPU"
+        )
         comments["gpus"] = f"estimated: {peak}"
     return comments
 
@@ -185,8 +188,8 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
     table = model_table_of(model)
     if not table:
         raise BadRequest(
-            f"{model}: no such file or directory; with a config of another launcher name a "
-            "model directory or its config.json"
+            f"{model}: no such file or directory; name a model directory or its config.json (a "
+            "number of parameters is not enough with a config of another launcher)"
         )
     train: dict[str, Any] = {"steps": _MANY_STEPS}
     if given["batch"]:

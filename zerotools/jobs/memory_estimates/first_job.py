@@ -48,9 +48,9 @@ bits.
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
-"""A function that selects one of the configurations that fit.
+"""A function that selects one of the configurations that fit into memory.
 
-They are passed in the order of their costs.
+It gets them in the order of their costs.
 """
 
 
@@ -110,8 +110,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     known = work.model.architecture
     if data.key == TEXT and tokenizer is None and known is not None and known.vocabulary < _BYTES:
         raise BadRequest(
-            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, but text "
-            f"without a tokenizer needs {_BYTES} token ids; put its tokenizer.json there"
+            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, but text without "
+            f"a tokenizer needs {_BYTES} token ids; put the model's tokenizer.json there"
         )
     free = Freedom(adapters=adapts, packed=adapts)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
@@ -134,12 +134,12 @@ def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
     """
     if directory is None:
         raise BadRequest(
-            f"{wanted.model}: has no tokenizer, which examples are read with; put its "
+            f"{wanted.model}: has no tokenizer, but examples need one; put the model's "
             "tokenizer.json there, or train on text"
         )
     if wanted.data.is_conversation and not has_chat_template(Path(directory)):
         raise BadRequest(
-            f"{wanted.data.pattern}: has conversations, and the tokenizer in {directory} has no "
+            f"{wanted.data.pattern}: has conversations, but the tokenizer in {directory} has no "
             "chat template to render them; put its chat_template.jinja there"
         )
 
@@ -200,7 +200,7 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
     others += [f"{way.words} would do" for way in found.ways if FitChange.MORE_GPUS in way.changes]
     if free is not None and found.search.best is not None:
         near = needs_of(found.search.best, found.machine)
-        reason = f"{found.search.best.words} takes {near}, and {gib_text(free)} are free"
+        reason = f"{found.search.best.words} takes {near}, but only {gib_text(free)} are free"
     else:
         reason = found.choice.reason
     raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))

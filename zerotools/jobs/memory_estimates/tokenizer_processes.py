@@ -15,21 +15,21 @@ from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, toke
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 BYTES_FOR_EACH = 16 << 20
-"""The smallest amount of text for a process, in bytes.
+"""The smallest amount of text, in bytes, for which a process is worth its start.
 
 A process takes two seconds to start, and tokenises this amount in about ten.
 """
 MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
-"""Bytes of the job's memory limit for each process: limit / this = the largest number of
-processes. A process uses less than a third of this.
+"""The bytes of the job's memory limit that each process needs. The limit divided by this number is
+the largest number of processes. A process uses less than a third of these bytes.
 """
 PROCESS_BYTES = 300 << 20
 """The host memory of one tokenising process, in bytes: libraries, a tokenizer with 150,000
 tokens, and its cache of words. A tokenizer with 16,000 tokens needs half as much.
 """
 MOST_FILES = 1000
-"""The largest number of files to get the size of, because the file system may be slow."""
+"""Sizes are read of at most this many files, because the file system may be slow."""
 
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:

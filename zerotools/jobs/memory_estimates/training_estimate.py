@@ -43,8 +43,8 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 SCHEMA = "zerotools.estimate/1"
 
 
-FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel with repeated keys"
-SCORES = "the scores of all pairs of tokens are kept"
+FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel (with repeated keys)"
+SCORES = "the scores of all pairs of tokens stay in memory"
 
 
 @dataclass(frozen=True)
@@ -425,7 +425,7 @@ def attention_assumption(micro: MicroBatch) -> str | None:
         return f"attention: {EFFICIENT}; no GPU has a flash kernel for fp32"
     return (
         f"attention: {EFFICIENT}, as on V100, T4 and RTX 20; GPUs of compute capability 8.0 and "
-        "newer have a flash kernel, which keeps less"
+        "newer have a flash kernel, which needs less memory"
     )
 
 

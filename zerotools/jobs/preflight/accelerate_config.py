@@ -18,8 +18,8 @@ from typing import Any
 KINDS = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
 """Options of `accelerate launch` that choose the kind of launch. They override the config file."""
 ALONE = ("NO", "MULTI_CPU", False, None)
-"""Values of `distributed_type` with which accelerate starts one process, and has `use_cpu` decide
-where it trains. YAML reads `NO` as false."""
+"""Values of `distributed_type` with which accelerate starts only one process. `use_cpu` then
+decides where it trains. YAML reads `NO` as false."""
 
 
 def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str | None:
@@ -51,8 +51,8 @@ def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str
         return None
     kind = tree["distributed_type"] or "NO"
     return (
-        f"{path}: distributed_type is {kind}, so accelerate starts one process for {gpus} GPUs; "
-        'add "--multi_gpu" to script.launcher_options, or run accelerate config'
+        f"{path}: distributed_type is {kind}, so accelerate starts only one process for {gpus} "
+        'GPUs; add "--multi_gpu" to script.launcher_options, or run accelerate config'
     )
 
 

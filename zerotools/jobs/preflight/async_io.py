@@ -101,7 +101,7 @@ def _without_libaio(compiler: str) -> str | None:
         except PermissionError:  # nothing is run from here, and the kernel cannot be queried
             return None
     if status == _NO_LIBRARY:
-        return "libaio.so is not found when it is loaded; name its directory in LD_LIBRARY_PATH"
+        return "the loader does not find libaio.so; name its directory in LD_LIBRARY_PATH"
     return f"the kernel has no asynchronous I/O: {os.strerror(status)}" if status else None
 
 

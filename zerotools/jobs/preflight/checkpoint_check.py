@@ -41,9 +41,9 @@ def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         return
     if record.engine != spec.engine:
         yield (
-            f'{where}: was written by engine "{record.engine}" and the job has engine = '
-            f'"{spec.engine}"; set that, or start a new run from the weights: zerotools '
-            f"consolidate {shlex.quote(str(path))} OUT and model.path"
+            f'{where}: was written by engine "{record.engine}", but the job has engine = '
+            f'"{spec.engine}"; set engine = "{record.engine}", or start a new run from the '
+            f"weights: zerotools consolidate {shlex.quote(str(path))} OUT and model.path"
         )
         return
     yield from _other_optimizer(spec, record, where)
@@ -56,8 +56,8 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
     wanted = optimizer_of(spec.deepspeed.tree) or spec.train.optimizer
     if record.optimizer.name != wanted:
         yield (
-            f'train.optimizer = "{wanted}": {where} was trained with '
-            f'"{record.optimizer.name}"; use that'
+            f'train.optimizer = "{wanted}": {where} was trained with "{record.optimizer.name}"; '
+            "use that optimizer"
         )
 
 
@@ -78,9 +78,9 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
         kept = "train" if saved.base is None else saved.base.precision
         if (saved.base is not None) != wanted.packs_frozen:
             yield (
-                f'lora.frozen_precision = "{wanted.frozen_precision}": the adapters of '
-                f'{where} were trained with frozen weights of "{kept}"; use that, or begin a '
-                "new run with lora.path"
+                f'lora.frozen_precision = "{wanted.frozen_precision}": the adapters of {where} '
+                f'were trained with frozen weights of "{kept}"; use that type, or begin a new run '
+                "with lora.path"
             )
             return
         if saved.base is not None and saved.base.double_quant != wanted.double_quant:
@@ -94,7 +94,7 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
         return
     yield (
         f"lora.alpha = {wanted.scale * saved.rank:g}: the adapters of {where} were trained with "
-        f"{saved.scale * saved.rank:g}; use that"
+        f"{saved.scale * saved.rank:g}; use that value"
     )
 
 
@@ -108,7 +108,7 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         return
     if wanted[1] == 0:
         yield (
-            f"resume_from = {path}: was saved at stage {saved[1]} and the job has stage 0; train "
+            f"resume_from = {path}: was saved at stage {saved[1]}, but the job has stage 0; train "
             f"at stage {saved[1]}"
         )
         return
@@ -116,10 +116,9 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
     command = f"zerotools reshard {shlex.quote(str(path))} {shlex.quote(str(out))}"
     stage = f" --stage {wanted[1]}" if saved[1] != wanted[1] else ""
     yield (
-        f"resume_from = {path}: was saved at world size {saved[0]} and stage {saved[1]} and the "
-        f"job has {wanted[0]} and stage {wanted[1]}, which DeepSpeed does not load; "
-        f"type: {command} "
-        f'--world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
+        f"resume_from = {path}: was saved at world size {saved[0]} and stage {saved[1]}, but the "
+        f"job has world size {wanted[0]} and stage {wanted[1]}, and DeepSpeed cannot load it "
+        f'then; run {command} --world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
     )
 
 

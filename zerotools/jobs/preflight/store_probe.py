@@ -69,8 +69,9 @@ def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
     yield from not_resumable(spec, record, path)
     if spec.train.steps is not None and record.step >= spec.train.steps and place is None:
         yield (
-            f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
-            f"resume_from = {path} is of step {record.step}; set a number above {record.step}"
+            f"train.steps = {spec.train.steps}: counts from the beginning of the run, but "
+            f"resume_from = {path} is already at step {record.step}; set a number above "
+            f"{record.step}"
         )
     newest = None if place is None else newest_copy(_far(place)).record
     if newest is not None and newest.step > record.step:

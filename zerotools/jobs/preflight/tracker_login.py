@@ -48,8 +48,8 @@ def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[
     submits the job.
     """
     todo = {
-        WANDB: "log in with wandb login or pass --env WANDB_API_KEY, or upload it later with wandb "
-        "sync",
+        WANDB: "log in with wandb login, pass --env WANDB_API_KEY, or upload the files later with "
+        "wandb sync",
         MLFLOW: f"to log to a server, set {MLFLOW_URI}",
     }
     if metrics.wandb is not None and is_switched_off(WANDB, environment):

@@ -360,8 +360,8 @@ class SlurmJobs:
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
-                f"job {view['id']} gets a request to end on its nodes; Slurm does not answer, "
-                "so it may still be queued there: cancel it again later"
+                f"job {view['id']} is asked to end on its nodes; Slurm does not answer, so the "
+                "job may still be in its queue: cancel it again later"
             )
         try:
             found = own_of(directory, self._commands.jobs([number]).get(number))
@@ -369,8 +369,8 @@ class SlurmJobs:
             if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
                 return {**view, "state": states.STOPPING}  # it reads that in its directory
             raise SlurmUnreachable(
-                f"job {view['id']} gets a request to end on its nodes; Slurm does not answer, "
-                "so it may still be queued there: cancel it again later"
+                f"job {view['id']} is asked to end on its nodes; Slurm does not answer, so the "
+                "job may still be in its queue: cancel it again later"
             ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)

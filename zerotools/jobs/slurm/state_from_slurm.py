@@ -101,7 +101,7 @@ def standing_of(known: Known) -> tuple[str, str | None]:
     if known.silent is not None:
         since = "" if known.quiet_seconds is None else f"{known.quiet_seconds:.0f} s ago"
         old = f"; the state shown here is from {since}" if since else ""
-        return state, f"{known.silent}{old}; the job itself runs or waits as before"
+        return state, f"{known.silent}{old}; this does not affect the job itself"
     found = known.controller
     if found is None:
         return _unknown_to_slurm(known, state, reason)
@@ -128,7 +128,7 @@ def _by_records(known: Known) -> tuple[str, str | None]:
 
 
 def _why_it_waits(found: ControllerJob, before: str | None) -> str:
-    why = f"Slurm: {found.reason or 'it has not said why'}"
+    why = f"Slurm: {found.reason or 'no reason is given'}"
     if found.reason == _AGAIN_REASON and before:
         why += (
             " (Slurm waits two minutes before it restarts a job; to start it now: scontrol update "
@@ -142,18 +142,18 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
         return states.CANCELLED, "cancelled before it began"
     if known.quiet_seconds is None:
         if known.submitted_seconds < FRESH_SECONDS:
-            return states.QUEUED, "Slurm does not list it yet"
+            return states.QUEUED, "Slurm does not list the job yet"
         return (
             states.FAILED,
-            "Slurm does not know it, and it never began: Slurm lost it, or never had it",
+            "Slurm does not know the job, and it never began: Slurm lost the job, or never got it",
         )
     if known.quiet_seconds < FRESH_SECONDS:
-        return state, reason or "Slurm does not list it, but it runs"
+        return state, reason or "Slurm does not list the job, but it runs"
     if known.asked:
         return states.CANCELLED, "cancelled; it wrote no report of its end"
     return states.FAILED, (
-        "Slurm does not know it any more, and it has made no progress for "
-        f"{known.quiet_seconds / 60:.0f} min: it is lost"
+        "Slurm does not know the job any more, and it has made no progress for "
+        f"{known.quiet_seconds / 60:.0f} min: the job is lost"
     )
 
 
@@ -167,13 +167,13 @@ def _ended_by_slurm(
     told = f" ({found.reason})" if found.reason else ""
     if known.asked or found.state == "CANCELLED":
         where = f"; {reason}" if reason else ""
-        return states.CANCELLED, f"Slurm ended it as cancelled{told}{where}"
+        return states.CANCELLED, f"Slurm ended the job as cancelled{told}{where}"
     if found.reason == "DependencyNeverSatisfied":
         return states.CANCELLED, "the job that it waited for has failed"
     said = f"; {reason}" if reason else ""
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"
-    return states.FAILED, f"Slurm ended it: {how}{told}{said}"
+    return states.FAILED, f"Slurm ended the job: {how}{told}{said}"
 
 
 def spec_of(directory: JobDirectory) -> JobSpec:

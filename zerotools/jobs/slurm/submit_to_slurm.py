@@ -45,8 +45,8 @@ from zerotools.jobs.slurm.slurm_commands import SECONDS, ControllerJob, SlurmCom
 LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3
 SUBMIT_SECONDS = 3 * SECONDS
-"""The time in seconds to wait while another call submits the job: sbatch, and the search for
-the job.
+"""The time limit in seconds for waiting while another call submits the job. The submission consists
+of sbatch and the search for the job.
 """
 POLL_SECONDS = 0.2
 
@@ -58,9 +58,9 @@ It returns a function that withdraws the reservation. Raises BadRequest.
 
 
 COMMENT = "zerotools:"
-"""The first words of the comment that our jobs have in Slurm.
+"""The beginning of the comment that zerotools gives to its jobs in Slurm.
 
-By the comment, a job with an unknown number is found.
+The comment identifies a job while its number is not known.
 """
 _EXIT_UNSHARED = 78
 

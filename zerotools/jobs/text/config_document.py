@@ -77,7 +77,9 @@ def text_of(data: bytes, source: str, what: str) -> str:
         BadRequest: there are more bytes than the limit, or they are not UTF-8.
     """
     if len(data) > LARGEST_FILE:
-        raise BadRequest(f"{source}: a {what} has {LARGEST_FILE} bytes at most, and this has more")
+        raise BadRequest(
+            f"{source}: a {what} may have at most {LARGEST_FILE} bytes, but this one has more"
+        )
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise BadRequest(f"{source}: is UTF-16; save it as UTF-8")
     try:

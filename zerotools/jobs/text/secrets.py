@@ -34,7 +34,7 @@ _KEYS = frozenset(
         *("storage", "service", "deploy", "license", "app", "master", "shared"),
     }
 )
-"""Words that make a name with `key` a secret if they stand before it, such as `api_key`.
+"""Words that make a name a secret if they stand before `key`, such as `api_key`.
 
 A sort key is not a secret.
 """
@@ -45,8 +45,8 @@ _NOT_TOKENS = frozenset(
         *("prompt", "response", "separator", "first", "last", "next", "each"),
     }
 )
-"""Words that make a name with `token` harmless if they stand before it: it is a token of a
-tokenizer, such as `pad_token`.
+"""Words that make a name harmless if they stand before `token`, such as `pad_token`, which is a
+token of a tokenizer.
 """
 
 _MAY_NAME = re.compile(

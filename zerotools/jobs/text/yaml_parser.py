@@ -285,7 +285,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
     """
     steps = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
-        ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
+        ("letters after `all` in gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
         ("a tab in the indentation", _without_tabs),
         ("\uff1a for :", lambda s: _WIDE_COLON.sub(r"\g<1>: ", s, count=1)),
         ("typographic quotes", lambda s: s.translate(_QUOTES) if ":" in s else s),

@@ -302,7 +302,7 @@ SCRIPTS = {
         "docker run --rm --gpus all -e CUDA_VISIBLE_DEVICES=0,1 -v $PWD:/w deepspeed/deepspeed \\\n"
         f"  deepspeed train.py {CLM} --model_name_or_path m --train_file t.txt --max_steps 3",
         {"gpus": 2},
-        ("docker run: the job runs outside of the container",),
+        ("docker run: the job runs outside the container",),
     ),
     "docker exec, with a shell": Script(
         f"docker exec -it box bash -lc 'cd /w && deepspeed --num_gpus 2 t.py {CLM} "

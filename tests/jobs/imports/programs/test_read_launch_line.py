@@ -245,7 +245,7 @@ def test_a_value_that_a_job_cannot_have_is_refused(
 def test_several_machines_are_refused(line: str) -> None:
     problem = of_line(f"{line} {TRAINER}").problem
     assert isinstance(problem, Unsupported)
-    assert "give the job file [rendezvous]" in str(problem)
+    assert "add [rendezvous]" in str(problem)
 
 
 def test_options_of_accelerate_go_before_its_file() -> None:

@@ -87,7 +87,8 @@ def _alpaca_lora(run: RunSettings) -> RunSettings:
         "lora_target_modules", _always(run, "lora_target_modules", ["q_proj", "v_proj"])
     )
     run.findings.differs.append(
-        'base model: in 8 bits there, and whole here; lora.frozen_precision = "nf4" takes 4 bits'
+        "base model: the program quantises it to 8 bits, the job does not; lora.frozen_precision "
+        '= "nf4" quantises it to 4 bits'
     )
     return replace(
         run, given=given, defaults=ALPACA_LORA_DEFAULTS, who="alpaca-lora", examples=True
@@ -102,8 +103,8 @@ def _qwen(run: RunSettings, model: str) -> RunSettings:
             _always(run, "lora_target_modules", list(QWEN_TARGETS[model])),
         )
         run.findings.differs.append(
-            "adapters: with a model that is not named chat, and without --q_lora, the embeddings "
-            "are trained as well there"
+            "adapters: without --q_lora, the program also trains the embeddings of a model that "
+            "is not named chat"
         )
     return replace(
         run, given=given, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True
@@ -116,8 +117,8 @@ def _deepspeed_chat(run: RunSettings) -> RunSettings:
     padding = given.pop("num_padding_at_beginning", None)
     if padding is not None:
         run.findings.unsupported.append(
-            f"{padding.said}: it trains a reward model there, which is not supported; run the "
-            "program with --as script"
+            f"{padding.said}: trains a reward model, which jobs do not support; run the program "
+            "with --as script"
         )
     kind = given.pop("dtype", None)
     if kind is not None and kind.value in ("fp16", "bf16"):
@@ -126,9 +127,9 @@ def _deepspeed_chat(run: RunSettings) -> RunSettings:
         del given["lora_dim"]  # all weights
     if "lora_dim" in given:
         run.findings.differs.append(
-            "adapters: on every linear layer below --lora_module_name there "
-            "(lora.target_modules), and at --lora_learning_rate; without --only_optimize_lora "
-            "all other weights are trained as well"
+            "adapters: the program adds them to every linear layer below --lora_module_name "
+            "(here: lora.target_modules) and uses --lora_learning_rate; without "
+            "--only_optimize_lora it also trains all other weights"
         )
     rate = {"learning_rate": DEEPSPEED_CHAT_DPO_RATE} if is_dpo else {}
     return replace(
@@ -173,7 +174,7 @@ def _medical(run: RunSettings, program: str) -> RunSettings:
         for name, value in MEDICAL_DPO_SETS.items():
             given.setdefault(name, _always(run, name, value))
         run.findings.differs.append(
-            "prompts: the question alone; system and history of a record are not read"
+            "prompts: only the question; the job does not read system and history of a record"
         )
     if stage == MEDICAL_TEXT:
         given.pop("packing", None)  # text is one stream here, too

@@ -175,7 +175,9 @@ def _disagree(
 def _resolve(reading: ConfigReading, name: str, fact: BatchFact | None) -> None:
     if reading.peek(name) == AUTO:
         if fact is None:
-            reading.resolve(name, None, f"{JOB_TOTAL}, which the job file does not have yet")
+            reading.resolve(
+                name, None, f"the value of {JOB_TOTAL}, which you must add to the job file"
+            )
         else:
             reading.resolve(name, fact.value, fact.place)
         reading.row(KeyOutcome.MAPPED, reading.remaining[name], _JOB_KEYS[name])

@@ -66,7 +66,8 @@ class ConfigReading:
     engine: str = "torch"
     release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
-    """The final values in DeepSpeed's config, by dotted key; None means DeepSpeed's default."""
+    """The final values in DeepSpeed's config, keyed by dotted key; None means DeepSpeed's default.
+    """
 
     def __post_init__(self) -> None:
         self.settled = {name: given.value for name, given in self.remaining.items()}
@@ -253,7 +254,9 @@ def read_compile(reading: ConfigReading) -> None:
     if backend in ("NO", "FALSE", "NONE", ""):
         reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
     elif backend == "INDUCTOR":
-        reading.map(given, _KEY, True, "block by block; how is left to torch.compile")
+        reading.map(
+            given, _KEY, True, "torch.compile compiles block by block, with its own settings"
+        )
     else:
         what = (
             f"{given.said}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
@@ -274,7 +277,7 @@ def read_compile_section(reading: ConfigReading) -> None:
     compiles = any(on[n] for n in on) and all(on.get(n, True) for n in names[1:])
     for name, given in switches.items():
         if compiles and on[name]:
-            reading.map(given, _KEY, True, "block by block, by torch.compile")
+            reading.map(given, _KEY, True, "torch.compile compiles block by block")
         else:
             reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
     backend = reading.take("compile.backend")
@@ -283,4 +286,4 @@ def read_compile_section(reading: ConfigReading) -> None:
     if compiles and backend.value not in (None, "inductor"):
         reading.refuse(backend, "the engine torch compiles only with inductor")
     else:
-        reading.row(KeyOutcome.IGNORED, backend, None, "as the engine torch does it")
+        reading.row(KeyOutcome.IGNORED, backend, None, "the engine torch does the same")

@@ -24,7 +24,7 @@ class KeyOutcome(StrEnum):
 
 
 WIDTH = 80
-"""The width of a report line in columns. Only a line with one longer word is wider."""
+"""The width of a report line in columns. A line is wider only if it consists of one longer word."""
 FIRST, LATER = "#   ", "#     "
 AUTO_WHY = '"auto"'
 AUTO_BECAME = '"auto" became'
@@ -157,7 +157,7 @@ def report_lines(
     if findings.wrong or findings.unsupported:
         return
     if findings.accepted:
-        yield f"# {tell('repaired as by --lenient')}"
+        yield f"# {tell('repaired, as --lenient does')}"
         yield from _listed(_by_file(findings.accepted, wording), wording)
     for source, text in findings.mended.items():
         yield f"# {tell(f'{_printable(source)}, with these repairs:')}"
@@ -174,7 +174,7 @@ def report_lines(
             yield f"# {tell(head)}"
             yield from _listed(lines, wording)
     if findings.differs:
-        yield f"# {tell('trained here, it differs from the program')}"
+        yield f"# {tell('differences between the job and the program')}"
         yield from _listed(findings.differs, wording)
 
 
