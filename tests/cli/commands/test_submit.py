@@ -75,7 +75,7 @@ def test_nothing_is_queued_if_one_file_is_wrong(
         (None, "there is no such job file"),
         (b"a = 1\n\xff", ":2: is not UTF-8 text (byte 6)\nhint: save it as UTF-8"),
         ("a = 1".encode("utf-16"), "is UTF-16\nhint: save it as UTF-8"),
-        (b"#" * (2 << 20), "a job file may have at most 1048576 bytes, and this has more"),
+        (b"#" * (2 << 20), "a job file may have at most 1048576 bytes, but this one has more"),
         (b"a = [", "is not valid TOML"),
     ],
 )

@@ -58,8 +58,8 @@ def test_a_time_is_the_next_one_here(text: str, found: datetime) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("+", "--begin +: must be seconds, or days, hours"),
-        ("+0", "--begin +0: must be seconds"),
+        ("+", "--begin +: must be a number of seconds"),
+        ("+0", "--begin +0: must be a number of seconds"),
         ("+9999d", "must be at most 3650 days"),
         ("tomorrow", "--begin tomorrow: is not a time; write +2h, 22:30"),
         ("24:00", "is not a time"),

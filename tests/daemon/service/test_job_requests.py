@@ -177,8 +177,8 @@ def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path
         short = {"train": {"steps": 20, "batch_size": 4}, "resume_from": str(older)}
         message = await refusal(submit(it, **short), BadRequest)
         assert message == (
-            "train.steps = 20: counts from the beginning of the run, and resume_from = "
-            f"{older} is of step 20; set a number above 20"
+            "train.steps = 20: counts from the beginning of the run, but resume_from = "
+            f"{older} is already at step 20; set a number above 20"
         )
         await submit(it, output_dir=str(tmp_path / "other"), resume_from=str(older))
         await submit(it, output_dir=str(output), resume_from=str(newest))
@@ -209,7 +209,8 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         message = await refusal(submit(it, resume_from=str(adamw), train=train), BadRequest)
         assert message == (
-            f'train.optimizer = "sgd": resume_from = {adamw} was trained with "adamw"; use that'
+            f'train.optimizer = "sgd": resume_from = {adamw} was trained with "adamw"; use that '
+            "optimizer"
         )
 
     tell(tmp_path / "state", story)

@@ -21,11 +21,11 @@ ONLY_THEIRS = (
     # Of the values of the optimizer, the schedule and of what it does not use DeepSpeed's parser
     # looks at none: they fail when the engine is made, or do something else than they say.
     " must ",
-    "DeepSpeed rejects it there",
-    "no longer accepts it",
+    "DeepSpeed rejects it in this section",
+    "does not start with it",
     # What would have no effect, or another than the job says.
     "is an older name of",
-    "is for stage 3",
+    "only at stage 3",
     "needs stage",
     "divides the gradients by a loss scale",
     "needs a call of engine.compile()",
@@ -33,7 +33,7 @@ ONLY_THEIRS = (
     "after zerotools has marked them as complete",
     "works in DeepSpeed's data loader",
     # "auto" where nothing resolves it.
-    "zerotools submit resolves it; give a value",
+    "only zerotools submit replaces it; write a value",
     "zerotools has no value for this key",
 )
 """Parts of what ours says where only the peer accepts a configuration."""

@@ -141,8 +141,8 @@ def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
     if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
         return
     yield (
-        f"train.steps = {steps}: counts from the beginning of the run, and resume_from = "
-        f"{checkpoint} is of step {step}; set a number above {step}"
+        f"train.steps = {steps}: counts from the beginning of the run, but resume_from = "
+        f"{checkpoint} is already at step {step}; set a number above {step}"
     )
 
 

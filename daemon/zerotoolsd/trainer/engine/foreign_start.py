@@ -94,8 +94,8 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
     check_complete(run)
     if spec.train.steps is not None and run.step >= spec.train.steps:
         raise BadRequest(
-            f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
-            f"resume_from = {path} is of step {run.step}; set a number above {run.step}"
+            f"train.steps = {spec.train.steps}: counts from the beginning of the run, but "
+            f"resume_from = {path} is already at step {run.step}; set a number above {run.step}"
         )
     state = check_state(run, wanted, optimizer_of(spec.deepspeed.tree) or spec.train.optimizer)
     trainable, frozen = meta_model.parameter_count()

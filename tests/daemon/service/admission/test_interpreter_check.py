@@ -213,7 +213,9 @@ def test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused(tmp_path:
     config.parent.mkdir()
     config.write_text("distributed_type: NO\n")
     why = refusal(sys.executable, both, HF_HOME=str(tmp_path))
-    assert why.startswith(f"{config}: distributed_type is NO, so accelerate starts one process for")
+    assert why.startswith(
+        f"{config}: distributed_type is NO, so accelerate starts only one process for"
+    )
     config.write_text("distributed_type: MULTI_GPU\n")
     ask(sys.executable, both, HF_HOME=str(tmp_path))
     config.write_text("distributed_type: NO\nuse_cpu: true\n")

@@ -55,7 +55,7 @@ def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
             r"model.layers.0.mlp.gate_proj.weight has shape \[12, 8\] there and \[16, 8\]",
         ),
         ({"train": {"optimizer": "sgd"}}, 'was trained with adamw; set train.optimizer = "adamw"'),
-        ({"train": {"steps": 3}}, "train.steps = 3: .* is of step 3; set a number above 3"),
+        ({"train": {"steps": 3}}, "train.steps = 3: .* is already at step 3; set a number above 3"),
         ({"lora": {"rank": 2}}, "its adapters cannot be used: leave lora out"),
     ],
 )

@@ -33,7 +33,7 @@ def test_what_needs_a_gpu_is_refused_on_cpus(attention: str, text: Path) -> None
 
 def test_flash_attention_in_fp32_is_refused(text: Path) -> None:
     changes = {**GPU, "train": {"precision": "fp32"}}
-    with pytest.raises(BadRequest, match=r'computes in 16 bits, and train\.precision is "fp32"'):
+    with pytest.raises(BadRequest, match=r'computes in 16 bits, but train\.precision is "fp32"'):
         of(text, TINY_LLAMA, "flash_attention_2", **changes)
 
 
