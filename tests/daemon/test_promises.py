@@ -113,7 +113,7 @@ def test_p3_a_job_that_fails_while_the_daemon_is_dead_is_recorded(daemon: Daemon
     wait_for(lambda: not is_alive(supervisor), "the supervisor to end")
     job = daemon.start().wait_for_end(1)
     assert (job["state"], job["attempt"]["exit_code"]) == ("failed", 9)
-    assert "exited with 9; no restart left of 0" in job["reason"]
+    assert "exited with 9; max_restarts = 0 allows no more restarts" in job["reason"]
 
 
 def test_p3_a_daemon_that_was_stopped_for_a_while_goes_on_where_it_was(daemon: Daemon) -> None:

@@ -32,7 +32,7 @@ def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:
     daemon.client.submit(make_job("exit=1", ranks=1, max_restarts=2, retry="always"))
     job = daemon.wait_for_end(1)
     assert (job["state"], len(job["attempts"])) == ("failed", 3)
-    assert job["reason"] == "rank 0 exited with 1; no restart left of 2"
+    assert job["reason"] == "rank 0 exited with 1; max_restarts = 2 allows no more restarts"
 
 
 def test_what_would_come_again_is_not_repeated(daemon: Daemon) -> None:
@@ -58,7 +58,10 @@ def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Da
     daemon.client.submit(make_job("steps=2 exit=75", ranks=1, max_restarts=1))
     job = daemon.wait_for_end(1)
     assert (job["state"], len(job["attempts"])) == ("failed", 2)
-    assert job["reason"] == "stopped at step 2 without a request; no restart left of 1"
+    assert (
+        job["reason"]
+        == "stopped at step 2 without a request; max_restarts = 1 allows no more restarts"
+    )
 
 
 def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon: Daemon) -> None:

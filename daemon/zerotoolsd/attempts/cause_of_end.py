@@ -314,7 +314,7 @@ def with_explained_cause(
         return dict(record)
     error = _error_of(record)
     advice = _advice(error or "", kind)
-    # A secret that is cut in two is not known any more.
+    # A secret that is cut in two is no longer known.
     said = None if error is None else _clipped_error(mask_text(one_line(error), secrets))
     words = cause if said is None else f"{cause}: {said}"
     return {**record, "cause": words if advice is None else f"{words}; {advice}"}

@@ -26,7 +26,7 @@ _ENDS = {
 
 def how_it_ended(state: str | None) -> str:
     """Return words for the final `state` of a job that did not succeed, such as `has failed`."""
-    return _ENDS.get(state or "", "is not known any more")
+    return _ENDS.get(state or "", "is no longer known")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,14 +30,14 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 
 SURE = 0.75
-"""Fraction of an estimate that counts before a start. With short sequences the estimate may be
+"""Before a start, an estimate is multiplied by this factor, because with short sequences it may be
 too high by a quarter (benchmarks/results/memory-accuracy.md).
 """
-ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
+ESTIMATED, MEASURED = "estimated", "as much as an earlier attempt used"
 RELIEVED = "more than the use of an attempt that was stopped because memory ran out"
 GROWTH = 1.25
 SMALL = 2**30
-"""A need of less host memory than this many bytes counts as no need.
+"""If a job needs less host memory than this many bytes, its need counts as 0.
 
 Such a job does not wait for host memory, and does not delay jobs behind it that need host
 memory.

@@ -56,9 +56,7 @@ class UsageReport:
         self._read = (-1, float("-inf"))
         """The number of bookings at the last reading, and the time of that reading in seconds."""
         self._settled = DecayedUse(self.half_life)
-        """The sum of the use before the hour `_since`. No bookings are added to those hours any
-        more.
-        """
+        """The use before the hour `_since`. No more bookings are added to those hours."""
         self._since = 0
         self._use = DecayedUse(self.half_life)
 
@@ -179,8 +177,8 @@ class ShareWeights:
 
 
 MOST_HALF_LIVES = 16
-"""Use that is older than this many half-lives is dropped; less than a fifty-thousandth of it
-would remain.
+"""Use that is older than this many half-lives is dropped; its value would be less than a
+fifty-thousandth.
 """
 
 
@@ -192,7 +190,7 @@ class DecayedUse:
     def __init__(self, half_life: float) -> None:
         self.half_life = half_life
         self._sums: dict[int, tuple[float, float]] = {}
-        """For each uid: the decreased use, and the time for which it was computed."""
+        """For each uid: the use, and the time for which its value was computed."""
 
     def add(self, uid: int, seconds: float, when: float) -> None:
         """Add `seconds` GPU-seconds that the user `uid` used at the time `when`."""

@@ -168,13 +168,13 @@ class GuardedRounds:
             self._starved += 1
             if self._starved == STARVED_ROUNDS:
                 raise
-            log.error("no memory is left, next try in %g s", FAULT_SECONDS)
+            log.error("the daemon has no memory left; next try in %g s", FAULT_SECONDS)
             return FAULT_SECONDS
         except sqlite3.OperationalError as error:
-            log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
+            log.error("the queue cannot be written (next try in %g s): %s", FAULT_SECONDS, error)
             return FAULT_SECONDS
         except Exception:  # no job's, or it would be held
-            log.exception("a defect in zerotoolsd: next try in %g s", FAULT_SECONDS)
+            log.exception("an error in zerotoolsd; next try in %g s", FAULT_SECONDS)
             return FAULT_SECONDS
         self._starved = 0
         return pause

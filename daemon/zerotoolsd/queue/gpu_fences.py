@@ -14,7 +14,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 
 XidsByGpu = Mapping[str, Sequence[GpuXid]]
-"""The XIDs that the driver reported, by the UUID of the GPU."""
+"""The XIDs that the driver reported, keyed by the UUID of the GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)

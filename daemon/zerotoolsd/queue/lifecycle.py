@@ -57,8 +57,8 @@ OUTCOMES = (
 """The possible outcomes of an attempt.
 
 `killed`: the attempt did not stop within its grace period. `lost`: its processes disappeared
-without a report. `not_started`: it can never be started. `not_ready`: the machine could not
-start it now.
+without a report. `not_started`: the attempt can never be started. `not_ready`: the machine could
+not start the attempt now.
 """
 
 RELEASED_BY = "released by"
@@ -71,9 +71,9 @@ _ASKED = frozenset({states.STOPPING, *states.GIVING_WAY, states.HELD})
 """States in which the attempt may have been asked to stop. The state is committed before the
 request is sent.
 
-If an attempt reports a stop in another state, it counts as crashed, and the job waits as
-after a crash. The user of the job can cause such a report, and without the wait the job
-could restart endlessly.
+If an attempt reports a stop in any other state, it counts as crashed, and the job waits as after a
+crash. The user of the job can cause such a report, and without the wait the job could restart
+endlessly.
 """
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
@@ -346,7 +346,7 @@ def _why_no_more(job: JobStatus, end: Ended) -> str | None:
     progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
     if end.max_restarts == 0 or (rule.counts and used >= end.max_restarts):
-        return f"no restart left of {end.max_restarts}"
+        return f"max_restarts = {end.max_restarts} allows no more restarts"
     if rule.retries is not None and (0 if progressed else end.same_before) >= rule.retries:
         again = "once" if rule.retries == 1 else f"{rule.retries} times"
         return (
@@ -389,7 +389,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
     if end.rule.retries is not None:
         which += f" ({same} of at most {end.rule.retries} after {end.rule.words})"
-    cost = "" if end.rule.counts else f", at no cost to its {end.max_restarts} restarts"
+    cost = "" if end.rule.counts else f", not counted among its {end.max_restarts} restarts"
     reason = f"{end.cause}; {which} in {in_short(wait)} s{cost}"
     return replace(job, restarts_used=used, eligible_at=now + wait, reason=reason)
 
@@ -464,7 +464,9 @@ PRIORITY = "priority"
 """Name of an event that is no transition: the priority of an unfinished job was changed."""
 
 EDIT = "edit"
-"""Name of an event that is no transition: a job that has not started got another job file."""
+"""Name of an event that is no transition: the job file of a job that has not started was
+replaced.
+"""
 
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),

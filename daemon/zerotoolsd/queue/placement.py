@@ -44,8 +44,8 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
 WATCHED_PRIORITY = 2 * MOST_PRIORITY
-"""Priority of a job that only watches a process which a user started by hand. It uses no
-resources and waits for no other job.
+"""Priority of a job that only watches a process which a user started by hand. Such a job uses no
+resources and does not wait for other jobs.
 """
 
 
@@ -130,8 +130,8 @@ has the rank 0.
 """
 
 LOOK_SECONDS = 0.01
-"""Seconds for which jobs are read before other tasks of the event loop run. Reading 10,000 jobs
-takes a second.
+"""Jobs are read for at most this many seconds before other tasks of the event loop run. Reading
+10,000 jobs takes a second.
 """
 
 
@@ -171,7 +171,7 @@ class QueuePlacement:
         """
         self._users = users or QueueUsers()
         self.closed: Callable[[], Mapping[str, str]] = dict
-        """Returns the UUIDs of the GPUs on which no job is started now, with the reasons."""
+        """Returns the GPUs on which no job is started now: UUID to the reason."""
         self._host_now = host_now
         self._memory = memory
         self._expected = ExpectedOfJobs(store.attempts, memory.context)
@@ -186,7 +186,7 @@ class QueuePlacement:
         self._seen: int | None = None
         """Number of the newest event that was read; None if the queue was not read yet."""
         self._unread: dict[int, None] = {}
-        """Jobs that may have begun or stopped to wait since they were last read, in order."""
+        """Jobs that must be read again, in order, because they may wait now or no longer wait."""
         self._unsettled: dict[int, None] = {}
         """Jobs that could neither be read nor be held. They are read again in the next round."""
         self._requests: dict[int, tuple[JobRow, Request]] = {}

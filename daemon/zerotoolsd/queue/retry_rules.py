@@ -55,7 +55,7 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         USER_ERROR: CauseRule(words="a mistake in the job or its program", retries=0),
         BAD_CHECKPOINT: CauseRule(words="a checkpoint that cannot be used", retries=0),
         RANK_DIED: CauseRule(words="a rank that failed"),
-        KILLED: CauseRule(words="a signal from outside, or SIGKILL after its grace"),
+        KILLED: CauseRule(words="a signal from outside, or SIGKILL after its grace period"),
         HANG: CauseRule(words="ranks without progress", retries=2),
         GPU_MEMORY: CauseRule(words="GPU memory that ran out", retries=1, first=10),
         HOST_MEMORY: CauseRule(words="host memory that ran out", retries=1, first=30),
@@ -77,7 +77,7 @@ def rule_of(cause: str | None) -> CauseRule:
 
 
 SPREAD = 0.2
-"""Largest fraction by which a wait can be shortened."""
+"""Largest fraction of a wait by which the wait can be shortened."""
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:

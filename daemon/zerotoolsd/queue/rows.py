@@ -60,8 +60,8 @@ class JobRow:
     ended: float | None
     priority: int = 0
     begin: float | None = None
-    """The time before which the job does not start, in seconds since the epoch; None if there
-    is no such time.
+    """The earliest start of the job, in seconds since the epoch; None if the job may start at any
+    time.
     """
     array: ArrayPlace | None = None
     expected: str | None = None
@@ -118,7 +118,7 @@ class UnreadableSpec(Unsupported):
         who = f"job {job.id} cannot be read"
         do = "cancel it and submit it again"
         if mine != its:
-            who = f"job {job.id} was queued by zerotools {its}, and this is {mine}"
+            who = f"job {job.id} was queued by zerotools {its}, but this is zerotools {mine}"
             do = f"start zerotoolsd {its}, or cancel the job"
         if job.state in TERMINAL:
             do = "submit it again" if mine == its else f"start zerotoolsd {its}"
@@ -153,14 +153,14 @@ class AttemptRow:
     host: str | None = None
     cause: str | None = None
     world_size: int | None = None
-    """Number of ranks; None if an older version started the attempt, for a job with only one
+    """Number of ranks; None if an older version started the attempt. Such a job has only one
     possible size.
     """
     gpu_part: float = 1.0
-    """The fraction of each of its GPUs that is booked for the attempt."""
+    """The fraction of each GPU that is booked for the attempt."""
     gpu_baseline: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of memory of each GPU that no process held when the attempt started, by UUID; None
-    if unknown.
+    """UUID of a GPU -> the bytes of its memory that were in use, but by no process, when the
+    attempt started; None if unknown.
     """
 
     @property

@@ -217,8 +217,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE reported (job_id INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (job_id, name));
     """,
 )
-"""SQL scripts of the migrations. Number n (from 1) changes a database with `user_version` n-1
-into one with n.
+"""SQL scripts of the migrations. Script n (counted from 1) updates a database from `user_version`
+n-1 to n.
 """
 
 

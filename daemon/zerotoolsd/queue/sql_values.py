@@ -36,9 +36,9 @@ def sql_value(value: object) -> object:
     if isinstance(value, str):
         return value if value.isascii() and "\0" not in value else _stored_text(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise Unstorable(f"a number of {value.bit_length()} bits does not fit in 64")
+        raise Unstorable(f"a number of {value.bit_length()} bits does not fit in 64 bits")
     if isinstance(value, float) and math.isnan(value):
-        raise Unstorable("NaN is not a number that can be stored")  # SQLite makes it NULL
+        raise Unstorable("NaN cannot be stored")  # SQLite makes it NULL
     return value
 
 

@@ -45,8 +45,8 @@ from zerotoolsd.queue.write_rows import (
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256
-"""Number of pages in SQLite's log after which a commit moves the pages into the database. It
-takes long to move many pages.
+"""If SQLite's log has this many pages, a commit copies them into the database. Copying more pages
+at a time would take long.
 """
 
 _INSERT_EVENT = (
@@ -214,8 +214,8 @@ class Store:
         )
         if not is_same:
             raise Conflict(
-                f"the idempotency key {new.idempotency_key} was used for job {old.id} with "
-                "another spec; use a new key"
+                f"the idempotency key {new.idempotency_key} was used for job {old.id} with a "
+                "different job file; use a new key"
             )
         return old
 

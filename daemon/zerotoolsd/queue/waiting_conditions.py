@@ -20,7 +20,9 @@ from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
 from zerotoolsd.queue.rows import JobRow
 
 LOOK_SECONDS = 0.01
-"""Seconds for which waiting jobs are checked before other tasks of the event loop run."""
+"""Waiting jobs are checked for at most this many seconds before other tasks of the event loop
+run.
+"""
 _AT_ONCE = 100
 _MOST_SAID = 3
 """Largest number of jobs that a reason names. A job may wait for an array of a thousand jobs."""
@@ -50,7 +52,7 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
     for each in after:
         if each.is_spoiled:
             how = how_it_ended(each.state)
-            return f"it should start after the success of job {each.on_id}, which {how}"
+            return f"it may start only after job {each.on_id} succeeds, but that job {how}"
     return None
 
 
@@ -74,14 +76,12 @@ class WaitingConditions:
         self._guard = guard
         self._calendar = calendar
         self._waiting: dict[int, float | None] = {}
-        """The waiting jobs, each with the time before which it may not start."""
+        """The waiting jobs, each with its earliest start."""
         self._times: list[tuple[float, int]] = []
-        """The start times of jobs, the earliest first. Some may belong to jobs that do not wait
-        any more.
-        """
+        """The start times of jobs, the earliest first. Some of these jobs may no longer wait."""
         self._seen: int | None = None
         self._unread: dict[int, None] = {}
-        """Jobs that may have begun or stopped to wait since they were last read."""
+        """Jobs that must be read again, because they may wait now or no longer wait."""
         self._due: set[int] = set()
         """Jobs that must be checked in the next call of `settle`."""
 

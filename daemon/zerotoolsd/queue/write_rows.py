@@ -150,7 +150,8 @@ _COLUMNS = (
 INSERT_JOB = f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 """SQL statement that writes the complete row of a job.
 
-An UPDATE afterwards would write all pages of a long job file again.
+All columns are written at once, because a later UPDATE would write all pages of a long job file
+again.
 """
 
 

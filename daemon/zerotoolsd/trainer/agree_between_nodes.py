@@ -95,7 +95,7 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
         node = number // group.rank.node_ranks
         if found[0] != first[0]:
             raise BadRequest(
-                f"[model]: node {node} has another model than node 0: {found[2]:,} parameters "
+                f"[model]: node {node} has a different model than node 0: {found[2]:,} parameters "
                 f"instead of {first[2]:,}; give all nodes the same model.config or model.path"
             )
         differing = [
@@ -103,7 +103,8 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
         ]
         if differing:
             raise BadRequest(
-                f"[model]: the model of node {node} has another config than that of node 0: "
+                f"[model]: the model of node {node} has a different config than the model of node "
+                "0: "
                 f"{', '.join(differing[:4])} differ; give all nodes the same model.config or "
                 "model.path"
             )

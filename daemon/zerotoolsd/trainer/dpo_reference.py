@@ -193,8 +193,8 @@ def _is_in(path: Path, directory: Path) -> bool:
 def _gone(directory: Path) -> str:
     return (
         f"{directory}: has no reference log-probabilities for this data: the data, the "
-        "tokenizer or the lengths have changed since the run began, or files were removed; "
-        "restore them, or start a new run with model.path and another output_dir"
+        "tokenizer or the lengths have changed since the run began, or files were removed; undo "
+        "this, or start a new run with model.path and another output_dir"
     )
 
 

@@ -91,8 +91,8 @@ def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
     is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
     if step >= steps and not is_own:
         raise BadRequest(
-            f"train.epochs gives {steps} steps, counted from the beginning of the run, and "
-            f"resume_from = {spec.resume_from} is of step {step}; raise train.epochs"
+            f"train.epochs gives {steps} steps, counted from the beginning of the run, but "
+            f"resume_from = {spec.resume_from} is at step {step}; raise train.epochs"
         )
 
 
@@ -121,7 +121,9 @@ def warn_of_changes(
         )
     for name, before, now in pairs:
         if before != now:
-            reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
+            reporter.say(
+                f"note: {name} was {before} when {start.path.name} was saved, and is {now} now"
+            )
     changes = schedule_changes(record.schedule, schedule_of(spec.train))
     if changes:
         reporter.say(
@@ -201,8 +203,8 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
     said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
     if pretrained.initial:
         raise BadRequest(
-            f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, and checkpoints "
-            "hold only the adapters; use a directory that has this weight"
+            f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, but checkpoints hold "
+            "only the adapters; use a directory that has this weight"
         )
     for name, _ in meta_model.model.named_modules():
         if not f"{name}.".endswith(BASE):
@@ -212,7 +214,8 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
         if not is_one or blocks[0].box != Box.whole(blocks[0].shape):
             raise Unsupported(
                 f"{said}: {pretrained.directory} has the weight of "
-                f"{base_name(f'{name}.weight')} in another shape than the model, so its adapter "
+                f"{base_name(f'{name}.weight')} in a different shape than the model, so its "
+                "adapter "
                 "could not be merged; leave it out of lora.target_modules, or set "
                 'lora.frozen_precision = "train"'
             )

@@ -20,10 +20,9 @@ from zerotoolsd.trainer.rank.rank_settings import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 
 COMPILING_STEPS = 10
-"""Number of steps at the begin that have the long timeout, if torch.compile is used.
+"""With torch.compile, this many steps at the beginning have the long timeout.
 
-Each new length of sequences is compiled again, on each rank when this rank has it for the first
-time.
+Each rank compiles its blocks again whenever it gets sequences of a new length.
 """
 
 
@@ -151,5 +150,6 @@ class TrainingRun:
         asked = next(index for index, reason in enumerate(reasons) if reason)
         raise MachineNotReady(
             f"node {asked // rank.node_ranks} was stopped at step {self.step} "
-            f"({reasons[asked]}), and saved; this node waits until that one continues"
+            f"({reasons[asked]}), and has saved a checkpoint; this node waits until that node "
+            "continues"
         )

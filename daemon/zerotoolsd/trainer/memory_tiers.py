@@ -28,7 +28,7 @@ CHUNK_BYTES = 16 << 20
 LARGE_BYTES = 1 << 20
 """A tensor of at least this size in bytes gets its own mapping.
 
-Only the unused rest of the last page is wasted then.
+Only the unused rest of its last page is wasted.
 """
 ALIGNMENT = 256
 """Alignment of tensors in a shared mapping, in bytes, as in torch's GPU allocators."""

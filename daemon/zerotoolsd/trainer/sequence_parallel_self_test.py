@@ -77,8 +77,8 @@ def check_sequence_ranks(spec: JobSpec, config: Any) -> None:
         why = _why_not(spec, config)
     if why is not None:
         raise Unsupported(
-            f"{said}: a {config.model_type} model of transformers cannot be computed in parts "
-            f"of its sequences: {why}; remove zero.sequence_ranks"
+            f"{said}: a {config.model_type} model of transformers cannot compute its sequences in "
+            f"parts: {why}; remove zero.sequence_ranks"
         )
 
 
@@ -93,8 +93,8 @@ def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
         if tensor_ranks > 1:
             which = f"the {own} attention heads that each of {tensor_ranks} tensor ranks has"
         raise BadRequest(
-            f"zero.sequence_ranks = {ranks}: must divide {which}, because all ranks take the "
-            f"same number; possible values: {', '.join(fitting)}"
+            f"zero.sequence_ranks = {ranks}: must divide {which}, because all ranks get the same "
+            f"number of heads; possible values: {', '.join(fitting)}"
         )
 
 
@@ -126,8 +126,8 @@ def _why_not(spec: JobSpec, config: Any) -> str | None:
         off = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not off <= TOLERANCE:
             return (
-                "it reads other positions outside its attention (its logits differ by "
-                f"{off:.2g} of the largest)"
+                f"a layer other than attention reads other positions (logits differ by "
+                f"{off:.2g} of the largest logit)"
             )
     return None
 

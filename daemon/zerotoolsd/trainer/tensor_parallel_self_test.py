@@ -29,8 +29,8 @@ from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import (
 TRIED_RANKS = 2
 """Number of ranks in the test.
 
-It is two, because the small model has few heads. A model that works with half of its heads also
-works with other parts.
+Two ranks are enough, because the small model has few heads, and a model that works with half of its
+heads also works with other parts.
 """
 TRIED = 12
 """Number of tokens in the test sequence."""
@@ -57,8 +57,8 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
         why = None if model is None else rank_difference(model.eval())
     if why is not None:
         raise Unsupported(
-            f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes "
-            f"other values if its heads and columns are split among ranks ({why}); remove "
+            f"zero.tensor_ranks = {tensor_ranks}: {type(meta_model.model).__name__} computes wrong "
+            f"values if its heads and columns are split among ranks ({why}); remove "
             "zero.tensor_ranks"
         )
     return list(cuts.notes)
@@ -83,9 +83,9 @@ def rank_difference(model: Any) -> str | None:
     except Exception as error:  # whatever a model of any kind raises over fewer columns
         return " ".join(str(error).split())[:200] or type(error).__name__
     if found.shape != (TRIED_RANKS, *wanted.shape[1:]):
-        return "its logits have another shape"
+        return "its logits have a different shape"
     off = float((found - wanted).abs().max() / wanted.abs().max())
-    return None if off <= TOLERANCE else f"logits differ by {off:.2g} of the largest"
+    return None if off <= TOLERANCE else f"logits differ by {off:.2g} of the largest logit"
 
 
 def fold_ranks(model: Any, cuts: LayerCuts) -> None:

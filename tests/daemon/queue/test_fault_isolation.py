@@ -264,8 +264,9 @@ def test_a_queued_job_that_cannot_be_read_is_held_with_the_reason_and_never_fail
         async with running(tmp_path / "state") as it:
             held = await it.reach(1, "held")
             assert held.reason == (
-                f"job 1 was queued by zerotools 9.0, and this is {zerotools.__version__}: later is "
-                "a key that this version does not know; start zerotoolsd 9.0, or cancel the job"
+                "job 1 was queued by zerotools 9.0, but this is zerotools "
+                f"{zerotools.__version__}: later is a key that this version does not know; "
+                "start zerotoolsd 9.0, or cancel the job"
             )
             assert held.world_size == 2
             with pytest.raises(Unsupported, match=r"start zerotoolsd 9\.0"):

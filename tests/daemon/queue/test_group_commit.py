@@ -100,7 +100,7 @@ def test_what_is_refused_is_refused_alone(tmp_path: Path) -> None:
     first, again, other, taken, unstorable, last = asyncio.run(story())
     assert [first[1], again[1], last[1]] == [True, False, True]
     assert first[0].id == again[0].id
-    assert "with another spec" in str(other)
+    assert "with a different job file" in str(other)
     assert str(taken) == "another job writes there"
     assert isinstance(unstorable, ValueError)
     assert store.ids("queued") == [first[0].id, last[0].id]

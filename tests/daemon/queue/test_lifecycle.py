@@ -195,7 +195,7 @@ def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
     assert waits == [1, 4, 10]
     job = crash(job)
     assert job.state == "failed"
-    assert job.reason == "it crashed; no restart left of 3"
+    assert job.reason == "it crashed; max_restarts = 3 allows no more restarts"
 
 
 def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> JobStatus:
@@ -237,7 +237,7 @@ def test_the_reason_says_how_often_a_cause_may_come() -> None:
         "progress, and made no progress since"
     )
     assert ended_by(REBOOT).reason == (
-        "it crashed; started again in 4.5 s, at no cost to its 3 restarts"
+        "it crashed; started again in 4.5 s, not counted among its 3 restarts"
     )
 
 

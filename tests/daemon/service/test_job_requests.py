@@ -109,7 +109,7 @@ def test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works(tmp_path
         train = {"steps": 1, "batch_size": 1, "precision": "bf16"}
         attempt = submit(it, ranks=None, device="cuda", gpus=1, train=train)
         message = await refusal(attempt, BadRequest)
-        assert 'and train.precision = "bf16" needs 8.0; set train.precision = "fp16"' in message
+        assert 'but train.precision = "bf16" needs 8.0; set train.precision = "fp16"' in message
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, compute_capability=(7, 0))]))
 
@@ -120,7 +120,7 @@ def test_an_attention_that_the_gpus_do_not_have_is_refused(tmp_path: Path) -> No
         model = {"config": {"model_type": "llama"}, "attention": "flash_attention_3"}
         attempt = submit(it, ranks=None, device="cuda", gpus=1, train=train, model=model)
         message = await refusal(attempt, BadRequest)
-        assert 'and model.attention = "flash_attention_3" needs 9.0; set model.attention' in message
+        assert 'but model.attention = "flash_attention_3" needs 9.0; set model.attention' in message
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, compute_capability=(8, 0))]))
 

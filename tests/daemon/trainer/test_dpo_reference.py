@@ -331,7 +331,7 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
     [
         (
             {"model": {"vocab_size": 100}},
-            "the data needs 259 token ids and the model's vocab_size is 100: raise vocab_size",
+            "the data needs 259 token ids, but the model's vocab_size is 100: raise vocab_size",
         ),
         ({"rows": [{"prompt": "p", "chosen": "c"}]}, 'line 1: has no column "rejected"'),
         (

@@ -26,7 +26,7 @@ COUNTED = {
     "no_rope_layers": [1, 0],
     "attn_temperature_tuning": True,
 }
-OTHERWISE = "reads other positions outside its attention"
+OTHERWISE = "a layer other than attention reads other positions"
 
 
 def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes: Any) -> JobSpec:

@@ -52,8 +52,8 @@ def test_where_one_node_stops_the_other_saves_and_waits(tmp_path: Path, text: Pa
     saved = first.events("checkpoint")[-1]["step"]
     assert told["kind"] == "not_ready"
     assert told["message"] == (
-        f"node 1 was stopped at step {saved} (pause), and saved; this node waits until that "
-        "one continues"
+        f"node 1 was stopped at step {saved} (pause), and has saved a checkpoint; this node waits "
+        "until that node continues"
     )
     changes = {"train": steps(saved + 2)}
     nodes = [both.start(node, **changes) for node in (0, 1)]
@@ -104,10 +104,10 @@ def _no_model(directory: Path, _: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (_other_tables, "has another job than node 0 ({host}): checkpoint, data differ"),
+        (_other_tables, "has a different job than node 0 ({host}): checkpoint, data differ"),
         (_other_text, "data.text: node 0 has 1 file with "),
         (_changed_text, "data.text (0: verses.txt) differs between node 1 and node 0"),
-        (_other_model, "has another job than node 0 ({host}): model differ"),
+        (_other_model, "has a different job than node 0 ({host}): model differ"),
     ],
 )
 def test_nodes_with_other_data_or_another_model_are_told(
@@ -129,8 +129,11 @@ def _config_file(directory: Path, name: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"hidden_act": "relu"}, "the model of node 1 has another config than that of node 0"),
-        ({"hidden_size": 64}, "[model]: node 1 has another model than node 0: "),
+        (
+            {"hidden_act": "relu"},
+            "the model of node 1 has a different config than the model of",
+        ),
+        ({"hidden_size": 64}, "[model]: node 1 has a different model than node 0: "),
         ({"model_type": "nothing"}, "node 1: "),
     ],
 )

@@ -83,8 +83,8 @@ class GpuAllocation:
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
-        """For each GPU index, the latest time at which the jobs of this daemon end; None if
-        unknown.
+        """For each GPU index, the time by which all jobs of this daemon on the GPU have ended; None
+        if unknown.
         """
         self._kept: dict[int, float | None] = {}
         """For each reserved GPU, the earliest time at which the waiting job can start."""
@@ -354,6 +354,6 @@ class GpuMemoryParts:
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
             f"CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "
-            f"{len(wanted)} have it"
+            f"{len(wanted)} GPUs have it free"
         )
         return f"{head}: {merged_reasons(whys)}" if whys else head

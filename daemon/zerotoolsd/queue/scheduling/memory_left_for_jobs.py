@@ -132,7 +132,7 @@ class HostMemoryPass:
         self.first: int | None = None
         """Position of the first job that waits for host memory; None if no job does."""
         self.said: dict[ResourceNeed, str] = {}
-        """The reason why jobs wait for host memory, by their need."""
+        """The reason why jobs wait for host memory, keyed by their need."""
 
     def has(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets the host memory that it
@@ -181,4 +181,4 @@ def _advice(need: ResourceNeed) -> str:
     if need.host_from == DECLARED:
         return ""
     less = f"{need.host_advice} would take less; " if need.host_advice else ""
-    return f"; {less}memory.host declares it, if you know better"
+    return f"; {less}to use another value, set memory.host"

@@ -71,9 +71,9 @@ class PendingQueue:
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._groups: dict[tuple[ResourceNeed, int], Group] = {}
         self.ranks: Mapping[int, int] = MappingProxyType({})
-        """The rank of each user who has jobs that wait for GPUs, by uid (`fair_share`)."""
+        """The rank of each user who has jobs that wait for GPUs, keyed by uid (`fair_share`)."""
         self._place_of: dict[int, tuple[Group, int]] = {}
-        """For each job number: the group of the job, and its turn."""
+        """For each job number: the group of the job, and its order number in the group."""
         for request in requests:
             self.add(request)
 

@@ -402,7 +402,7 @@ class Waits(Mapping[int, str]):
         if need.gpus is None:
             return self._cpus.why(job_id, need)
         if self._blind is not None:
-            return f"waits for the GPUs to be seen: {self._blind}"
+            return f"waits until the state of the GPUs is known: {self._blind}"
         return self._history.why(order, need)
 
     def __contains__(self, job_id: object) -> bool:

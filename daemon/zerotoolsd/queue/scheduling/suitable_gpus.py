@@ -17,7 +17,7 @@ from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, Resour
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]
-"""A function that returns the text for a job in a message, from the job's number."""
+"""A function that returns the text that names a job in a message: (job number) -> text."""
 
 
 def by_number(job_id: int) -> str:
@@ -53,7 +53,7 @@ def why_unknown(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> 
         return snapshot.gpus_error
     age = now - snapshot.taken_at + (snapshot.gpus_age_seconds or 0.0)
     if age > limits.snapshot_age_seconds:
-        return f"they were last seen {age:.0f} s ago"
+        return f"the GPUs were last measured {age:.0f} s ago"
     return None
 
 
@@ -141,7 +141,7 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
     if need is None or found is None or found >= need.least:
         return None
     return (
-        f"{gpu.name or 'a GPU'} has compute capability {_dotted(found)}, and {need.what} needs "
+        f"{gpu.name or 'a GPU'} has compute capability {_dotted(found)}, but {need.what} needs "
         f"{_dotted(need.least)}"
     )
 
@@ -156,7 +156,7 @@ def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | Non
     if (shared_free_bytes(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
         return None
     return (
-        f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, and memory.per_gpu is "
+        f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, but memory.per_gpu is "
         f"{need.gpu_bytes / GIB:.1f} GiB plus {memory.context / GIB:.1f} for the CUDA context"
     )
 
@@ -209,14 +209,14 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
         found = [gpu for gpu in gpus if name in (gpu.index, gpu.uuid)]
         if not found and (whole := _divided(name, gpus)) is not None:
             return [], (
-                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
+                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, but zerotools "
                 "trains only on whole GPUs"
             )
         if not found:
             return [], f"needs GPU {name}, which does not exist; {_inventory(gpus)}"
         chosen += found
     if len({gpu.index for gpu in chosen}) < len(chosen):
-        return [], "names one GPU by its index and by its UUID; leave one out"
+        return [], "names the same GPU by its index and by its UUID; leave one of them out"
     return chosen, None
 
 
@@ -258,21 +258,21 @@ def why_impossible(
         return (
             f"memory.host is {need.host_bytes / GIB:.1f} GiB, and jobs may declare "
             f"{memory.host_total / GIB:.1f} GiB together (limits.host_memory of this daemon); "
-            "declare less, or set that and restart it"
+            "declare less, or set limits.host_memory and restart the daemon"
         )
     if need.gpus is None:
         if size <= limits.cpu_ranks:
             return None
         return (
             f"ranks = {size}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
-            "unless its configuration sets another number); ask for fewer, or set that and "
-            "restart it"
+            "unless its configuration sets another number); ask for fewer ranks, or set "
+            "limits.cpu_ranks and restart the daemon"
         )
     if snapshot is None:
         return None
     if snapshot.gpus_error is not None and not snapshot.gpus:
         return (
-            f"gpus: the job needs {count_text(size, 'GPU')} and this machine shows none: "
+            f"gpus: the job needs {count_text(size, 'GPU')}, but this machine shows none: "
             f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
         )
     wanted, missing = _named(need, snapshot.gpus)
@@ -291,6 +291,7 @@ def why_impossible(
         return None
     advice = f"; {need.capability.instead}" if weak and need.capability else ""
     return (
-        f"gpus: the job needs {count_text(size, 'GPU')} and can use {len(wanted) - len(never)} of "
+        f"gpus: the job needs {count_text(size, 'GPU')}, but can use only "
+        f"{len(wanted) - len(never)} of "
         f"{len(wanted)}: {merged_reasons(never)}{advice}"
     )

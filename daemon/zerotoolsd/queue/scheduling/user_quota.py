@@ -73,7 +73,7 @@ class UserQuota:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
         self.said: dict[tuple[int, ResourceNeed], str] = {}
-        """The reason why jobs wait for other jobs of the same user, by (uid, need)."""
+        """The reason why jobs wait for other jobs of the same user, keyed by (uid, need)."""
 
     def has(self, request: Request) -> bool:
         """Return whether the job is within the limits of its user. If it is not, it has to
@@ -125,7 +125,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
         return None
     name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
     return (
-        f"needs {count_text(need.world_size, what)}: jobs of the same user have {has} of "
+        f"needs {count_text(need.world_size, what)}: running jobs of the same user use {has} of "
         f"users.{name} = {most}"
     )
 

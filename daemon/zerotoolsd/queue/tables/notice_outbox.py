@@ -14,14 +14,14 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 WEBHOOK, COMMAND, DESTINATION = "webhook", "command", "place"
 DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
-"""Ways in which a notice can end, which are counted. Dropped: too many notices waited. Expired:
-its delivery took too long.
+"""The ends of notices that are counted. Dropped: too many notices waited. Expired: the delivery
+took too long.
 """
 _MOST_TROUBLE = 300
 _HOLDING_TRIES = 3
-"""After so many failed deliveries, a notice does not hold up the later ones of its job."""
+"""After this many failed deliveries, a notice no longer delays later notices of its job."""
 _LONGEST_WAIT = 7200.0
-"""Seconds within which each waiting notice is tried again."""
+"""Each waiting notice is tried again within this many seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

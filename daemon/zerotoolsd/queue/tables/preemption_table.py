@@ -23,9 +23,9 @@ RELIEVE_GPU = "relieve_gpu"
 PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE, RELIEVE_GPU)
 """The purposes of a request to save and end.
 
-A user pauses the job; a job of higher priority needs its resources; the job continues with
-more or fewer ranks; or the memory of the host or of a shared GPU runs out. After a pause the
-job is `paused`, after the others it is `queued`.
+A user pauses the job; a job of higher priority needs its resources; the job continues with more or
+fewer ranks; or the memory of the host or of a shared GPU runs out. After a pause the job is
+`paused`; after any other request it is `queued`.
 """
 
 

@@ -21,7 +21,9 @@ from zerotoolsd.queue.rows import ENDED, RUNNING
 
 RunSql = Callable[..., sqlite3.Cursor]
 UNSEEN_SECONDS = 180.0
-"""If more than this many seconds lie between two bookings, no daemon was running in between."""
+"""If more than this many seconds lie between two bookings, no daemon was running in the
+meantime.
+"""
 _LONGEST_GAP = 366 * 86400.0
 """Largest number of seconds that one booking can add, even if the clock was changed."""
 

@@ -67,7 +67,7 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
     if not any("chat_template" in _tree(directory / name) for name in with_one):
         yield (
             f'data.chat_template = "on": the tokenizer in {directory} has no chat template; '
-            "put its chat_template.jinja there, or leave the key out"
+            "add its chat_template.jinja there, or remove the key"
         )
 
 

@@ -127,7 +127,7 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     try:
         checkpoint_dirs.verify_checkpoint_files(path, digests=False)
     except BadFile as found:
-        return CheckpointGone(f"{path} was complete, and changed while it was loaded: {found}")
+        return CheckpointGone(f"{path} was complete, but changed while it was loaded: {found}")
     except OSError as found:
         trouble = trouble or found
     if trouble is not None and is_transient(trouble):
@@ -173,7 +173,7 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
     if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
         return own
     gone = checkpoint_dirs.SkippedCheckpoint(
-        saved, f"{saved} was saved by an earlier attempt and does not exist any more"
+        saved, f"{saved} was saved by an earlier attempt, but no longer exists"
     )
     return replace(own, skipped=(gone, *own.skipped))
 
@@ -181,10 +181,10 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
 def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
     older = f"; {count_text(len(skipped) - 1, 'older one')} cannot be used either"
     return (
-        "no checkpoint of this job is complete, and the job does not begin at step 0 by "
-        f"itself. The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
-        f"complete one and resume the job, or move the checkpoints out of {output_dir}, and the "
-        "resumed job begins at step 0"
+        "no checkpoint of this job is complete, and the job does not begin again at step 0 by "
+        f"itself. The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put a complete "
+        "checkpoint back and resume the job; or, to begin at step 0, move the checkpoints out of "
+        f"{output_dir} and resume the job"
     )
 
 

@@ -213,14 +213,14 @@ def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
     longest, parts = max(lengths), f"{source} of the prompt and {target} of the response"
     if reader.positions is not None and longest > reader.positions:
         raise BadRequest(
-            f"{example.place}: has {parts}, and the model has {reader.positions} positions: "
+            f"{example.place}: has {parts}, but the model has only {reader.positions} positions: "
             f"lower data.max_source_length ({data.max_source_length}) or data.max_target_length "
             f"({data.max_target_length})"
         )
     if data.packing and longest > (data.sequence_length or longest):
         raise BadRequest(
-            f"{example.place}: has {parts}, and a packed sequence has "
-            f"data.sequence_length = {data.sequence_length}: raise it, or cut the examples with "
+            f"{example.place}: has {parts}, but a packed sequence has data.sequence_length = "
+            f"{data.sequence_length} tokens: raise this key, or cut the examples with "
             "data.max_source_length and data.max_target_length"
         )
 
@@ -264,8 +264,8 @@ def check_stats(
             own = getattr(data, key)
             limits = [f"data.{key} = {own}"] if own is not None else _limits(data, positions)
             raise BadRequest(
-                f"{' and '.join(limits)} cuts the whole {what} of every example in {where}: "
-                "raise the limit"
+                f"{' and '.join(limits)}: this leaves no text of the {what} of any example in "
+                f"{where}; raise the limit"
             )
 
 
@@ -322,7 +322,7 @@ class ReadingProgress:
         The text is empty if no byte has been read.
         """
         if self._began is None or not self.done:
-            waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
+            waits = f"another job tokenises this data: {self.others / MEGABYTE:.0f} MB written"
             return waits if self.others else ""
         seconds = self.clock() - self._began
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0

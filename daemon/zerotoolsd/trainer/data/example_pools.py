@@ -95,7 +95,7 @@ class TokenWindows:
         self._count = (len(tokens) - 1) // length
         if self._count < 1:
             raise BadRequest(
-                f"{key} has {len(tokens)} tokens and one sequence takes data.sequence_length + "
+                f"{key} has {len(tokens)} tokens, but one sequence takes data.sequence_length + "
                 f"1 = {length + 1}: add text, or lower data.sequence_length"
             )
 

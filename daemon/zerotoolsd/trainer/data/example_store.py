@@ -28,7 +28,7 @@ PLACE_TYPE: Literal["Q"] = "Q"
 _NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
 _AT_ONCE = 1 << 22
 _FIELDS = 4
-"""Count of numbers in an index entry: first id, number of ids, number of source ids, number of
+"""How many numbers an index entry has: first id, number of ids, number of source ids, number of
 learned ids.
 """
 

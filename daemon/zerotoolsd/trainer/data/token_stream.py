@@ -206,7 +206,7 @@ class ByteTokens:
         if len(part) != count:
             raise BadFile(
                 f"{self.paths[index]} had {self.sizes[index]} bytes when the job began "
-                f"and now ends before byte {offset + count}"
+                f"but now ends before byte {offset + count}"
             )
         return part
 

@@ -26,7 +26,7 @@ LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised in batches of at most this many pieces, or LETTERS_AT_ONCE characters."""
 PARTS = 4
-"""Batches for other processes are smaller than those for this process, by this factor."""
+"""Batches for other processes are smaller by this factor than batches for this process."""
 
 
 class TokenFile:
@@ -134,11 +134,11 @@ Result = TypeVar("Result")
 Maker = Callable[..., Callable[[Any], Any]]
 """A function that makes the function that processes batches.
 
-Another process imports it by its name.
+Another process imports this function by its name.
 """
 
 LAST_SECONDS = 1.0
-"""Time in seconds that a process which is no longer used gets to end, before it is killed."""
+"""A process that is no longer used has this many seconds to end before it is killed."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
 _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",

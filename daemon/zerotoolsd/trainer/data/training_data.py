@@ -180,8 +180,8 @@ class DataReading:
         for number, others in enumerate(everywhere):
             if [each[0] for each in others] != [each[0] for each in everywhere[0]]:
                 raise BadRequest(
-                    f"node {number // self.group.rank.node_ranks} reads other keys of [data] and "
-                    "[eval] than node 0; submit the same job file on all nodes"
+                    f"node {number // self.group.rank.node_ranks} reads different keys of [data] "
+                    "and [eval] than node 0; submit the same job file on all nodes"
                 )
             for ours, theirs in zip(everywhere[0], others, strict=True):
                 if ours != theirs:
@@ -189,7 +189,8 @@ class DataReading:
                     raise BadRequest(
                         f"{ours[0]}: node 0 has {count_text(ours[1], 'file')} with "
                         f"{_amount(ours)}, "
-                        f"and node {node} {theirs[1]} with {_amount(theirs)}; give all nodes the "
+                        f"but node {node} has {count_text(theirs[1], 'file')} with "
+                        f"{_amount(theirs)}; give all nodes the "
                         "same data"
                     )
         files = [(each.key, path) for each in sources for path in _files_of(each)]
@@ -292,8 +293,8 @@ def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tu
         return _joined(pools), ()
     mixed = MixedPools(pools, spec.data.mixture, spec.seed)
     notes = (
-        f"data.mixture: an epoch takes {count} sequences of {pattern}, which has {len(pool)} "
-        f"({count / len(pool):.3g} times)"
+        f"data.mixture: an epoch takes {count} sequences from {pattern}, which has {len(pool)} "
+        f"sequences (used {count / len(pool):.3g} times on average)"
         for pattern, count, pool in zip(patterns_of(spec.data), mixed.counts, pools, strict=True)
     )
     return mixed, tuple(notes)

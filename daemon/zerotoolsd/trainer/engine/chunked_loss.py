@@ -172,7 +172,7 @@ class ChunkedLoss:
         if not error <= TOLERANCES.get(wanted.dtype, HALF_TOLERANCE):
             raise CannotChunk(
                 f"the logits of {kind}, computed position by position, differ from its logits "
-                f"for the whole sequence by {error:.2g} of the largest"
+                f"for the whole sequence by {error:.2g} of the largest logit"
             )
 
 

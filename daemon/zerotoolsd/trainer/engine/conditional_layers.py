@@ -29,7 +29,7 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 _MARKS = 1 << 16
 """Number of different results of `parameters_mark`.
 
-With a thousand ranks, the sum of their squares is still exact in fp64.
+For a thousand ranks, the sum of the squares of these results is still exact in fp64.
 """
 
 

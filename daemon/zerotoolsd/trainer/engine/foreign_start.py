@@ -80,8 +80,7 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
     if spec.lora.rank is not None:
         raise BadRequest(
             f"resume_from = {path}: is a checkpoint of another program, and its adapters "
-            "cannot be used: leave lora out, or start a new run from its weights with "
-            "model.path"
+            "cannot be used: remove [lora], or start a new run from its weights with model.path"
         )
     model = meta_model.model
     wanted = _wanted(meta_model)

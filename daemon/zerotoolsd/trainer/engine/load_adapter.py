@@ -50,7 +50,7 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
     where = f"lora.path = {path}"
     if config.get("r") != spec.rank:
         raise BadRequest(
-            f"{where}: is an adapter of rank {config.get('r')!r:.40}, and lora.rank is "
+            f"{where}: is an adapter of rank {config.get('r')!r:.40}, but lora.rank is "
             f"{spec.rank}; set lora.rank to the rank of the adapter"
         )
     found = {each.saved: each for each in adapter_tensors(checkpoint.tensors, None, path)}
@@ -80,7 +80,8 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
         scale = scale_of(config, found[saved].module)
         if abs(scale - spec.scale) > _SCALES_AGREE:
             raise BadRequest(
-                f"{where}: scales its adapters by {scale:g}, and the job by {spec.scale:g}; set "
+                f"{where}: scales its adapters by {scale:g}, but the job scales them by "
+                f"{spec.scale:g}; set "
                 f"lora.alpha = {scale * (spec.rank or 1):g}"
             )
     keys = {name: found[saved].key for saved, (name, _) in wanted.items()}

@@ -23,7 +23,7 @@ from zerotoolsd.trainer.rank.rank_errors import Diverged
 MAX_OVERFLOWS = 20
 """Largest number of skipped steps in a row at a fixed loss scale.
 
-In this number of steps, a dynamic scale falls from 2 to the power of 16 to its minimum.
+In this number of steps, a dynamic scale falls from 2**16 to its minimum.
 """
 
 
@@ -64,7 +64,7 @@ class DivergencePolicy:
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
         count = self.skipped_in_a_row
-        before = f"{count} skipped in a row, and " if count else ""
+        before = f"after {count} skipped steps in a row, " if count else ""
         raise Diverged(before + _why(step, loss, grad_norm))
 
     def count(self, skipped: bool, *, fixed_scale: float | None = None) -> None:

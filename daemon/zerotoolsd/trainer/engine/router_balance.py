@@ -197,8 +197,8 @@ def _first_number(names: Sequence[str], *owners: Any) -> float | None:
 
 def _unsupported(model: Any) -> Unsupported:
     return Unsupported(
-        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it in "
-        "transformers, or a loss that zerotools does not know; set output_router_logits = "
+        f"output_router_logits = true: a {model.config.model_type} model has no such loss in "
+        "transformers, or zerotools does not support its loss; set output_router_logits = "
         "false in the model's config, or train.router_loss = false"
     )
 
@@ -234,8 +234,8 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
         _chosen_experts(output)
     elif found:
         return (
-            f"note: {BIAS} of the model's {len(found)} routers stays as it is, as in transformers; "
-            "train.router_bias_rate = 0.001 moves it as DeepSeek-V3's training did"
+            f"note: {BIAS} of the model's {len(found)} routers is not updated, as in transformers; "
+            "to update it as in DeepSeek-V3's training, set train.router_bias_rate = 0.001"
         )
     return None
 

@@ -169,7 +169,7 @@ class Baton:
         said = False
         while not self._has_turn():
             if not said:
-                self._teller.prepares(f"compiling {name} (another process does it)")
+                self._teller.prepares(f"compiling {name} (in another process)")
             said = True
             self._pause(WAIT_SECONDS)
 
@@ -211,7 +211,7 @@ class Baton:
             return False
         self._teller.prepares(
             f"waiting for {self.lock}, made {age} ago: another program is compiling there; "
-            "if none is running, it was killed: remove the file"
+            "if no such program is running, it was killed; then remove the file"
         )
         self._teller.say(f"waiting for {self.lock}, which was made {age} ago")
         return True

@@ -170,7 +170,7 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
         except Exception as error:  # MissingCUDAException, and what older releases raise
             return f"it needs nvcc: {' '.join(str(error).split())}"
         if not str(torch.version.cuda).startswith(f"{major}."):
-            return f"nvcc is of CUDA {major}.{minor}, and torch of {torch.version.cuda}"
+            return f"nvcc has CUDA {major}.{minor}, but torch has CUDA {torch.version.cuda}"
     return None if builder.is_compatible(False) else "DeepSpeed reports it as not compatible"
 
 

@@ -31,7 +31,7 @@ from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap_local
 
 MOST_AT_A_TIME = 1 << 22
-"""Largest number of elements with moments that are in fp32 at the same time."""
+"""Moments are converted to fp32 for at most this many elements at a time."""
 _MOMENTS = (("exp_avg", True), ("exp_avg_sq", False))
 _EXPONENTS = 7
 _LEAST_SCALE = 1e-38

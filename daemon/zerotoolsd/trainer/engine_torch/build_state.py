@@ -175,8 +175,8 @@ def check_disk_space(
             raise BadRequest(f"offload.path: {path} cannot be used: {error.strerror}") from None
         if free < need:
             raise BadRequest(
-                f"offload.path: the optimizer's state takes {need / GIB:.2f} GiB and {path} has "
-                f"{free / GIB:.2f} GiB free: free some space, or name a directory on another "
+                f"offload.path: the optimizer's state takes {need / GIB:.2f} GiB, but {path} has "
+                f"only {free / GIB:.2f} GiB free: free some space, or name a directory on another "
                 "disk"
             )
 

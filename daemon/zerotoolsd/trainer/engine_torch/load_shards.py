@@ -60,7 +60,7 @@ def _differences(live: LiveState, stored: Metadata, directory: Path) -> Iterator
             yield f"{directory} has no tensor {name}: it is a checkpoint of another model"
         elif saved.shape != tuple(tensor.shape):
             yield (
-                f"{directory}: {name} has shape {list(saved.shape)} and the job's model has "
+                f"{directory}: {name} has shape {list(saved.shape)}, but the job's model has "
                 f"{list(tensor.shape)}: it is a checkpoint of another model"
             )
 

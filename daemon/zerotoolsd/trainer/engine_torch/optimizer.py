@@ -21,7 +21,7 @@ from zerotoolsd.trainer.model.sharding import wrap_local
 
 OPTIONS = ("betas", "eps", "momentum")
 _RATIO = "rate_ratio"
-"""Key of a param group for the ratio of its learning rate to the learning rate of the run."""
+"""Key of a param group: the ratio of the group's learning rate to the learning rate of the run."""
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class GenerationResult:
         }
 
     def __str__(self) -> str:
-        where = self.path or f"not written, training continues: {self.problem}"
+        where = self.path or f"texts not written ({self.problem}); training continues"
         return f"{self.scores}  ({self.examples} examples, {self.seconds:.2f} s)  {where}"
 
 
@@ -314,7 +314,7 @@ class TextGeneration:
                 else (f"the longest prompt has {longest} tokens")
             )
             raise BadRequest(
-                f"eval.max_new_tokens = {new}: {where}, and the model has {positions} "
+                f"eval.max_new_tokens = {new}: {where}, but the model has only {positions} "
                 f"positions: set eval.max_new_tokens to {max(1, positions - longest)} at most, "
                 "or lower data.sequence_length or data.max_source_length"
             )

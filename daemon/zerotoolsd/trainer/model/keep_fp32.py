@@ -69,7 +69,8 @@ def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[st
         if own - kept:
             name, other = min(own & kept), min(own - kept)
             raise Unsupported(
-                f"transformers keeps {name} in fp32 and not {other}, which is of the same module: "
+                f"transformers keeps {name} in fp32 but not {other}, although both belong to the "
+                "same module: "
                 'set train.keep_fp32 = false, or train.precision = "fp32"'
             )
         for child, inner in module.named_children():
@@ -87,7 +88,7 @@ def cast_note(model: nn.Module, kept: frozenset[str]) -> Iterator[str]:
     if names:
         yield (
             f"note: transformers keeps {len(names)} parameters of this model in fp32, such as "
-            f"{names[0]}, and DeepSpeed computes with all parameters in 16 bits"
+            f"{names[0]}, but DeepSpeed computes with all parameters in 16 bits"
         )
 
 

@@ -19,7 +19,7 @@ from zerotools.jobs.jobfile_tables.lora import LoraSpec
 
 BASE = ".base_layer."
 GATHERS_TWO_TYPES = (2, 9)
-"""The first known release of torch with an FSDP2 that can gather frozen weights of another type."""
+"""The first known release of torch in which FSDP2 can gather weights of two dtypes together."""
 _A, _B = ".lora_A.", ".lora_B."
 
 
@@ -64,8 +64,8 @@ def _refuse_others(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer) and not isinstance(module, Linear):
             raise BadRequest(
-                f"lora.target_modules: {name} is of type {type(module).__name__}, and only "
-                "linear layers can have adapters; remove it"
+                f"lora.target_modules: {name} is of type {type(module).__name__}, but only linear "
+                "layers can have adapters; remove this name"
             )
 
 
@@ -108,7 +108,7 @@ def refuse_tied(aliases: Mapping[str, str]) -> None:
             if BASE in one:
                 raise BadRequest(
                     f"lora.target_modules: {one.partition(BASE)[0]} shares its weight with "
-                    f"{base_name(other)}, so an adapter cannot be added to it; remove it"
+                    f"{base_name(other)}, so an adapter cannot be added to it; remove this name"
                 )
 
 

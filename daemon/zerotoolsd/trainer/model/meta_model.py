@@ -73,8 +73,8 @@ def read_config(model: ModelSpec) -> Any:
     # its loading differently from all others.
     if tuple(map(int, transformers_version.split(".")[:2])) < OLDEST_TRANSFORMERS:
         raise BadRequest(
-            f"{sys.executable} has transformers {transformers_version} and training needs "
-            f"{'.'.join(map(str, OLDEST_TRANSFORMERS))} or later: upgrade it there"
+            f"{sys.executable} has transformers {transformers_version}, but training needs "
+            f"{'.'.join(map(str, OLDEST_TRANSFORMERS))} or later; upgrade transformers there"
         )
     if model.path is not None:
         source, tree = _load(Path(model.path) / CONFIG)
@@ -158,7 +158,7 @@ def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -
         raise Unsupported(f"model_type {config.model_type!r} is not a language model")
     if text.vocab_size < vocabulary:
         raise BadRequest(
-            f"the data needs {vocabulary} token ids and the model's vocab_size is "
+            f"the data needs {vocabulary} token ids, but the model's vocab_size is "
             f"{text.vocab_size}: raise vocab_size, or use the tokenizer of the model"
         )
     if sequence_length is None:
@@ -166,7 +166,7 @@ def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -
     positions = getattr(text, "max_position_embeddings", None)
     if isinstance(positions, int) and 0 < positions < sequence_length:
         raise BadRequest(
-            f"data.sequence_length is {sequence_length} and the model's max_position_embeddings "
+            f"data.sequence_length is {sequence_length}, but the model's max_position_embeddings "
             f"is {positions}: lower data.sequence_length, or raise max_position_embeddings"
         )
 

@@ -97,5 +97,5 @@ def check_matrices(train: TrainSpec, model: Any) -> None:
     if train.optimizer == "muon" and not muon_names(model):
         raise BadRequest(
             'train.optimizer = "muon": Muon updates matrices other than embeddings and the '
-            'head, and the model trains none; set train.optimizer = "adamw"'
+            'head, but the model trains no such matrix; set train.optimizer = "adamw"'
         )

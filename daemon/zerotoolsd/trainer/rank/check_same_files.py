@@ -63,7 +63,7 @@ def _told(path: Path) -> str:
 def _difference(name: str, node: int, there: str | None, first: str | None) -> str:
     for number, told in ((node, there), (0, first)):
         if told is None:
-            return f"{name} is missing on node {number}, and another node has it"
+            return f"{name} is missing on node {number}, but another node has it"
         if told.startswith(_UNREADABLE):
-            return f"{name} {told} on node {number}, and another node reads it"
+            return f"{name} {told} on node {number}, but another node can read it"
     return f"{name} differs between node {node} and node 0"

@@ -27,9 +27,9 @@ Value = TypeVar("Value")
 
 CONTROL = "control"
 _KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
-"""Types of errors that the other ranks raise for an error of rank 0.
+"""The types of errors that the other ranks raise if rank 0 has an error.
 
-The first type that fits is used; if none fits, the last one.
+The first type that fits the error is used, or the last type if none fits.
 """
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 """Backend of the group of all ranks, by device.
@@ -46,7 +46,7 @@ gloo notices at once that a rank has died.
 START_TIMEOUT = timedelta(hours=2)
 """Longest time to wait for another rank before the first step has ended.
 
-It is longer, because ranks take different times to read weights and to compile.
+This is longer than STEP_TIMEOUT, because ranks take different times to read weights and to compile.
 """
 CONTROL_TIMEOUT = timedelta(hours=6)
 """Longest time to wait while rank 0 reads the data or writes a checkpoint."""

@@ -151,8 +151,8 @@ class _Meeting:
         except (RuntimeError, ValueError) as error:
             if leads:
                 raise MachineNotReady(
-                    f"rendezvous.address = {place.address}: the ranks of node 0 cannot reach "
-                    f"it there: {_first_line(error)}; set it to an address of this machine"
+                    f"rendezvous.address = {place.address}: the ranks of node 0 cannot reach this "
+                    f"address: {_first_line(error)}; set an address of this machine"
                 ) from None
             self._why = _first_line(error)
             raise _Again from None
@@ -214,13 +214,13 @@ class _Meeting:
             which = "ahead of" if apart > 0 else "behind"
             self._say(
                 f"note: the clock of node {node} ({card.host}) is {in_words(int(abs(apart)))} "
-                f"{which} that of node 0: times in logs and of files will not be in order"
+                f"{which} the clock of node 0: times in logs and of files will not be in order"
             )
 
     def _missing(self, cards: Mapping[int, NodeCard]) -> str:
         lacking = [str(node) for node in range(self._place.nodes) if node not in cards]
         which = f"node {lacking[0]}" if len(lacking) == 1 else f"nodes {', '.join(lacking)}"
-        return f"{which} of {self._place.nodes} did not come"
+        return f"{which} of {self._place.nodes} did not join"
 
     def _put(self, probe: str) -> str | None:
         """Write the file `probe` into the shared directory, where all nodes must see it.
@@ -430,19 +430,20 @@ def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
             ours, theirs = getattr(first, name), getattr(card, name)
             if ours != theirs:
                 return (
-                    f"{who} has {what} {theirs}, and node 0 ({first.host}) {ours}; install the "
+                    f"{who} has {what} {theirs}, but node 0 ({first.host}) has {ours}; install the "
                     "same version on all nodes"
                 )
         if card.ranks != first.ranks:
             return (
-                f"{who} has {count_text(card.ranks, 'rank')}, and node 0 ({first.host}) "
+                f"{who} has {count_text(card.ranks, 'rank')}, but node 0 ({first.host}) has "
                 f"{first.ranks}; set gpus or ranks to the same number on all nodes"
             )
         differing = [name for name in first.job if card.job.get(name) != first.job[name]]
         if differing:
             tables = ", ".join(differing)
             return (
-                f"{who} has another job than node 0 ({first.host}): {tables} differ; submit the "
+                f"{who} has a different job than node 0 ({first.host}): {tables} differ; submit "
+                "the "
                 "same job file on all nodes"
             )
     return None

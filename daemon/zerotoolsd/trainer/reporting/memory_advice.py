@@ -50,7 +50,7 @@ def _shared(spec: JobSpec) -> Iterator[str]:
     twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
     can = spec.engine == "torch" and fixed
     if can and micro == 1 and spec.all_ranks % (twice * spec.zero.tensor_ranks) == 0:
-        yield f"zero.sequence_ranks = {twice} (so many ranks compute one sequence together)"
+        yield f"zero.sequence_ranks = {twice} (ranks that compute each sequence together)"
 
 
 def _smaller_sums(spec: JobSpec) -> Iterator[str]:

@@ -31,8 +31,8 @@ LOG_SECONDS = 1.0
 READING_SECONDS = 30.0
 GIB = 1 << 30
 AT_SAVE = "at_save"
-"""Value for how a checkpoint was verified: by its structure, when it was saved, with recorded
-digests.
+"""How a checkpoint was verified: its structure was checked when it was saved, and digests were
+recorded.
 """
 LONGEST_WHY = 1000
 _PHASES = {
@@ -51,9 +51,7 @@ _PREPARING = {
     "compiling": "compiling",
     "waiting for": "compiling",
 }
-"""For the beginning of the text of an activity before the first step, the phase that it belongs
-to.
-"""
+"""The phases of activities before the first step, keyed by the beginning of the activity's text."""
 
 
 class Reporter:
@@ -231,13 +229,13 @@ class Reporter:
         for tracker in self._trackers:
             lost = tracker.append(step, scalars_of(known))
             if lost is not None:
-                self.say(f"{tracker.name}: lacks steps from {step} on, training continues: {lost}")
+                self.say(f"{tracker.name}: lacks steps from {step} on ({lost}); training continues")
         if self._metrics is None:
             return
         line = {"time": time.time(), **known}
         problem = self._metrics.append(step, line)
         if problem is not None:
-            self.say(f"metrics are missing from step {step} on, training continues: {problem}")
+            self.say(f"metrics are missing from step {step} on ({problem}); training continues")
 
     def saved(self, saved: Saved, stall_seconds: float) -> None:
         """Report a committed checkpoint. Training was paused for `stall_seconds`."""
@@ -267,7 +265,8 @@ class Reporter:
 
         if done.doubt is not None:
             self.say(
-                f"the checkpoint of step {step} does not verify, and older ones are kept: "
+                f"the checkpoint of step {step} did not pass its verification, so older "
+                "checkpoints are kept: "
                 f"{done.doubt}"
             )
 
@@ -278,7 +277,7 @@ class Reporter:
         """
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
-        self.say(f"step {step} could not be saved, training continues: {why}")
+        self.say(f"step {step} could not be saved ({why}); training continues")
 
     def skipped(self, path: Path, why: str) -> None:
         """Report that the checkpoint at `path` is damaged and is not used."""

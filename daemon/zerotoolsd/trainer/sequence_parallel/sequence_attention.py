@@ -47,7 +47,7 @@ The first is the attribute of a module, the second the argument of an attention 
 Seen = Callable[..., torch.Tensor]
 """A mask function of transformers.
 
-It returns whether a query sees a key, from the numbers of the sequence, the head, the query and the
+It gets the numbers of a sequence, a head, a query and a key, and returns whether the query sees the
 key.
 """
 

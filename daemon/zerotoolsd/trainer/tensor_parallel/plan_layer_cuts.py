@@ -126,8 +126,8 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
             continue
         if style not in _STYLES or not layers:
             raise Unsupported(
-                f"{said}: transformers' plan for {type(model).__name__} splits {found[0]} by "
-                f"{style!r}, which zerotools does not support; remove zero.tensor_ranks"
+                f"{said}: transformers' plan for {type(model).__name__} splits {found[0]} with the "
+                f"style {style!r}, which zerotools does not support; remove zero.tensor_ranks"
             )
         for name in layers:
             layer = _linear(model, name)

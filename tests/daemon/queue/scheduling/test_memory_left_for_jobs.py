@@ -48,7 +48,7 @@ def test_one_on_which_nothing_more_is_placed_has_no_room() -> None:
 def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> None:
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
     assert why_impossible(need, gpus(2), LIMITS, MEMORY) == (
-        "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: 80.0 GiB of memory, and "
+        "gpus: the job needs 1 GPU, but can use only 0 of 2: GPUs 0-1: 80.0 GiB of memory, but "
         "memory.per_gpu is 80.0 GiB plus 1.0 for the CUDA context"
     )
     larger = seen(fake_gpu(0), fake_gpu(1, total_gib=96))
@@ -119,8 +119,7 @@ def test_an_estimate_says_so_and_what_would_take_less() -> None:
     decisions = decide([dataclasses.replace(host(1, 12), need=need)], memory=memory)
     assert decisions.waits[1] == (
         "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free apart from the needs of "
-        "running jobs; zero.stage = 3 would take less; memory.host declares it, if you know "
-        "better"
+        "running jobs; zero.stage = 3 would take less; to use another value, set memory.host"
     )
 
 

@@ -84,11 +84,11 @@ def test_a_gpu_that_the_owner_excludes_is_given_to_nobody() -> None:
     assert "needs 3 GPUs: 2 of 2 free" in decide([wants(1, 3)], machine).waits[1]
     named = decide([wants(1, (0,))], machine)
     assert "GPU 0: excluded by gpus.exclude of the daemon's" in named.waits[1]
-    refused = "gpus: the job needs 3 GPUs and can use 2 of 4: GPUs 0, 2: excluded by"
+    refused = "gpus: the job needs 3 GPUs, but can use only 2 of 4: GPUs 0, 2: excluded by"
     assert str(why_impossible(wants(1, 3).need, machine, LIMITS)).startswith(refused)
     assert why_impossible(wants(1, 2).need, machine, LIMITS) is None
     whole = GpuChoice(exclude=("Fake H100",)).of(gpus(2))
-    assert "can use 0 of 2" in str(why_impossible(wants(1, 1).need, whole, LIMITS))
+    assert "can use only 0 of 2" in str(why_impossible(wants(1, 1).need, whole, LIMITS))
 
 
 def test_gpus_that_the_owner_prefers_are_given_first() -> None:
@@ -124,7 +124,7 @@ def test_a_gpu_with_an_error_is_not_given() -> None:
     [
         (None, "no snapshot was taken yet"),
         (seen(fake_gpu(0), error="NVML does not answer"), "NVML does not answer"),
-        (seen(fake_gpu(0), taken_at=0.0), "they were last seen 100 s ago"),
+        (seen(fake_gpu(0), taken_at=0.0), "the GPUs were last measured 100 s ago"),
     ],
 )
 def test_p7_without_a_fresh_view_of_the_gpus_none_is_given(
@@ -132,7 +132,7 @@ def test_p7_without_a_fresh_view_of_the_gpus_none_is_given(
 ) -> None:
     decisions = decide([wants(1, 1), cpu(2, 1)], snapshot)
     assert started(decisions) == {2: []}
-    assert decisions.waits == {1: f"waits for the GPUs to be seen: {why}"}
+    assert decisions.waits == {1: f"waits until the state of the GPUs is known: {why}"}
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
@@ -142,14 +142,14 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
 
 def test_one_gpu_named_twice_is_not_two() -> None:
     decisions = decide([wants(1, (0, "GPU-fake-0"))], gpus(2))
-    assert "names one GPU by its index and by its UUID" in decisions.waits[1]
+    assert "names the same GPU by its index and by its UUID" in decisions.waits[1]
 
 
 def test_a_request_that_can_never_be_met_is_told_apart() -> None:
     assert why_impossible(cpu(1, 8).need, None, LIMITS) is None
     assert why_impossible(cpu(1, 9).need, None, LIMITS) == (
         "ranks = 9: limits.cpu_ranks of this daemon is 8 (its cores, unless its configuration sets "
-        "another number); ask for fewer, or set that and restart it"
+        "another number); ask for fewer ranks, or set limits.cpu_ranks and restart the daemon"
     )
     assert why_impossible(wants(1, 2).need, gpus(2), LIMITS) is None
     assert (
@@ -184,7 +184,7 @@ def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
     )
     assert sentence in decisions.waits[1]
     assert why_impossible(wants(1, 1).need, seen(integrated), LIMITS) == (
-        f"gpus: the job needs 1 GPU and can use 0 of 1: {sentence}"
+        f"gpus: the job needs 1 GPU, but can use only 0 of 1: {sentence}"
     )
     assert why_impossible(wants(1, 1).need, seen(integrated), USE) is None
     assert started(decide([wants(1, 1), wants(2, 1)], seen(integrated), limits=USE)) == {1: [0]}
@@ -196,10 +196,10 @@ def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
     both = seen(fake_gpu(0, unmeasured=UNMEASURED), fake_gpu(1, used_gib=0))
     assert started(decide([wants(1, 1)], both)) == {1: [1]}
     assert why_impossible(wants(1, 1).need, both, LIMITS) is None
-    assert "can use 1 of 2: GPU 0: the driver" in str(
+    assert "can use only 1 of 2: GPU 0: the driver" in str(
         why_impossible(wants(1, 2).need, both, LIMITS)
     )
-    assert "can use 0 of 1: GPU 0: the driver" in str(
+    assert "can use only 0 of 1: GPU 0: the driver" in str(
         why_impossible(wants(1, (0,)).need, both, LIMITS)
     )
 
@@ -216,10 +216,10 @@ def test_mig_instances_are_named_and_refused() -> None:
     both = seen(divided, fake_gpu(1, used_gib=0))
     assert started(decide([wants(1, 1)], both)) == {1: [1]}
     assert why_impossible(wants(1, 2).need, both, LIMITS) == (
-        f"gpus: the job needs 2 GPUs and can use 1 of 2: GPU 0: {why}"
+        f"gpus: the job needs 2 GPUs, but can use only 1 of 2: GPU 0: {why}"
     )
     assert why_impossible(wants(1, ("MIG-77",)).need, both, USE) == (
-        "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, and zerotools trains "
+        "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, but zerotools trains "
         "only on whole GPUs"
     )
     assert f"GPU 0: {why}" in decide([wants(1, 2)], both).waits[1]
@@ -235,8 +235,8 @@ def test_gpus_that_cannot_compute_as_the_job_wants_are_refused_with_what_to_set(
     unknown = fake_gpu(2, used_gib=0, compute_capability=None)
     new = fake_gpu(3, used_gib=0)
     assert why_impossible(capable(1, 1, BF16).need, seen(*old), LIMITS) == (
-        "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: Fake H100 has compute "
-        'capability 7.0, and train.precision = "bf16" needs 8.0; set fp16'
+        "gpus: the job needs 1 GPU, but can use only 0 of 2: GPUs 0-1: Fake H100 has compute "
+        'capability 7.0, but train.precision = "bf16" needs 8.0; set fp16'
     )
     assert str(why_impossible(capable(1, (0,), BF16).need, seen(*old, new), LIMITS)).endswith(
         "set fp16"

@@ -27,7 +27,10 @@ def test_a_user_at_the_limit_keeps_nothing_and_others_go_ahead() -> None:
     requests += [of(BOB, wants(4, 2)), of(BOB, wants(5, 1))]
     decisions = decide(requests, gpus(8), users=limited(max_gpus=3))
     assert started(decisions) == {1: [0, 1], 3: [2], 4: [3, 4], 5: [5]}
-    assert decisions.waits[2] == "needs 2 GPUs: jobs of the same user have 2 of users.max_gpus = 3"
+    assert (
+        decisions.waits[2]
+        == "needs 2 GPUs: running jobs of the same user use 2 of users.max_gpus = 3"
+    )
 
 
 def test_what_runs_already_counts() -> None:
@@ -42,7 +45,7 @@ def test_jobs_on_the_cpu_count_among_those_that_run_and_by_their_ranks() -> None
     requests = [of(ANNA, cpu(1, 2)), of(ANNA, cpu(2, 2)), of(ANNA, cpu(3, 1)), of(BOB, cpu(4, 3))]
     decisions = decide(requests, users=limited(max_cpu_ranks=3))
     assert list(started(decisions)) == [1, 3, 4]
-    assert decisions.waits[2].endswith("have 2 of users.max_cpu_ranks = 3")
+    assert decisions.waits[2].endswith("use 2 of users.max_cpu_ranks = 3")
     decisions = decide(requests, users=limited(max_running=1))
     assert list(started(decisions)) == [1, 4]
 
@@ -60,10 +63,10 @@ def test_ten_thousand_jobs_of_one_user_at_the_limit_are_not_looked_at() -> None:
         (
             ResourceNeed(world_size=4, gpus=4),
             {"max_gpus": 3},
-            "needs 4 GPUs: jobs of the same user",
+            "needs 4 GPUs: running jobs of the same",
         ),
         (ResourceNeed(world_size=4, gpus=4), {"max_cpu_ranks": 3, "max_running": 1}, None),
-        (ResourceNeed(world_size=4, gpus=None), {"max_cpu_ranks": 3}, "needs 4 CPU ranks: jobs"),
+        (ResourceNeed(world_size=4, gpus=None), {"max_cpu_ranks": 3}, "needs 4 CPU ranks: running"),
         (ResourceNeed(world_size=4, gpus=None), {"max_gpus": 3}, None),
     ],
 )

@@ -87,7 +87,7 @@ def test_what_a_rank_would_refuse_is_refused(name: str, answers: dict[str, Any])
 
 def test_what_a_model_would_learn_wrongly_is_said(answers: dict[str, Any]) -> None:
     assert "a bert model with this config is bidirectional" in answers["bidirectional"]["problem"]
-    assert "a llama model adds no loss for it" in answers["no loss"]["problem"]
+    assert "a llama model has no such loss" in answers["no loss"]["problem"]
     [note] = answers["unbalanced"]["notes"]
     assert "output_router_logits = false" in note
 

@@ -74,7 +74,7 @@ def test_a_job_starts_after_others_as_they_had_to_end(tmp_path: Path) -> None:
         await it.reach(job.id, "running")
         shown = await it.reach(spoiled.id, "on_hold")
         assert shown.reason == (
-            f"it should start after the success of job {failing.id}, which has failed; to start "
+            f"it may start only after job {failing.id} succeeds, but that job has failed; to start "
             f"it anyway: zerotools release {spoiled.id}"
         )
         again = QueueTerms(after=(Dependency(job_id=failing.id),))
@@ -368,7 +368,7 @@ def test_where_writing_fails_between_two_commits_it_is_said_how_many_were_change
         monkeypatch.setattr(queue_store.Store, "_append", fails)
         wish = ArrayWish(do="cancel")
         said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
-        assert said.endswith("writing the queue failed: disk I/O error; 2 of 5 were")
+        assert said.endswith("writing the queue failed: disk I/O error; 2 of 5 were changed")
         monkeypatch.undo()
         assert await states(it, jobs) == ["cancelled"] * 2 + ["on_hold"] * 3
         assert len((await it.service.change_array(jobs[0].id, wish, uid=ME)).jobs) == 3

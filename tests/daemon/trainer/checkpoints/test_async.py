@@ -118,7 +118,9 @@ def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Run
     report = runs.report["patient"]
     assert [outcome["is_skipped"] for outcome in report["outcomes"]] == [False, True, True]
     assert not any(math.isfinite(outcome["grad_norm"]) for outcome in report["outcomes"][1:])
-    assert re.match(r"2 skipped in a row, and the .* of step 4 is (nan|inf): ", report["error"])
+    assert re.match(
+        r"after 2 skipped steps in a row, the .* of step 4 is (nan|inf): ", report["error"]
+    )
     record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint("patient", 3))
     assert record.skipped_steps == 2
     assert checkpoint_dirs.newest_valid(runs.directory / "patient" / "out").path == runs.checkpoint(

@@ -205,7 +205,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
 def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: Path) -> None:
     output_dir = tmp_path / "out"
     assert choose(output_dir).start is None
-    with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .* does not exist any more"):
+    with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .*, but no longer exists"):
         choose(output_dir, saved_step=4)
     shutil.copytree(checkpoint(whole, 2), output_dir / checkpoint_dirs.directory_name(2))
     decision = choose(output_dir, saved_step=4)
@@ -231,7 +231,7 @@ def test_one_that_goes_while_it_is_loaded_is_left_to_the_next_attempt(
     ended = load_error(path, BadCheckpoint("it cannot be loaded"))
     assert isinstance(ended, CheckpointGone)
     assert (exit_code(ended), error_word(ended)) == (1, "crash")
-    assert f"{path} was complete, and changed while it was loaded" in str(ended)
+    assert f"{path} was complete, but changed while it was loaded" in str(ended)
 
 
 def test_a_disk_that_gives_errors_is_waited_for(tmp_path: Path) -> None:

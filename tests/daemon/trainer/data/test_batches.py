@@ -82,7 +82,7 @@ def test_going_back_to_an_earlier_epoch_gives_the_same_order() -> None:
 
 
 def test_too_little_text_is_refused_with_both_numbers() -> None:
-    with pytest.raises(BadRequest, match=r"has 32 tokens and one sequence takes .* = 33"):
+    with pytest.raises(BadRequest, match=r"has 32 tokens, but one sequence takes .* = 33"):
         TokenWindows(Counting(32), 32)
 
 

@@ -56,4 +56,4 @@ def test_what_another_job_writes_is_progress() -> None:
         return False
 
     progress.tell_until(is_over, said.append)
-    assert said == ["another job tokenises it, 5 MB are written"]
+    assert said == ["another job tokenises this data: 5 MB written"]

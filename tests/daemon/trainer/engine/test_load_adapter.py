@@ -113,9 +113,13 @@ def evaluated_by_peft(directory: Path, text: Path) -> float:
         (
             {"rank": 2},
             {},
-            "is an adapter of rank 3, and lora.rank is 2; set lora.rank to the rank of the adapter",
+            "is an adapter of rank 3, but lora.rank is 2; set lora.rank to the rank of the adapter",
         ),
-        ({"alpha": 6}, {}, "scales its adapters by 4, and the job by 2; set lora.alpha = 12"),
+        (
+            {"alpha": 6},
+            {},
+            "by 4, but the job scales them by 2; set lora.alpha = 12",
+        ),
         ({"target_modules": ["q_proj"]}, {}, "down_proj.lora_A.weight, which the job does not"),
         (
             {"target_modules": ["q_proj", "down_proj", "k_proj"]},

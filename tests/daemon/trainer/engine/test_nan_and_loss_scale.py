@@ -216,7 +216,9 @@ def test_engine_torch_skips_up_to_stop_after_nan(text: Path) -> None:
     numbers = [(1.0, NAN), (NAN, NAN), FINE, (1.0, INF), (1.0, NAN), (1.0, INF)]
     found = decisions(*engine_torch(text, "bf16", 0, stop_after_nan=3), numbers)
     assert found[:-1] == [SKIP, SKIP, UPDATE, SKIP, SKIP]
-    assert found[-1].startswith("2 skipped in a row, and the gradient norm of step 6 is inf")
+    assert found[-1].startswith(
+        "after 2 skipped steps in a row, the gradient norm of step 6 is inf"
+    )
 
 
 def test_what_deepspeed_has_updated_cannot_be_skipped(text: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_job_waits_for_one_that_compiles_and_goes_on_when_that_is_killed(lock:
                 other.wait()
 
         assert Baton(lock, own=True, teller=said, pause=pause).try_acquire()
-    assert said.told == ["compiling cpu_adam (another process does it)", "compiling cpu_adam"]
+    assert said.told == ["compiling cpu_adam (in another process)", "compiling cpu_adam"]
 
 
 def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -
 
     assert Baton(lock, own=False, teller=said, pause=pause).try_acquire()
     assert said.told[0] == (
-        f"waiting for {lock}, made 3 d ago: another program is compiling there; if none is "
-        "running, it was killed: remove the file"
+        f"waiting for {lock}, made 3 d ago: another program is compiling there; if no such program "
+        "is running, it was killed; then remove the file"
     )
     assert said.lines == [f"waiting for {lock}, which was made 3 d ago"]
     assert not (lock.parent / TURN).exists()

@@ -44,7 +44,7 @@ def deepspeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     ("nvcc", "why"),
     [
         (None, "it needs nvcc: CUDA_HOME does not exist"),
-        ("release 11.8, V11.8.89", "nvcc is of CUDA 11.8, and torch of "),
+        ("release 11.8, V11.8.89", "nvcc has CUDA 11.8, but torch has CUDA "),
     ],
 )
 def test_without_nvcc_torchs_adam_serves_on_gpus(

@@ -132,7 +132,7 @@ def test_predictions_that_cannot_be_written_cost_no_scores(tmp_path: Path, token
     assert found is not None
     assert found.scores.rougeL == pytest.approx(100.0)
     assert found.path is None
-    assert "not written, training continues: " in str(found)
+    assert "texts not written (" in str(found)
     assert str(tmp_path / "predictions") in str(found.problem)
 
 

@@ -122,7 +122,7 @@ def test_one_beside_others_in_a_module_is_refused() -> None:
         ("model.layers.0.self_attn.q_proj", True)
     ]
     gpt2 = drawn("gpt2").model
-    with pytest.raises(Unsupported, match=r"c_attn\.weight in fp32 and not .*c_attn\.bias"):
+    with pytest.raises(Unsupported, match=r"c_attn\.weight in fp32 but not .*c_attn\.bias"):
         gathered_separately(gpt2, frozenset({"transformer.h.0.attn.c_attn.weight"}))
 
 

@@ -275,7 +275,7 @@ def test_only_linear_layers_get_adapters() -> None:
 
     from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    with pytest.raises(BadRequest, match=r"model\.embed_tokens is of type Embedding, and only"):
+    with pytest.raises(BadRequest, match=r"model\.embed_tokens is of type Embedding, but only"):
         make_meta_model(
             LlamaConfig(**TINY_LLAMA), LoraSpec(rank=2, target_modules=("embed_tokens",))
         )

@@ -153,6 +153,6 @@ def test_a_model_without_matrices_is_refused() -> None:
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
 
     model = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.LayerNorm(3))
-    with pytest.raises(BadRequest, match=r'"muon": Muon .* the model trains none; set .*"adamw"'):
+    with pytest.raises(BadRequest, match=r'"muon": Muon .* trains no such matrix; set .*"adamw"'):
         check_matrices(MUON, model)
     check_matrices(TrainSpec(steps=1, batch_size=1), model)

@@ -86,7 +86,7 @@ def test_who_comes_in_vain_says_whom_it_waited_for(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, nodes=3)
     first = nodes.begin(0, "a", seconds=0.5)
     second = nodes.begin(1, "b", seconds=30.0)
-    with pytest.raises(MachineNotReady, match="node 2 of 3 did not come at"):
+    with pytest.raises(MachineNotReady, match="node 2 of 3 did not join at"):
         first.result(timeout=30)
     assert not second.done() or second.exception() is not None
 
@@ -126,7 +126,10 @@ def test_who_comes_to_a_meeting_without_it_waits_for_the_next(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"job": {"train": "b"}}, r"node 1 \(.*\) has another job than node 0 .*: train differ"),
+        (
+            {"job": {"train": "b"}},
+            r"node 1 \(.*\) has a different job than node 0 .*train differ",
+        ),
         ({"directory": "elsewhere"}, "does not see what node 0 .* wrote there; mount the same"),
     ],
 )
@@ -144,9 +147,9 @@ def test_nodes_that_do_not_fit_say_so_everywhere(
 @pytest.mark.parametrize(
     ("card", "why"),
     [
-        ({"zerotools": "0.0.1"}, "has zerotools 0.0.1, and node 0"),
-        ({"torch": "1.13"}, "has torch 1.13, and node 0"),
-        ({"ranks": 7}, "has 7 ranks, and node 0"),
+        ({"zerotools": "0.0.1"}, "has zerotools 0.0.1, but node 0"),
+        ({"torch": "1.13"}, "has torch 1.13, but node 0"),
+        ({"ranks": 7}, "has 7 ranks, but node 0"),
     ],
 )
 def test_what_nodes_must_have_in_common(card: dict[str, Any], why: str) -> None:
@@ -221,7 +224,7 @@ def test_the_card_is_plain_text_that_other_versions_read() -> None:
     newer = json.dumps({**json.loads(card.text), "new": 1, "zerotools": "9.9"})
     found = rendezvous.first_difference({0: card, 1: rendezvous.card_of(newer)})
     assert found is not None
-    assert "has zerotools 9.9, and node 0" in found
+    assert "has zerotools 9.9, but node 0" in found
     older = rendezvous.first_difference({0: card, 1: rendezvous.card_of("{}")})
     assert older is not None
     assert "of an unknown version" in older

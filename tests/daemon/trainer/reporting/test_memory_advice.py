@@ -30,7 +30,7 @@ def test_what_is_set_already_is_not_proposed() -> None:
     alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1, offload={"params": "cpu"})
     assert settings_to_try(alone) == ["a shorter data.sequence_length", "more GPUs"]
     two = parsed(**lean, ranks=2, offload={"params": "cpu"})
-    together = "zero.sequence_ranks = 2 (so many ranks compute one sequence together)"
+    together = "zero.sequence_ranks = 2 (ranks that compute each sequence together)"
     assert settings_to_try(two)[0] == together
     layers = {"stage": 3, "tensor_ranks": 2}
     four = parsed(**lean, ranks=4, zero=layers, offload={"params": "cpu"})

@@ -110,8 +110,14 @@ def test_what_ranks_cannot_share_is_refused(changes: dict[str, Any], ranks: int,
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({"model.layers.*.mlp.up_proj": "sequence_parallel"}, "by 'sequence_parallel', which"),
-        ({"model.layers.*.mlp.up_proj.weight": "colwise"}, "up_proj.weight by 'colwise'"),
+        (
+            {"model.layers.*.mlp.up_proj": "sequence_parallel"},
+            "with the style 'sequence_parallel', which",
+        ),
+        (
+            {"model.layers.*.mlp.up_proj.weight": "colwise"},
+            "up_proj.weight with the style 'colwise'",
+        ),
         ({"model.layers.*.input_layernorm": "colwise"}, "is a LlamaRMSNorm, but only layers"),
         ({"lm_head": "colwise_rep"}, "has no plan (tp_plan)"),
         ({}, "has no plan (tp_plan)"),

@@ -47,7 +47,7 @@ def make_encoder(
     if data.chat_template == "on" and not has_template:
         raise BadRequest(
             f'data.chat_template = "on": the tokenizer in {tokenizer.name_or_path} has '
-            "no chat template; put its chat_template.jinja there, or leave the key out"
+            "no chat template; add its chat_template.jinja there, or remove the key"
         )
     if has_template and data.chat_template != "off":
         if data.truncation == SEPARATE:

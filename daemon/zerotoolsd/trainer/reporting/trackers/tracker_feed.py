@@ -27,7 +27,9 @@ from zerotools.jobs.text.secrets import HIDDEN, is_secret_name, mask_tree
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
-"""Largest number of steps that wait to be sent to a tracker. Further steps are not logged there."""
+"""At most this many steps wait to be sent to a tracker. If there are more, they are not logged
+there.
+"""
 CLOSE_SECONDS = 30.0
 SAID = 3
 """Exit status of a tracker's process that failed and has already logged the reason."""
@@ -147,7 +149,8 @@ def start_tracking(
         run = tracked_run(output_dir, run_dir.parent, continues=done is not None)
     except OSError as error:
         names = " and ".join(trackers)
-        say(f"{names}: not logged to, training continues: {error.filename}: {error.strerror}")
+        why = f"{error.filename}: {error.strerror}"
+        say(f"{names}: no steps are logged there ({why}); training continues")
         return []
     return list(_started(spec, output_dir, run.id, (done or 0) + 1, say, start))
 
@@ -178,7 +181,7 @@ def _started(
         try:
             yield start(name, opening)
         except OSError as error:
-            say(f"{name}: not logged to, training continues: {error.strerror}")
+            say(f"{name}: no steps are logged there ({error.strerror}); training continues")
 
 
 def config_for_tracker(spec: JobSpec) -> dict[str, Any]:

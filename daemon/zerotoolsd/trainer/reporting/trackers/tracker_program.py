@@ -81,13 +81,13 @@ class WandbRun:
             console="off", disable_git=True, save_code=False, init_timeout=_SERVER_SECONDS
         )
         if opening["offline"] is not None:
-            print_about("wandb", f"logs into {asked['dir']}/wandb alone: {opening['offline']}")
+            print_about("wandb", f"logs only into {asked['dir']}/wandb: {opening['offline']}")
             self._run = wandb.init(**asked, settings=settings, mode="offline")
         else:
             try:
                 self._run = wandb.init(**asked, settings=settings, mode="online")
             except Exception as error:  # whatever it is, the files are better than nothing
-                print_about("wandb", f"logs into {asked['dir']}/wandb alone: {_of(error)}")
+                print_about("wandb", f"logs only into {asked['dir']}/wandb: {_of(error)}")
                 self._run = wandb.init(**asked, settings=settings, mode="offline")
         self._run.config.update(opening["config"], allow_val_change=True)
         self._run.define_metric("step")
@@ -188,7 +188,7 @@ def main(name: str, pipe: int = 0) -> int:
     try:
         run: TrackedRun = TRACKERS[name](opening[0])
     except Exception as error:  # any error of the tracker's package; it is reported
-        print_about(name, f"is not logged to, training continues: {_of(error)}")
+        print_about(name, f"gets no steps ({_of(error)}); training continues")
         return SAID
     feeding = Feeding(name, run)
     if run.is_new:
@@ -220,7 +220,7 @@ class Feeding:
             if not self._failed:
                 first = steps[0]["step"]
                 print_about(
-                    self._name, f"lacks steps from {first} on, training continues: {_of(error)}"
+                    self._name, f"lacks steps from {first} on ({_of(error)}); training continues"
                 )
             self._failed = True
 

@@ -37,7 +37,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     tree = job(tmp_path / "text", metrics={"mlflow": "e"}, output_dir=str(tmp_path / "file"))
     said: list[str] = []
     assert start_tracking(job_from_dict(tree, source="job"), tmp_path, None, said.append) == []
-    assert said[0].startswith("mlflow: not logged to, training continues: ")
+    assert said[0].startswith("mlflow: no steps are logged there (")
 
 
 @pytest.mark.torch

@@ -92,7 +92,7 @@ def test_what_is_offline_begins_with_the_steps_before(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(f'{text}["odd"]\n{{"step": 1, "lo')
     first = opening(tmp_path, offline="no login", first=3)
     done = process(tmp_path, "wandb", [first, STEP, {"end": "stopped"}])
-    assert done.stdout == f"wandb: logs into {tmp_path}/wandb alone: no login\n"
+    assert done.stdout == f"wandb: logs only into {tmp_path}/wandb: no login\n"
     assert [line["step"] for line in told(tmp_path / "told", "log")] == [1, 2, 3]
     assert told(tmp_path / "told", "log")[1] == {"step": 2, "loss": 0.5}
 
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer_leaves_files_and_no_secret(tmp_path: Path
         **{TROUBLE: "online", "WANDB_API_KEY": "sesame-sesame"},
     )
     assert done.returncode == 0
-    assert "alone: ConnectionError: no server takes ***\n" in done.stdout
+    assert "wandb: ConnectionError: no server takes ***\n" in done.stdout
     assert told(tmp_path / "told", "init")[0]["mode"] == "offline"
     assert len(told(tmp_path / "told", "log")) == 1
 
@@ -115,8 +115,8 @@ def test_a_server_that_does_not_answer_leaves_files_and_no_secret(tmp_path: Path
 @pytest.mark.parametrize(
     ("trouble", "status", "sentence"),
     [
-        ("init", SAID, "wandb: is not logged to, training continues: ConnectionError"),
-        ("log", 0, "wandb: lacks steps from 3 on, training continues: RuntimeError"),
+        ("init", SAID, "wandb: gets no steps (ConnectionError"),
+        ("log", 0, "wandb: lacks steps from 3 on (RuntimeError"),
     ],
 )
 def test_trouble_is_said_once(tmp_path: Path, trouble: str, status: int, sentence: str) -> None:
