@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
 
     __version__: str
-    """The version, with the commit where this is no release (`zerotools.version`)."""
+    """The version. It includes the commit if this is not a release (`zerotools.version`)."""
 
 __all__ = [
     "ApplyResult",

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 BASE = "0.3.0.dev0"
-"""The release of this source; with `.dev0`, the next release."""
+"""The release of this source. With `.dev0` it is the next release."""
 BUILT = ""
 """The whole version, in a wheel or a source distribution: `hatch_build.py` writes it."""
 ARCHIVED = "$Format:%H$"

@@ -201,5 +201,5 @@ def test_moments_follow_their_weights(tmp_path: Path, kind: str) -> None:
 def test_other_state_of_such_weights_is_refused(tmp_path: Path) -> None:
     model(tmp_path / "hf", "gemma2", {**HEAD})
     source = with_state(formats.read(tmp_path / "hf"), "acc_delta")
-    with pytest.raises(Unsupported, match=r"\(acc_delta\) cannot be moved with its weight"):
+    with pytest.raises(Unsupported, match=r"\(acc_delta\) cannot be converted together with"):
         mapped_checkpoint(source, MapRequest(to="maxtext"))

@@ -95,5 +95,5 @@ def test_a_model_without_it_is_whole_and_one_with_a_part_of_it_is_not(model: Any
 def test_a_model_that_lacks_it_says_so(tmp_path: Path) -> None:
     saved("glm4-moe", tmp_path)
     there = mapped_checkpoint(formats.read(tmp_path), MapRequest(to="megatron"))
-    assert any("1 layer of mtp, but the checkpoint does not" in note for note in there.notes)
+    assert any("1 layer of mtp, but the checkpoint has none" in note for note in there.notes)
     assert not any(key.name.startswith("mtp.") for key in there.checkpoint.tensors)

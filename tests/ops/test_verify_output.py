@@ -354,7 +354,7 @@ def test_a_flipped_bit_of_weights_is_found_with_and_without_the_sidecar(exported
     (by_record, by_manifest) = messages(verified(exported))
     assert "has the digest" in by_record
     assert "(zerotools consolidate wrote" in by_record
-    assert "its bytes have changed; changed are" in by_manifest
+    assert "its bytes have changed; the changed tensors are" in by_manifest
     sidecar_of_path(exported).unlink()
     alone = verified(exported)
     assert (messages(alone), alone.unchecked) == ([by_record], {})

@@ -154,6 +154,8 @@ def test_the_order_of_an_optimizer_is_no_matter_where_weights_alone_are_read(
 def test_a_file_of_no_ranks_is_written_for_one(tmp_path: Path) -> None:
     file = TORCH / "training-file" / "checkpoint" / "checkpoint.pt"
     done = zerotools.convert(file, tmp_path / "one", to="dcp", weights_only=True)
-    assert [note for note in done.notes if note.startswith("it is written for 1 rank, because ")]
+    assert [
+        note for note in done.notes if note.startswith("the output is written for 1 rank, because ")
+    ]
     done = zerotools.convert(file, tmp_path / "two", to="dcp", weights_only=True, world_size=2)
     assert not [note for note in done.notes if "written for 1 rank" in note]

@@ -75,7 +75,7 @@ def test_a_job_file_says_how_it_is_trained(tmp_path: Path) -> None:
     assert found.asked is not None
     assert found.asked.peak_bytes == told["asked"]["peak_bytes"]
     with pytest.raises(
-        zerotools.BadRequest, match=r"--batch: .* has this value already; change it"
+        zerotools.BadRequest, match=r"--batch: .* already has this value; change it"
     ):
         zerotools.estimate(path, host_memory="8GiB", batch=2)
     path.write_text(JOB.replace('ranks = 2\ndevice = "cpu"', "gpus = 2"))

@@ -83,7 +83,7 @@ def test_a_lora_run_is_merged_but_for_what_is_lost(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])  # of the adapter of q
     done = zerotools.salvage(whole, tmp_path / "left")
     assert done.left_out == {
-        "layers.0.q.weight": "it or its adapter has holes, and the sum needs both"
+        "layers.0.q.weight": "the weight or its adapter has holes, and the merged weight needs both"
     }
     assert set(weights_of(tmp_path / "left")) == {"layers.0.k.weight", "layers.0.norm.weight"}
 

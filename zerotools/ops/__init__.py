@@ -1,1 +1,1 @@
-"""Layer 4: the work of commands, as functions over the core values."""
+"""Layer 4: the functions that do the work of the commands, on the values of `core`."""

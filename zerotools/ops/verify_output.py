@@ -83,7 +83,7 @@ def prove_source(
 
     Raises:
         BadFile: the digest of a file differs from that in a manifest, the CRC-32 of a record
-        differs from that in its archive, or two copies of a tensor differ.
+            differs from that in its archive, or two copies of a tensor differ.
     """
     wanted = set(keys)
     tensors = {key: tensor for key, tensor in source.tensors.items() if key in wanted}
@@ -470,6 +470,6 @@ def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | No
     except OSError as error:
         raise BadRequest(
             f"{destination} is complete and verified, but {path} cannot be written: "
-            f"{error.strerror}; write it by zerotools verify --write-manifest"
+            f"{error.strerror}; write it with zerotools verify --write-manifest"
         ) from error
     return path

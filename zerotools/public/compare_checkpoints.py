@@ -158,7 +158,7 @@ def diff_series(
         Unsupported: as for `diff`.
     """
     if len(paths) < 2:
-        raise BadRequest(f"a series needs two checkpoints or more, and {len(paths)} was given")
+        raise BadRequest(f"a series needs at least two checkpoints, but {len(paths)} was given")
     if options.get("adapter") is not None:
         raise BadRequest("--adapter compares two checkpoints; leave it out, or name only two")
     options["changes"] = True

@@ -109,14 +109,18 @@ class GivenMachine:
             seen, least, total, drawn = _memory_in((look or _look_here)())
             if host is None:
                 host = total
-                notes.append("host memory: that of this machine; --host-memory sets another")
+                notes.append("host memory: that of this machine; --host-memory sets another value")
             if on_gpu and count is None:
                 count = seen or 1
             if on_gpu and memory is None:
                 memory = least or ASSUMED_GPU
-                what = "that of this machine" if least else "80 GiB, as no GPU is seen here"
+                what = (
+                    "that of this machine"
+                    if least
+                    else "80 GiB, because this machine has no visible GPU"
+                )
                 what += f", without {drawn / 2**30:.1f} GiB that a desktop holds" if drawn else ""
-                notes.append(f"GPU memory: {what}; --gpu-memory sets another")
+                notes.append(f"GPU memory: {what}; --gpu-memory sets another value")
         return Machine(count or 1, memory or 0, host, on_gpu, tuple(notes))
 
 
@@ -137,7 +141,7 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
     name = "--host-memory"
     if given["ram"] is not None:
         if host is not None:
-            raise BadRequest("--ram and --host-memory are the same; leave one of them out")
+            raise BadRequest("--ram and --host-memory set the same value; leave one of them out")
         host, name = given["ram"], "--ram"
         host *= 10**9 if host < _LEAST_BYTES else 1
     _check(name, host, MOST_HOST_MEMORY, "machine")
@@ -295,7 +299,7 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
     names = [name for name in declared_options(TrainingOptions) if given[name]]
     flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]
     if flags:
-        raise BadRequest(f"{', '.join(flags)}: {says} has this value already; change it there")
+        raise BadRequest(f"{', '.join(flags)}: {says} already has this value; change it there")
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:

@@ -326,8 +326,9 @@ def _carry_out_part(
         )
     if given["verify"]:
         raise BadRequest(
-            "--verify reads the whole output back, which no part can do; leave it out, and run "
-            f"zerotools verify {conversion.destination} when all parts are done"
+            "--verify reads the whole output back, but each part has only some of it; leave "
+            f"--verify out, and run zerotools verify {conversion.destination} when all parts are "
+            "done"
         )
     copies, planned = prove_part(conversion, part)
     if given["dry_run"]:

@@ -137,7 +137,8 @@ class VerifyResult:
 
         if self.verification is None:
             raise BadRequest(
-                "a dry run checks nothing, and a page needs a check; leave out --dry-run"
+                "a dry run checks nothing, but a page shows the result of a check; leave out "
+                "--dry-run"
             )
         inspection = inspect(self.verification.checkpoint)
         return page_of(verification_contents(self.verification, inspection))
@@ -186,9 +187,13 @@ def verify(
     budget = budget_of(given)
     began = time.monotonic()
     if fast and (against is not None or with_digests):
-        raise BadRequest("--fast reads no tensor data, but a manifest needs it; leave one out")
+        raise BadRequest(
+            "--fast reads no tensor data, but a manifest needs it; leave one of the two options out"
+        )
     if part is not None and fast:
-        raise BadRequest("--fast reads no tensor data, so it has no parts; leave --part out")
+        raise BadRequest(
+            "--fast reads no tensor data, so there are no parts to divide; leave --part out"
+        )
     if part is not None and with_digests:
         raise BadRequest(
             "a manifest describes a whole checkpoint, but a part reads only some of it; leave out "

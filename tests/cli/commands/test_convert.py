@@ -38,7 +38,7 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
     assert lines == [
         "dropped: exp_avg, exp_avg_sq, step, param_groups, steps, ds_config "
         "(only weights are written to safetensors)",
-        "dropped: param16 (the weights are written from the masters; these are casts of them)",
+        "dropped: param16 (these are casts of the masters, which are written as the weights)",
         "dropped: frozen (safetensors does not record which weights were frozen)",
         "dropped: buffer (kept, but no longer marked as buffers)",
         "dropped: aliases (safetensors does not record which names are tied)",

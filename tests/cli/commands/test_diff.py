@@ -80,7 +80,10 @@ def test_different_models_take_a_few_lines(compare: Diff) -> None:
     assert status == 1
     lines = out.splitlines()
     assert len(lines) == 3
-    assert lines[0] == "DIFFERENT MODELS: no name of A is in B: A has 34 tensors, B has 44 tensors"
+    assert lines[0] == (
+        "DIFFERENT MODELS: A and B have no tensor name in common: A has 34 tensors, and B has 44 "
+        "tensors"
+    )
 
 
 def test_a_proposal(compare: Diff, tmp_path: Path) -> None:

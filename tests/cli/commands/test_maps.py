@@ -236,7 +236,10 @@ def test_rows_that_are_no_padding_are_refused_with_the_numbers(
         (("--map-to", "titan", "--map-arg", "a=b"), "--map-arg 'a=b' is not NAME=NUMBER"),
         (("--map-to", "titan", "--map-from", "megatron"), "does not have the layout megatron"),
         (("--map-to", "titan", "--adapter-only"), "has no tensor of a LoRA adapter"),
-        (("--map-to", "titan", "--dtype", "mxfp8"), "map into hf first, and quantise the result"),
+        (
+            ("--map-to", "titan", "--dtype", "mxfp8"),
+            "convert to hf with --map-to first, and quantise the result",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

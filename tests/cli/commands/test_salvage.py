@@ -56,7 +56,7 @@ def test_filled_holes_are_exit_status_0(damaged: Path, tmp_path: Path) -> None:
     assert "  layer.weight: elements 46:91 (45 of 91), stored as float32 there" in done.stdout
     said = (
         "salvaged: 6 of 13 weights got 122 elements from another checkpoint; "
-        "zerotools-salvage.json of the output directory lists all"
+        "zerotools-salvage.json in the output directory lists all of them"
     )
     with safe_open(out / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt", "zerotools.remark": said}

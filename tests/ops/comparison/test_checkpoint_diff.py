@@ -275,12 +275,15 @@ def test_different_models_are_said_and_not_read(tmp_path: Path) -> None:
     done: list[int] = []
     prepared = prepare_diff(Z3, JOB, DiffOptions())
     found = carry_out_diff(prepared, on_bytes=done.append)
-    assert found.different_models == "no name of A is in B: A has 34 tensors, B has 44 tensors"
+    assert (
+        found.different_models
+        == "A and B have no tensor name in common: A has 34 tensors, and B has 44 tensors"
+    )
     assert (found.is_equal, found.run, done) == (False, None, [])
     names = {f"layers.{n}.w": noise(3, 4) for n in range(5)}
     wider = {name: noise(6, 8) for name in names}
     assert two(tmp_path, names, wider).different_models == (
-        "of 5 tensors in common, none has the same shape in both: layers.0.w is [3, 4] in A and "
+        "none of the 5 common tensors has the same shape in both: layers.0.w is [3, 4] in A and "
         "[6, 8] in B"
     )
 

@@ -102,7 +102,7 @@ def test_a_series_compares_neighbours(tmp_path: Path) -> None:
     assert found["tensors"] is None
     assert [name for name, _ in found["facts"]] == ["A", "B", "C"]
     assert [len(pair["changes"]) for pair in found["pairs"]] == [4, 4]
-    with pytest.raises(BadRequest, match="two checkpoints or more, and 1 was given"):
+    with pytest.raises(BadRequest, match="at least two checkpoints, but 1 was given"):
         zerotools.diff_series(paths[:1])
 
 

@@ -120,7 +120,10 @@ def config_in(directory: Path) -> dict[str, Any]:
 def test_the_default_of_several_is_exported_and_the_others_are_named(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", {**half(Q), **half(Q, adapter="two")}, CONFIG)
     conversion = prepare_export(source, tmp_path / "out", Options(adapter_only=True))
-    assert "it is the adapter default of 2; --adapter-name exports another: two" in conversion.notes
+    assert (
+        "this exports the adapter default, one of 2; --adapter-name exports another one: two"
+        in conversion.notes
+    )
 
 
 def test_an_adapter_that_changed_its_base_is_no_sum(tmp_path: Path) -> None:

@@ -302,7 +302,8 @@ def test_scales_of_blocks_that_nothing_proves_stay_with_their_weight_or_are_refu
     with pytest.raises(BadRequest, match=r"written without a.weight_scale_inv"):
         prepare_export(of_64, tmp_path / "o", Options(include=["a.weight"]))
     with pytest.raises(
-        Unsupported, match=r"they do not show which; .*it has no config\.json, so no"
+        Unsupported,
+        match=r"they do not show which blocks are right; .*it has no config\.json, so no",
     ):
         prepare_export(of_64, tmp_path / "o", Options())
     other = write(tmp_path / "plain", PLAIN, None)
@@ -328,7 +329,7 @@ def test_scales_that_are_proved_need_a_config_that_says_so(tmp_path: Path) -> No
 
 def test_a_config_that_is_no_json_is_named(of_64: Path, tmp_path: Path) -> None:
     (of_64 / "config.json").write_text('{"quantization_config": {"quant_method": "fp8",')
-    said = r"of 50x50 and of 99x99, and .*config\.json, the file with this setting, is not JSON \("
+    said = r"in blocks of 99x99, and .*config\.json, which should have this setting, is not JSON \("
     for dtype in ("bf16", "auto"):
         with pytest.raises(Unsupported, match=said):
             prepare_export(of_64, tmp_path / "o", Options(dtype=dtype))

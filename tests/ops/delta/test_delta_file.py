@@ -78,7 +78,7 @@ def test_every_cut_and_every_flipped_byte_is_found() -> None:
     [
         (b"", "some.delta is not a delta; zerotools delta A B"),
         (b"{}" * 100, "is not a delta"),
-        (written()[:-1], "is cut: its end is missing"),
+        (written()[:-1], "is truncated: its end is missing"),
         (written(blocks=2), "blocks that belong to no tensor"),
         (written(blocks=0), "beyond its end"),
     ],

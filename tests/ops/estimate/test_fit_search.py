@@ -185,15 +185,12 @@ def test_the_reason_has_the_numbers_of_the_one_before() -> None:
     assert "stage 0 takes 1" in chosen(50).reason
     assert "of a GPU's 50.0 GiB" in chosen(50).reason
     again = chosen(21).reason
-    assert "with activation checkpointing is the fastest that fits: without, stage 3" in again
+    assert "with activation checkpointing is the fastest that fits: without this, stage 3" in again
     assert "of a GPU's 21.0 GiB" in again
 
 
 def test_a_layer_that_does_not_fit_needs_tensor_parallelism() -> None:
-    assert (
-        "reduces during its computation: divide it among GPUs with zero.tensor_ranks"
-        in chosen(0.25).advice[0]
-    )
+    assert "GiB: divide it among GPUs with zero.tensor_ranks" in chosen(0.25).advice[0]
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:

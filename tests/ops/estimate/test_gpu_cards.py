@@ -50,7 +50,7 @@ def test_a_size_is_that_of_the_smallest_card_and_says_so() -> None:
         "GPU memory: 22.5 GiB, the least that a card of 24 GB has (A10); name the card for "
         "its exact memory"
     )
-    assert cards_of("8xH100").note == "GPU memory: 79.6 GiB, as NVML reports of H100"
+    assert cards_of("8xH100").note == "GPU memory: 79.6 GiB, as NVML reports for H100"
     assert cards_of("2x24GiB").note is None
 
 

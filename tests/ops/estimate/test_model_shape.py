@@ -184,7 +184,7 @@ def test_an_architecture_that_transformers_does_not_know_is_refused() -> None:
 
 
 def test_an_architecture_is_refused_if_transformers_cannot_be_asked() -> None:
-    with pytest.raises(Unsupported, match="transformers was not used for it here"):
+    with pytest.raises(Unsupported, match="transformers was not tried"):
         of_config({"model_type": "mamba"}, "config", None)
     with pytest.raises(Unsupported, match=r"/bin/false could not compute them"):
         of_config({"model_type": "mamba"}, "config", "/bin/false")

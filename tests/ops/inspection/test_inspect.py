@@ -92,4 +92,4 @@ def test_a_config_that_cannot_say_what_is_quantised_is_a_problem(tmp_path: Path)
     assert inspect(formats.read_any(copy)).problems == ()
     (copy / "config.json").write_text('{"quantization_config": [1]}')
     (problem,) = inspect(formats.read_any(copy)).problems
-    assert "quantization_config is not a table, but [1]" in problem.message
+    assert "quantization_config is [1], which is not a table" in problem.message

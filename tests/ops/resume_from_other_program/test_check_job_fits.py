@@ -184,11 +184,13 @@ def test_what_no_file_says_is_said() -> None:
 def test_the_same_hyperparameters_leave_the_learning_rate_to_be_said() -> None:
     [line] = said()
     assert line == (
-        "the learning rate is that of the job's schedule after 5 steps, 0.001: its last one was "
-        "0.001"
+        "the learning rate is that of the job's schedule after 5 steps, 0.001: in the checkpoint "
+        "it was 0.001"
     )
     [line] = said(replace(SAME, lr=None), lr_scheduler={"last_epoch": 5})
-    assert line.endswith("after 5 steps: its last one was 0.001, and its scheduler is not followed")
+    assert line.endswith(
+        "after 5 steps: in the checkpoint it was 0.001, and its scheduler is not used"
+    )
 
 
 def test_what_differs_is_said_with_both_numbers() -> None:

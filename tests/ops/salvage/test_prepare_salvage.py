@@ -182,7 +182,9 @@ def test_a_manifest_tells_what_no_checksum_does(shards: Path, tmp_path: Path) ->
     assert weights.keys() == {name for name in wanted if name in ("0.w", "0.b", "1.b")}
     assert all(is_equal(weights[name], wanted[name]) for name in weights)
     (holes,) = found.examined.holes.values()
-    assert holes.why == "has other values than the manifest next to the checkpoint"
+    assert holes.why == (
+        "has other values than those that the manifest next to the checkpoint records"
+    )
     assert found.examined.unchecked == ()
 
 

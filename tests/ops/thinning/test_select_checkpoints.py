@@ -75,7 +75,7 @@ def test_what_best_names_stays(run: Path) -> None:
 
 def test_a_checkpoint_is_not_a_run(run: Path) -> None:
     assert checkpoints_in(run / "best") == []
-    with pytest.raises(BadRequest, match="is not a run's directory: no checkpoints lie in it"):
+    with pytest.raises(BadRequest, match="is not the directory of a run: it contains no"):
         select_for_thinning(run / "best", keep_last=1, keep_every=None, older_than=None, now=NOW)
 
 

@@ -229,7 +229,7 @@ def test_what_no_store_can_take_is_refused_before_any_work(
     with served(monkeypatch) as store:
         conversion = consolidate.prepare_export(case, far("out"), consolidate.Options())
         if conversion.sums_bytes:
-            with pytest.raises(Unsupported, match="summed on a disk"):
+            with pytest.raises(Unsupported, match="merged on a disk"):
                 check_write(conversion, overwrite=False)
         source = put_directory(store, ZERO, "in/checkpoint")
         inside = consolidate.prepare_export(source, source / "out", consolidate.Options())

@@ -74,7 +74,8 @@ def test_a_manifest_of_fewer_bits_does_not_make_a_file_whole(tmp_path: Path) -> 
     found = compared(wide, manifest_of(narrow))
     assert (found.findings, found.verdict) == ((), Soundness.UNCHECKED)
     assert found.comparison is not None
-    assert "compared as bfloat16: the bits that this cast removes" in found.comparison.notes[0]
+    (note, *_) = found.comparison.notes
+    assert "compared after a cast to bfloat16: the bits that the cast removes" in note
 
 
 def test_float64_and_its_export_in_float32_are_compared(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_safetensors_file_is_whole_with_its_manifest(tmp_path: Path) -> None:
     flip(file, file.stat().st_size - 1)
     (finding,) = carry_out_verify(prepare_verify(path), budget=SMALL).findings
     assert finding.file == file.name
-    assert "its bytes have changed; changed are " in finding.message
+    assert "its bytes have changed; the changed tensors are " in finding.message
 
 
 @pytest.mark.parametrize("case", ["z2-fp32-w2-legacy", "hf-trainer-z2-bf16-w2"])
@@ -163,7 +164,7 @@ def test_another_checkpoint_in_the_same_place_is_found(tmp_path: Path) -> None:
 
 def test_a_manifest_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file({"other": np.ones(3, np.float32)}, tmp_path / "other.safetensors")
-    with pytest.raises(BadRequest, match="is of another model"):
+    with pytest.raises(BadRequest, match="belongs to another model"):
         compared(ZERO3, manifest_of(tmp_path / "other.safetensors"))
 
 

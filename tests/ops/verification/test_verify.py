@@ -128,7 +128,7 @@ def test_a_flipped_bit_of_the_state_beside_the_tensors_is_found(tmp_path: Path) 
         (Check.BYTES, "rng_state_0.pth")
     ]
     flip(file, 0)
-    assert "does not begin as one" in messages(verified(path))
+    assert "does not begin like one" in messages(verified(path))
 
 
 def test_every_item_of_a_dcp_is_checked(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_run_and_base_may_lie_on_disks_and_in_stores(
 def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
     run = adapter(tmp_path / "run")
     said = (
-        r"names org/base\): it has no weights of layers; merge both with zerotools consolidate "
+        r"names org/base\): it has no weights of the model's layers; merge both with zerotools "
+        "consolidate "
         r".*run OUT --base org/base, or export only the adapter with .*run OUT --adapter-only"
     )
     with pytest.raises(BadRequest, match=said):
@@ -353,5 +354,5 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_base_without_a_weight_is_refused(tmp_path: Path) -> None:
     source = saved(tmp_path, "layer.k.weight")
-    with pytest.raises(BadFile, match=r"model has no layer\.q\.weight, to which an adapter of"):
+    with pytest.raises(BadFile, match=r"model has no layer\.q\.weight, which an adapter of"):
         merge_adapters(source, tmp_path / "scratch")

@@ -126,7 +126,7 @@ def test_state_that_some_parts_lack_is_refused(tmp_path: Path) -> None:
 def test_state_of_another_shape_moves_with_a_plain_name_only(tmp_path: Path) -> None:
     source = toy(tmp_path, ("param",))
     row = Tensor(dtypes.FLOAT32, (4,), (Chunk(Box.whole((4,)), "data", 0),))
-    with pytest.raises(Unsupported, match=r"layer.0.kv \(row\) has shape \[4\] and its weight"):
+    with pytest.raises(Unsupported, match=r"layer.0.kv \(row\) has shape \[4\], but its weight"):
         mapped_checkpoint(replace(source, tensors=source.tensors | {Key("layer.0.kv", "row"): row}),
                request(source))  # fmt: skip
     made = mapped_checkpoint(replace(source, tensors={**source.tensors, Key("embed", "row"): row}),

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     }
     with pytest.raises(Unsupported, match=r"a is float32, but b is float16; .* parts of ab"):
         restore_hub_layout(with_type(source, "b", dtypes.FLOAT16), joined)
-    with pytest.raises(BadFile, match=r"has ab in shape \[4, 3\] and also in shape \[2, 3\]"):
+    with pytest.raises(BadFile, match=r"has ab with shape \[4, 3\] and also with shape \[2, 3\]"):
         restore_hub_layout(source, {**joined, "b": (whole_tensor_block("ab", (2, 3)),)})
 
 

@@ -51,7 +51,7 @@ def test_rules_that_are_none(rule: str, said: str) -> None:
 
 
 def test_a_name_cannot_become_empty() -> None:
-    with pytest.raises(BadRequest, match="nothing would be left of the name w"):
+    with pytest.raises(BadRequest, match="the name w would become empty"):
         renamed("w", "w=")
 
 

@@ -76,7 +76,8 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class PreparedDiff:
-    """Two checkpoints with their metadata read and their tensors paired, ready to be compared."""
+    """Two checkpoints that are ready to be compared: their metadata was read, and their tensors
+    were paired."""
 
     a: Side
     b: Side
@@ -219,15 +220,15 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
         if not pairing.only_a or not pairing.only_b:
             return None
         counts = [count_text(len(only), "tensor") for only in (pairing.only_a, pairing.only_b)]
-        return f"no name of A is in B: A has {counts[0]}, B has {counts[1]}"
+        return f"A and B have no tensor name in common: A has {counts[0]}, and B has {counts[1]}"
     ours, theirs = a.checkpoint.tensors, b.checkpoint.tensors
     if any(ours[pair.a].shape == theirs[pair.b].shape for pair in pairing.pairs):
         return None
     first = pairing.pairs[0]
     return (
-        f"of {count_text(len(pairing.pairs), 'tensor')} in common, none has the same shape in "
-        "both: "
-        f"{first.name} is {list(ours[first.a].shape)} in A and {list(theirs[first.b].shape)} in B"
+        f"none of the {count_text(len(pairing.pairs), 'common tensor')} has the same shape in "
+        f"both: {first.name} is {list(ours[first.a].shape)} in A and "
+        f"{list(theirs[first.b].shape)} in B"
     )
 
 

@@ -147,7 +147,7 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
         return f"different models: {first.different_models}"
     if others:
         equal = sum(pair.is_equal for pair in pairs)
-        return f"{equal} of {len(pairs)} neighbours are equal"
+        return f"{equal} of {len(pairs)} pairs of consecutive checkpoints are equal"
     if first.is_equal:
         return "equal"
     count = len(first.differing)

@@ -1,4 +1,4 @@
-"""The result of a comparison: a value, its verdict, and its JSON."""
+"""The result of a comparison, with its verdict and its JSON."""
 
 from __future__ import annotations
 
@@ -217,8 +217,8 @@ class CheckpointDiff:
     def worst(self, most: int) -> tuple[TensorDifference, ...]:
         """Return at most `most` tensors that differ, the largest difference first.
 
-        Tensors with NaN or infinity in only one checkpoint come first, then the others by the
-        relative norm of their difference.
+        Tensors with NaN or infinity in only one checkpoint come first. The other tensors are sorted
+        by the relative norm of their difference.
         """
         measured = [each for each in self.differing if each.differing]
         return tuple(sorted(measured, key=_badness, reverse=True)[:most])

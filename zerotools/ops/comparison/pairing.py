@@ -50,7 +50,7 @@ class Side:
     """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
-        """Read the names. Raises BadRequest: two names become one."""
+        """Read the names. Raises BadRequest if two names would become the same name."""
         self.checkpoint = checkpoint
         self.new_name = new_name
         rename_tensors(checkpoint, new_name)  # refuses names that become one
@@ -91,11 +91,11 @@ class Pairing:
 def renamed_sides(
     a: Checkpoint, b: Checkpoint, rules: Sequence[RenameRule]
 ) -> tuple[Side, Side, list[str]]:
-    """Return both checkpoints under the names that the rules make, and a note for each rule without
-    effect. A rule applies to A, or to B if it matches no name of A.
+    """Return both checkpoints with the names that the rules give them, and a note for each rule
+    without effect. A rule applies to A, or to B if it matches no name of A.
 
     Raises:
-        BadRequest: two names of one checkpoint become one.
+        BadRequest: two names of a checkpoint would become the same name.
     """
     chosen: tuple[list[RenameRule], list[RenameRule]] = ([], [])
     notes = []

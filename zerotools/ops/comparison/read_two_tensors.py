@@ -87,9 +87,6 @@ class LocatedTensor:
     def sizes(self) -> Array | None:
         """Return the magnitudes of the summands, for the elements that this thread read last.
         Return None if the elements are stored and are not sums.
-
-        For a tensor that is a sum, return the magnitudes of the summands of the elements that this
-        thread read last.
         """
         return None
 

@@ -56,8 +56,8 @@ def parse_tolerance(text: str) -> Tolerance:
     except ValueError:
         pass
     raise BadRequest(
-        f"--tolerance {text!r} is not bits, cast, ulp=N or abs=X,rel=Y; write ulp=2, say, or "
-        "abs=1e-6,rel=1e-3"
+        f"--tolerance {text!r} is not bits, cast, ulp=N or abs=X,rel=Y; write for example ulp=2 "
+        "or abs=1e-6,rel=1e-3"
     )
 
 

@@ -97,7 +97,9 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise BadFile(f"{path} is not valid JSON; copy the file of the model there") from None
+        raise BadFile(
+            f"{path} is not valid JSON; replace it by the config.json of the model"
+        ) from None
     if not isinstance(config, dict):
         return None
     return config

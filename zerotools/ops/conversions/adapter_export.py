@@ -86,16 +86,16 @@ def prepare_adapter(
     Raises:
         BadRequest: the checkpoint has no adapter; the adapter's config is not known or belongs to
             another adapter; or the run trained weights that the adapter does not hold.
-        BadFile: half of an adapter is missing.
-        Unsupported: the adapter is of a kind that is not exported.
+        BadFile: one of the two matrices of an adapter is missing.
+        Unsupported: zerotools does not export this kind of adapter.
     """
     path, asked, mapping = checkpoint.origin.path, export.adapter, export.mapping
     source = format_of(checkpoint, table)
     if source.needs_map and mapping is None and export.check_names:
         raise BadRequest(
             f"{path} has the layers of {format_option(source)}, which PEFT does not load: add "
-            "--map-to hf --config-dir MODEL_DIR, the directory with config.json of its model "
-            "(--no-check-names exports it unchanged)"
+            "--map-to hf --config-dir MODEL_DIR (the directory with the config.json of the "
+            "model), or --no-check-names to export it unchanged"
         )
     record = source.job_record(checkpoint)
     lora = None if record is None else record.lora
@@ -108,8 +108,8 @@ def prepare_adapter(
     tree, notes = choose_config(around, asked.config, lora, tensors, name, others)
     if others:
         notes.append(
-            f"it is the adapter {name} of {len(names)}; --adapter-name exports another: "
-            f"{', '.join(others[:_MAX_NAMED])}"
+            f"this exports the adapter {name}, one of {len(names)}; --adapter-name exports "
+            f"another one: {', '.join(others[:_MAX_NAMED])}"
         )
     which = tree.get("bias") or "none"
     tensors += trained_biases(held.tensors, which, {each.module for each in tensors})
@@ -182,9 +182,8 @@ def _refuse_lost(
     checkpoint: Checkpoint, tensors: list[AdapterTensor], others: Collection[str]
 ) -> None:
     """Raise an error if trained tensors would be missing in the export. Tensors with optimizer
-    state are trained, and an adapter without them would be another model. `others` are adapters
-    that are left out on purpose.
-    """
+    state were trained, and without them the exported adapter would give another model. `others` are
+    adapters that are left out on purpose."""
     kept = {each.key.name for each in tensors}
     kept |= {key.name for key in checkpoint.tensors if adapter_of(key) in others}
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}
@@ -197,8 +196,8 @@ def _refuse_lost(
         more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
         raise BadRequest(
             f"{checkpoint.origin.path} also trained {', '.join(lost[:_MAX_NAMED])}{more}, which "
-            "no adapter would hold; export the whole model without --adapter-only, or choose "
-            "the adapter by --adapter-name"
+            "no adapter would hold; export the whole model without --adapter-only, or choose the "
+            "adapter with --adapter-name"
         )
 
 
@@ -233,9 +232,10 @@ def saved_embeddings(
     if known == rows:
         return [], []
     found = list(_below(held, layers, name, tensors))
-    return found, [f"the vocabulary has {rows} rows, and that of the base model {known}: "
-                   f"{' and '.join(plain_name(each) for each in layers)} are saved with the "
-                   "adapter"]  # fmt: skip
+    return found, [(
+        f"the vocabulary has {rows} rows, but that of the base model has {known} rows: "
+        f"{' and '.join(plain_name(each) for each in layers)} are saved with the adapter"
+    )]  # fmt: skip
 
 
 def _layers(held: Checkpoint) -> list[str]:

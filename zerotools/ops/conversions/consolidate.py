@@ -239,7 +239,7 @@ def _adapter_request(options: Options) -> AdapterRequest:
 
 
 def _check_adapter_options(options: Options) -> None:
-    """Refuse options for a whole model together with --adapter-only."""
+    """Raise an error if options for a whole model are combined with --adapter-only."""
     if options.adapter_only:
         plain = Options()
         changed = (name for name in _OF_MODELS if getattr(options, name) != getattr(plain, name))
@@ -301,7 +301,7 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
     notes = []
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
-            notes.append(f"no name begins with {prefix!r}, which --strip-prefix takes off")
+            notes.append(f"no name begins with {prefix!r}, which --strip-prefix would remove")
         names = {name.removeprefix(prefix) for name in names}
     return notes
 
@@ -335,7 +335,7 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
     """Return the dtype of a tensor in the export. If `dtype` is None, it is the dtype of the
-    source. A reference `like` may determine another one."""
+    source. The reference model `like`, if given, may determine another dtype."""
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
@@ -376,8 +376,8 @@ def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> l
     """Return one sentence if zerotools cannot prove that all files belong to the same save, else an
     empty list.
 
-    It cannot if the files of the ranks do not record which save they belong to, and no manifest
-    covers them.
+    This is the case if the files of the ranks do not record which save they belong to, and no
+    manifest covers them.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []
@@ -394,8 +394,8 @@ def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> l
         return []
     return [
         (
-            f"cannot check whether {count_text(len(left), 'file')} of {len(checkpoint.files)} are "
-            "from one save: to record it, run zerotools verify --write-manifest right after each "
-            "save"
+            f"{len(left)} of {count_text(len(checkpoint.files), 'file')} do not record which save "
+            "they are from, so zerotools cannot check that all are from the same save: run "
+            "zerotools verify --write-manifest right after each save to record it"
         )
     ]

@@ -1,8 +1,8 @@
-"""A conversion as a value: a source, a target, and notes for the user.
+"""The plan of a conversion: a source, a target, and notes for the user.
 
 `consolidate`, `reshard` and `convert` prepare a `Conversion`. `perform_conversion` carries it out,
-and a dry run prints it. Several runs can write one output together; `perform_part` writes the part
-of one of them.
+and a dry run prints it. Several runs can write one output together, each with a call of
+`perform_part` for its part.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verify_output import OutputProof, check_sidecar, prove_source, put_sidecar
 
-_FROM_IT = "the output would be made from it: take another checkpoint"
+_FROM_IT = "the output needs this file: use another checkpoint"
 
 
 @dataclass(frozen=True)
@@ -313,8 +313,8 @@ def check_space(destination: Path, needed: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise BadRequest(
-            f"{destination} needs {needed} bytes and {existing} has {free} free; free some space, "
-            "or choose another output"
+            f"{destination} needs {needed} bytes, but {existing} has {free} bytes free; free some "
+            "space, or choose another output"
         )
 
 
@@ -340,8 +340,8 @@ def prove_part(
     """
     if conversion.sums_bytes:
         raise BadRequest(
-            "this output needs a sum of tensors before it is written (adapters are merged into "
-            "the weights), which parts cannot do; leave --part out"
+            "this output cannot be written in parts, because adapters are merged into its "
+            "weights first; leave --part out"
         )
     refuse_damaged(conversion)
     planned = plan_part(conversion.target, part, alignment)

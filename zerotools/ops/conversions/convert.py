@@ -453,7 +453,7 @@ def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
     if names and not optimizer_roles(source) and source.beside is None:
         raise BadRequest(
             f"{source.origin.path} has {', '.join(names)}, which cannot be read as the state of "
-            "one optimizer; pass --weights-only to convert it without"
+            "one optimizer; pass --weights-only to convert only the weights"
         )
 
 
@@ -480,7 +480,7 @@ def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
         return []
     return [
         (
-            f"it is written for 1 rank, because {source.origin.path} does not record the number of "
-            "ranks; --world-size N writes it for N"
+            f"the output is written for 1 rank, because {source.origin.path} does not record the "
+            "number of ranks; --world-size N writes it for N ranks"
         )
     ]

@@ -63,9 +63,8 @@ _WHY = {
     "frozen": "a job trains all weights, unless it has adapters",
 }
 _STAGE = 3
-"""The ZeRO stage in the record of the output, which has every tensor cut. A job of any stage can
-load it.
-"""
+"""The ZeRO stage in the record of the output, because the output has every tensor divided among the
+ranks. A job of any stage can load it."""
 
 
 def prepare_job(
@@ -162,7 +161,9 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     lacking = [n for n in ("lr", "weight_decay") for g in training.groups if n not in g.options]
     if lacking or not training.groups:
         names = " and ".join(option_flag(name) for name in dict.fromkeys(lacking)) or "--lr"
-        raise BadRequest(f"{run.path} does not have the options of its param groups: pass {names}")
+        raise BadRequest(
+            f"{run.path} does not record all options of its param groups: pass {names}"
+        )
     run = replace(run, training=training)
     trained = dict.fromkeys(name for group in training.groups for name in group.params)
     tensors, weights = run.checkpoint.tensors, weights_of(run)

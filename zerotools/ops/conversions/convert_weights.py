@@ -141,7 +141,7 @@ def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -
     found = []
     for what in (*extra_roles(source, training), *state_words(source, training)):
         if what == "param16":
-            why = "the weights are written from the masters; these are casts of them"
+            why = "these are casts of the masters, which are written as the weights"
         elif what == "frozen":
             why = f"{form.title} does not record which weights were frozen"
         else:

@@ -73,7 +73,7 @@ def refuse_quantising(dtype: str) -> None:
     if dtype in QUANTISERS:
         raise BadRequest(
             f"--dtype {dtype} quantises like transformers and cannot be combined with --map-to: "
-            "map into hf first, and quantise the result"
+            "convert to hf with --map-to first, and quantise the result"
         )
 
 
@@ -82,7 +82,7 @@ def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -
     source.
 
     Raises:
-        BadFile, Unsupported: it does. The message names the first such tensor.
+        BadFile, Unsupported: a dtype differs. The message names the first such tensor.
     """
     for key, tensor in target.checkpoint.tensors.items():
         own = source.tensors.get(key)

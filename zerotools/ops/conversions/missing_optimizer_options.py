@@ -95,8 +95,8 @@ def with_missing_options(
     )
     lacked = {name for group in training.groups for name in given.options.keys() - group.options}
     said = (
-        f"{', '.join(sorted(lacked))} of the param groups are from the options or the config, not "
-        "from the checkpoint"
+        f"{', '.join(sorted(lacked))} of the param groups come from the options or the config, "
+        "and not from the checkpoint"
     )
     return replace(training, groups=groups), [said] if lacked else []
 
@@ -107,7 +107,7 @@ def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) 
     """
     path = source.origin.path
     if training.is_ordered:
-        raise BadRequest(f"{path} has param groups and their order: leave --order out")
+        raise BadRequest(f"{path} already has param groups with an order: leave --order out")
     places = {name: place for place, name in enumerate(_checked(source, order))}
     unplaced = [name for group in training.groups for name in group.params if name not in places]
     if unplaced:

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 Elements = bytes | memoryview
 """The bytes of consecutive elements."""
 BLOCK_ELEMENTS = 1 << 20
-"""Elements of one block; the last block of a tensor has fewer."""
+"""The number of elements in a block. The last block of a tensor may have fewer."""
 LEVEL = 1
 _LONG_GAP = 255
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -45,7 +45,7 @@ _BY_NAME: Mapping[str, DType] = {
     dtype.name: dtype for dtype in dtypes.DTYPES if dtype.safetensors is not None
 }
 NO_BASE = bytes(16)
-"""The digest of the elements before the change, of a tensor that the first model does not have."""
+"""The digest of the old elements, for a tensor that the first model does not have."""
 
 
 def is_delta(path: Path) -> bool:
@@ -179,8 +179,8 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
         version, block = tree["version"], tree["block_elements"]
         if (version, block) != (VERSION, BLOCK_ELEMENTS):
             raise Unsupported(
-                f"{where} is a delta of version {version}, and this zerotools reads version "
-                f"{VERSION}; {tree.get('made_by')!s:.60} wrote it: use that"
+                f"{where} is a delta of version {version}, but this zerotools reads version "
+                f"{VERSION}; use {tree.get('made_by')!s:.60}, which wrote it"
             )
         files = tuple(
             DeltaPlainFile(
@@ -349,7 +349,7 @@ class DeltaFile:
         self.files = {file.name: file for file in self.header.files}
 
     def _check_end(self, size: int) -> None:
-        cut = f"{self.path} is cut: its end is missing; copy it or make it again"
+        cut = f"{self.path} is truncated: its end is missing; copy it or make it again"
         if size < _END.size:
             raise BadFile(cut)
         self._stream.seek(size - _END.size)
@@ -370,7 +370,9 @@ class DeltaFile:
     def _take(self, length: int, most: int) -> bytes:
         at = self._stream.tell()
         if length > most or at + length > self._limit:
-            raise BadFile(f"{self.path} has {length} bytes at byte {at}, beyond its end")
+            raise BadFile(
+                f"{self.path} has a part of {length} bytes at byte {at} that goes beyond its end"
+            )
         return self._stream.read(length)
 
     def _skip_block(self) -> tuple[int, int]:

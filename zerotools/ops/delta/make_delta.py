@@ -33,11 +33,13 @@ from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 
 LEAST_SHARED_BYTES = 64 * 1024
-"""Files without tensors that are smaller are always stored, also if the first model has them."""
+"""The delta always stores files without tensors that are smaller than this, even if the first model
+has them."""
 _BYTES_PER_THREAD = 40 << 20
-"""Memory of a thread: a block of fp32 in both models, its change, and the blocks made ahead."""
+"""The memory of a thread: a block of fp32 in both models, its change, and the blocks that are
+computed in advance."""
 _AHEAD = 3
-"""The number of blocks per thread that are made ahead of the one that is written."""
+"""The number of blocks per thread that are computed before they can be written."""
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")

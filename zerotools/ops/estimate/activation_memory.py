@@ -7,7 +7,7 @@ bytes of one token in one block. `w` is the bytes of an element, h the hidden si
 widths of queries and of keys, f the intermediate size.
 
 norm        layer norm: its input and its output, w(h + h), and mean and deviation
-            RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
+            RMS norm: input in fp32, normalised input, output; in 16 bits (4 + 2 + 2) h
 attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
             logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence;
             GPUs without a flash kernel for the dtype, keys and values of the width of queries
@@ -19,10 +19,10 @@ Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 
 attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
 200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
 
-If several ranks compute a sequence together, a rank has the tokens of its part, and in the
-attention all tokens of its heads: the same number of bytes. The result of the attention comes back
-as another tensor, so both are saved. Keys and values that cannot be divided by the number of ranks
-exist once for each rank that needs them.
+If several ranks compute a sequence together, each has the tokens of its part of the sequence. In
+the attention it has all tokens for its part of the heads, which is the same number of bytes. The
+result of the attention is sent back as another tensor, so both tensors are saved. Keys and values
+that cannot be divided by the number of ranks exist once for each rank that needs them.
 
 With activation checkpointing a block keeps only its input, w h; one block at a time has the other
 tensors. A tensor-parallel rank has its part of the columns of attention and MLP; norms are whole on
@@ -41,7 +41,7 @@ from zerotools.ops.estimate.state_memory import loss_bytes
 
 _FULL = 4
 _IDS = 3 * 8
-"""Token ids, targets and positions of one token."""
+"""The bytes of the id, the target and the position of one token."""
 _SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
 """How many tensors of the intermediate width each activation function saves; 1 for the functions
 that torch computes in one operation.

@@ -232,7 +232,7 @@ def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | No
     experts = sizes("num_local_experts") if family.has_experts else 0
     layers = sizes("num_hidden_layers")
     if layers > MOST_LAYERS:
-        raise BadRequest(f"{source}: {layers} layers are more than the {MOST_LAYERS} of any model")
+        raise BadRequest(f"{source}: has {layers} layers, but no model has more than {MOST_LAYERS}")
     head_dim = 0 if family.even_heads else sizes.optional("head_dim")
     head_dim = head_dim or hidden // heads
     if head_dim < 1:

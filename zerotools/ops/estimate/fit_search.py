@@ -1,5 +1,5 @@
 """Search for changes that make a training fit into memory. The results are sets of changes,
-cheapest first. No part of a set would be enough.
+cheapest first. A smaller part of a set would not be enough.
 
 `zerotools estimate`, `zerotools init` and the daemon's refusals use this search. Changes are
 ordered by their cost. Each costs more than all changes above it together:
@@ -51,12 +51,13 @@ MOST_GPUS = 1 << 12
 _TENSOR_FAMILIES = frozenset(
     {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "gemma", "olmo2"}
 )
-"""Families that have a `tp_plan` in transformers, and blocks of matrices that it divides."""
+"""Families that have a `tp_plan` in transformers, and only blocks with matrices that this plan
+divides."""
 
 
 class Slowdown(Enum):
-    """A rough class of how much longer a training step takes. It is a rule of thumb, not a
-    measurement."""
+    """A rough measure of how much slower a training step becomes. It is a rule of thumb and was not
+    measured."""
 
     NONE = "none"
     SLIGHT = "slight"
@@ -221,7 +222,8 @@ class Freedom:
 class Ways:
     """The settings that fit, cheapest first.
 
-    If no setting fits as requested, `nearest` is the setting that exceeds the memory by the least.
+    If no setting fits as requested, `nearest` is the setting that exceeds the available memory
+    least.
     """
 
     found: tuple[Way, ...]
@@ -280,7 +282,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the setting on the given GPUs that exceeds the memory by the least."""
+        """Return the setting on the given GPUs that exceeds the available memory least."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -498,8 +500,8 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return the needed memory divided by the available memory. The larger of the ratios of GPU and
-    host counts."""
+    """Return the needed memory divided by the available memory. This is the larger of the two
+    ratios, for the GPU and for the host."""
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))

@@ -84,8 +84,8 @@ class Cards:
 def cards_of(text: str | int) -> Cards:
     """Parse a user's text for GPUs: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
-    A plain size, or one in GB, is the advertised size of a card: the result is the smallest memory
-    of cards of that size. A size in GiB or MiB is exact.
+    A size without a unit or in GB is the advertised size of a card. The result is the smallest
+    memory of all cards of that size. A size in GiB or MiB is exact.
 
     Raises:
         BadRequest: the text has another form, or cards with this name exist in several memory
@@ -151,7 +151,7 @@ def _of_name(name: str) -> tuple[int, str | None]:
     if len(found) > 1:
         raise BadRequest(f"--gpus: {name!r} is ambiguous; name one of {', '.join(found)}")
     card, mib = found.popitem()
-    return mib * MIB, f"GPU memory: {mib / 1024:.1f} GiB, as NVML reports of {card}"
+    return mib * MIB, f"GPU memory: {mib / 1024:.1f} GiB, as NVML reports for {card}"
 
 
 def _plain(name: str) -> str:

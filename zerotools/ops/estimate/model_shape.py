@@ -102,8 +102,8 @@ class ModelShape:
 
 
 def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
-    """Return the model with those matrices marked that tensor-parallel ranks divide: all matrices
-    in blocks. Embeddings and head count as undivided."""
+    """Return the model, and mark the matrices that tensor-parallel ranks divide. These are all
+    matrices in blocks. Embeddings and head count as undivided."""
     if tensor_ranks == 1:
         return model
     cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
@@ -121,7 +121,7 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
     checkpoint.
 
-    For unknown architectures, `python` is an interpreter with transformers. With None, unknown
+    For unknown architectures, `python` is an interpreter with transformers. If it is None, unknown
     architectures are not supported.
 
     Raises:
@@ -189,7 +189,10 @@ def _class_of(config: Mapping[str, Any]) -> str:
 
 
 def _of_another_class(source: str, counted: str, named: str) -> str:
-    return f"{source}: counted as {counted}, because a job trains this; the config names {named}"
+    return (
+        f"{source}: counted as {counted}, because a job trains this model, although the config "
+        f"names {named}"
+    )
 
 
 def of_count(text: str) -> ModelShape:
@@ -304,7 +307,7 @@ def _built(
 ) -> tuple[str, tuple[Parameter, ...]]:
     """Build the model with transformers on the meta device, in a process of `python`. Return its
     class name and its parameters."""
-    name, why = config["model_type"], "transformers was not used for it here"
+    name, why = config["model_type"], "transformers was not tried"
     if python is not None:
         try:
             done = subprocess.run(

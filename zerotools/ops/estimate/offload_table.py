@@ -120,7 +120,7 @@ def row_of(work: Workload, machine: Machine, stage: int, offload: str) -> Row:
 
 
 def layout_of(work: Workload, stage: int, offload: str) -> MemoryLayout:
-    """Return the layout with another stage and offload."""
+    """Return the layout of `work` with this stage and this offload."""
     optimizer, params = OFFLOAD_KEYS[offload]
     layout = work.layout
     if layout.accumulate is not None:

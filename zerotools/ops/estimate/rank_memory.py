@@ -61,8 +61,7 @@ model."""
 CPU_ALLOCATOR_SHARE = 0.15
 """The share of temporary memory on the CPU that the C library holds beyond the tensors."""
 COPY_BUFFERS = 3 * UPDATE_BUCKET_BYTES
-"""Pinned host memory through which offloaded state goes to the GPU and back by engine
-`torch`."""
+"""The pinned host memory that engine `torch` uses to copy offloaded state to the GPU and back."""
 NOT_MEASURED = ("allocator",)
 
 _REDUCE_ELEMENTS = 500_000_000
@@ -97,7 +96,7 @@ class RankMemory:
     peak: int
     knows_activations: bool = True
     largest_block: int = 0
-    """Bytes on the device of the weights that are gathered together at most."""
+    """The largest size in bytes of weights that are gathered on the device at the same time."""
 
     @property
     def host_total(self) -> int:
@@ -158,8 +157,8 @@ class HeldMemory:
 def held_by(
     parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
 ) -> HeldMemory:
-    """Return the memory without activations. If the ranks of `layout` differ, it is that of the
-    rank with the most memory."""
+    """Return the memory without activations. If the ranks of `layout` differ, return the memory of
+    the rank that needs most."""
     largest = _largest_block(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
     widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
@@ -176,8 +175,8 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """Return the memory of a rank with the given layout and activations. If ranks differ, it is
-    that of the rank with the most memory."""
+    """Return the memory of a rank with the given layout and activations. If ranks differ, return
+    the memory of the rank that needs most."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 

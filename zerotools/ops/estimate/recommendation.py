@@ -112,7 +112,7 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
         if least is None:
             return here
         without = f"stage {least.stage}{_WORDS[least.offload]}"
-        return f"{here}: without, {without} {excess_text(machine, least)}"
+        return f"{here}: without this, {without} {excess_text(machine, least)}"
     here = f"stage {chosen.stage}{_WORDS[chosen.offload]} is the fastest that fits"
     if at == 0:
         return f"{here}: nothing needs to be sharded" if chosen.stage == 0 else here
@@ -161,8 +161,8 @@ def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str
     largest = min((row.memory.largest_block for row in rows), default=0)
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
-            f"the largest layer alone takes {gib_text(largest)}, which no ZeRO stage reduces "
-            "during its computation: divide it among GPUs with zero.tensor_ranks"
+            "no ZeRO stage divides a layer while it is computed, and the largest layer takes "
+            f"{gib_text(largest)}: divide it among GPUs with zero.tensor_ranks"
         )
         return
     for way in ways.found:
@@ -185,7 +185,7 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
     elif nodes and chosen.stage >= 2:
         yield (
             f"over slow links between nodes, zero.shard_size = {machine.ranks_of_node} gathers "
-            "weights only inside a node, if that fits; otherwise stage 1 sends least"
+            "weights only inside a node, if that fits; otherwise stage 1 sends the fewest bytes"
         )
     if work.model.architecture is None:
         yield "activations are not counted: keep memory free for them, or measure a few steps"

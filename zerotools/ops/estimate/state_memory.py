@@ -115,8 +115,8 @@ def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> Sta
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of DeepSpeed: `textbook_state`, but with offload to disk fp32 masters and
-    gradients are in its files, even if the training is in fp32."""
+    """Return the state of DeepSpeed. It is `textbook_state`. With offload to disk, however, the
+    files hold fp32 masters and gradients, even if the training is in fp32."""
     state = dict(textbook_state(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -188,7 +188,7 @@ def state_of(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
 
 
 def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of masters and moments of engine `torch`, for all ranks together."""
+    """Return the size in bytes of masters and moments of engine `torch`, for all ranks together."""
     total = 0
     for parameter in parameters:
         if layout.has_master(is_trained=parameter.is_trained):
@@ -223,8 +223,9 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
 
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of the fp32 buffer of engine `torch` in which 16-bit gradients are widened
-    for the optimizer. Its size is that of a rank's rows of a bucket, or of the largest weight."""
+    """Return the size in bytes of the fp32 buffer that engine `torch` uses to widen 16-bit
+    gradients for the optimizer. Its size is that of a rank's rows of a bucket, or of the largest
+    weight."""
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0

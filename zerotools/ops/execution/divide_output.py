@@ -30,9 +30,11 @@ from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import split_ranges
 
 ALIGNMENT = 2**20
-"""Bytes. It is a multiple of every page, and of the stripes of Lustre and of NFS."""
+"""A number of bytes. It is a multiple of every page size, and of the stripe sizes of Lustre and of
+NFS."""
 _NEAR = 16
-"""A cut is moved to the end of a file that is as near as this part of a share."""
+"""A cut is moved to the end of a file if its distance from the end is at most this fraction (1/16)
+of a share."""
 
 
 MOST_PARTS = 1 << 20

@@ -110,8 +110,8 @@ def execute_part(
                         staging.commit()
                 elif not was_made_of(root, made_of):
                     raise BadRequest(
-                        f"{staging.directory} was moved or removed while it was written; see who "
-                        "did that, and run all parts again"
+                        f"{staging.directory} was moved or removed while it was written; find out "
+                        "by which program, and run all parts again"
                     )
         finally:
             ledger.close()

@@ -21,8 +21,8 @@ from zerotools.ops.execution.plan import Copy, RangeCopy, ScaledSource
 
 WIDEST_ITEM_BYTES = 16
 MAX_PIECES = 128
-"""A tile that is still open is given no more copies when it has so many pieces: one is open for
-each output file, and a run has thousands."""
+"""The largest number of pieces in an unfinished tile. Each output file has one unfinished tile, and
+a run may have thousands of files."""
 
 
 class BoxPart(NamedTuple):

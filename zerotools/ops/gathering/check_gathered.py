@@ -52,8 +52,8 @@ class StagedCheck:
 
     @property
     def causes(self) -> list[str]:
-        """`findings`, but if files are missing, without those about incomplete tensors, which are a
-        consequence."""
+        """The findings. If files are missing, findings about incomplete tensors are left out,
+        because they are a consequence."""
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -159,8 +159,8 @@ def _is_loaded(checkpoint: Checkpoint) -> bool:
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-    """Return the model without the adapter and True if the checkpoint is of a LoRA run. Otherwise
-    return the checkpoint itself and False."""
+    """Return the model without the adapter and True if the checkpoint belongs to a LoRA run.
+    Otherwise return the checkpoint itself and False."""
     names = adapter_names(checkpoint.tensors)
     if not names or is_adapter_checkpoint(checkpoint.tensors):
         return checkpoint, False
@@ -170,6 +170,7 @@ def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
 def _wrapped(found: Verification, names: Fits) -> str:
     parts = " and ".join(names.naming.removed)
     return (
-        f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, and fit "
-        "config.json without it: zerotools consolidate removes it; gather changes no names"
+        f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, and would "
+        "fit config.json without it: gather changes no names, but zerotools consolidate removes "
+        "it"
     )

@@ -26,7 +26,7 @@ from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wa
 from zerotools.ops.gathering.node_survey import Brought, fetched_entry
 
 LARGE = 8 * BLOCK
-"""Files of this size in bytes and more are noted in the journal when they begin."""
+"""Files of at least this size in bytes are noted in the journal when their transfer begins."""
 _TIME = re.compile(r"(\d{1,12})(?:\.(\d{1,9})\d*)?")
 _SHORT = 12
 Digests = Callable[[str], str | None]
@@ -113,9 +113,9 @@ class Fetching:
             return
         (self._directory / wanted.name).unlink()
         raise BadFile(
-            f"{self._source.name}: {wanted.name} has SHA-256 {there[:_SHORT]}... there and "
-            f"{found[:_SHORT]}... as it arrived: it changed meanwhile, or a disk or the network "
-            "returns wrong bytes; run the same command again"
+            f"{self._source.name}: {wanted.name} has SHA-256 {there[:_SHORT]}... on its node, but "
+            f"{found[:_SHORT]}... after the transfer: it changed meanwhile, or a disk or the "
+            "network returns wrong bytes; run the same command again"
         )
 
     def _note(self, wanted: Wanted, digest: str | None) -> None:

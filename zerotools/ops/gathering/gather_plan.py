@@ -35,8 +35,7 @@ from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A file to fetch. `digest` is its SHA-256, if several sources have the file and so it is
-    known."""
+    """A file to fetch. `digest` is its SHA-256 if several sources have the file, else None."""
 
     name: str
     file: FarFile

@@ -152,7 +152,7 @@ def list_source(source: NodeSource, shells: OpenShells) -> Listing:
     if end[1] != "0":
         raise BadRequest(
             f"{source.name} cannot be listed as a whole: {said or f'find ended with {end[1]}'}; "
-            "see who may read there"
+            "check the permissions there"
         )
     return _listing(source, records)
 
@@ -321,6 +321,6 @@ def _made_there(source: NodeSource, names: Sequence[str], shells: OpenShells, ea
             if match is None:
                 raise BadFile(
                     f"{source.name}: {name} cannot be read there: "
-                    f"{shell.said() or 'sha256sum failed'}; see who may read it"
+                    f"{shell.said() or 'sha256sum failed'}; check its permissions"
                 )
             each(name, match[1].decode())

@@ -26,7 +26,7 @@ LARGEST_TEXT = 256
 """The largest size in bytes of a file that names the checkpoint to take, such as `latest`."""
 
 _DEEPEST_RUN = 2
-"""How many directories below a source such a file may be. OpenRLHF's actor is two below."""
+"""The largest number of directories between a source and such a file. OpenRLHF's actor has two."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _check_sources(sources: Sequence[NodeSource], destination: Path) -> None:
     names = [each.name for each in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise BadRequest(f"{twice} is named twice; leave it out once")
+        raise BadRequest(f"{twice} was given twice; give it only once")
     inside = destination.resolve()
     for source in sources:
         place = Path(source.directory).resolve()
@@ -298,8 +298,7 @@ def difference_refusal(
     if first in texts and other in texts:
         return BadFile(
             f"{held.name} has {texts[first]!r} in {first}, but {texts[other]!r} in {other}: they "
-            "are from two saves; name the one to gather with --tag, or correct the file that is "
-            "wrong"
+            "are from two saves; choose the save to gather with --tag, or correct the wrong file"
         )
     sizes = held.holders[first].size, held.holders[other].size
     if sizes[0] != sizes[1]:

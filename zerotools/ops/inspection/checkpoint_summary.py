@@ -27,7 +27,7 @@ class CheckpointSummary:
     Attributes:
         training: the training state.
         shared: the number of elements that the other counts leave out because their names are tied
-            to counted ones.
+            to names that are counted.
         group_elements: the number of elements in each param group.
         states: the kinds of optimizer tensors, such as exp_avg.
     """

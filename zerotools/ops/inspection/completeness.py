@@ -37,8 +37,9 @@ class Completeness:
     """The result of checking whether a path is a complete checkpoint.
 
     `is_checkpoint` is True if the path has a format that zerotools reads. `step` is the step that
-    the checkpoint records. `problem` is the reason why it is incomplete, in one sentence.
-    `is_unread` is True if zerotools cannot check it, because it does not support the contents.
+    the checkpoint records. `problem` is the reason why the checkpoint is incomplete, in one
+    sentence. `is_unread` is True if zerotools cannot check it, because it does not support the
+    contents.
     """
 
     is_checkpoint: bool
@@ -70,8 +71,8 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
-    """Return whether a problem concerns only a file that remains of an earlier save to the same
-    directory, and so does not affect this checkpoint."""
+    """Return whether a problem concerns only a file of an earlier save to the same directory, and
+    so does not affect this checkpoint."""
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False
@@ -106,8 +107,8 @@ def _is_cut_off(file: Path) -> bool:
 def damage_sentences(path: Path) -> Iterator[str]:
     """Yield a sentence for each truncated or missing file of the checkpoint at `path`.
 
-    The checkpoint may be of any program, even if zerotools cannot read its layout. Raises OSError
-    and BadFile.
+    The checkpoint may come from any program, even if zerotools cannot read its layout. Raises
+    OSError and BadFile.
     """
     if not path.is_dir():
         yield from _damage_of_file(path)

@@ -66,8 +66,7 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """True if a tensor is incomplete, or a file is missing without which nothing can be
-        read."""
+        """True if a tensor is incomplete, or if nothing can be read because a file is missing."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.blocks)
         return bool(self.incomplete) or any(file in gone for file in blocking)

@@ -1,4 +1,4 @@
-"""Commands that a user can copy as next steps with a checkpoint of another program."""
+"""Commands that a user can run next with a checkpoint of another program."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
                    /latest, best            the name of a directory, as text; hints only
 
 checkpoint_mirror       which checkpoints of a job to send, and which to fetch before it begins
-prefix_owner            one run writes to a prefix; another takes it over only if it resumes there
+prefix_owner            the run that may write to a prefix; a run that resumes there replaces it
 list_and_remove_copies  the complete checkpoints in the store, and the removal of old ones
 send_copy               send one checkpoint from the disk to the store
 fetch_copy              fetch one checkpoint from the store to the disk

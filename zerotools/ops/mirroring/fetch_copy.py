@@ -34,7 +34,7 @@ from zerotools.runs.manifest import (
 _FILES = 4
 _PIECE = 8 * 2**20
 _AHEAD = 3
-"""Pieces of each file that are requested at a time."""
+"""The number of pieces of each file that are requested at the same time."""
 
 
 class _Stopped(Exception):

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
 
 MOST_CELLS = 300
-"""Cells of the strip of a file, at most: more are narrower than a pixel."""
+"""The largest number of cells in the strip of a file. With more cells, a cell would be narrower
+than a pixel."""
 FEWEST_CELLS = 40
 ALL_CELLS = 60_000
-"""Cells of all strips together, if there are not too many files for that."""
+"""The number of cells in all strips together, unless there are too many files."""
 UNCLAIMED = -1
-"""In a strip, bytes that are in no tensor: headers and padding."""
+"""The value in a strip for bytes that belong to no tensor, such as headers and padding."""
 MOST_PROBLEMS = 100
 
 TensorBytes = tuple[int, int, int]
-"""Begin and end in bytes of a file, and the index of a tensor."""
+"""The first byte in a file, the byte after the last, and the index of the tensor."""
 
 
 def picture_contents(

@@ -83,7 +83,10 @@ def _int8(
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
     beside = (layout,) if layout in tensors else ()
     if beside and not _is_row_major(root, tensors[layout]):
-        return f"{key.name} has its rows in another order ({layout.name} is not 0, row)"
+        return (
+            f"{key.name} has its rows in another order ({layout.name} is not 0, which stands for "
+            "row-major)"
+        )
     return quantised_weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, beside)
 
 
@@ -154,7 +157,7 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
     try:
         said: Any = json.loads(_read(root, tensor))
     except (ValueError, RecursionError):
-        return "is not JSON in one piece"
+        return "is not valid JSON in one contiguous range of a file"
     if not isinstance(said, dict):
         return "is not a table in JSON"
     shape, block = said.get("shape"), said.get("blocksize")

@@ -95,8 +95,8 @@ def dequantised_notes(found: Quantisation) -> list[str]:
     said = [f"dequantised: {found.words()}"]
     if found.activations:
         said.append(
-            f"{count_text(len(found.activations), 'scale')} of activations left out: plain weights "
-            "have no use for them"
+            f"{count_text(len(found.activations), 'scale')} of activations left out, because "
+            "plain weights do not need them"
         )
     return said
 

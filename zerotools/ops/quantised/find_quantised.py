@@ -33,7 +33,7 @@ _INTEGERS = {
     dtypes.UINT8: (".weight", ".weight_packed", ".qweight", "_blocks"),
     dtypes.INT32: (".weight_packed", ".qweight"),
 }
-"""The ends of the names of payloads, by their integer type."""
+"""The ends of the names of payloads, keyed by their integer dtype."""
 _SCALES = (".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
            ".weight.absmax", ".SCB")  # fmt: skip
 _ACTIVATIONS = (

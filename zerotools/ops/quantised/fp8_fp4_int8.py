@@ -135,13 +135,13 @@ def several_fit(
         "config.json names both sizes; remove the wrong one from it"
         if is_named
         else (
-            "they do not show which; put the config.json of this model, which has the block "
-            "size, next to its weights"
+            "they do not show which blocks are right; put the config.json of this model, which "
+            "has the block size, next to its weights"
         )
     )
     fits = (
         f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "
-        f"in blocks of {first} and of {last}"
+        f"both in blocks of {first} and in blocks of {last}"
     )
     return UnprovedScales(fits, missing, (key, scales))
 
@@ -216,8 +216,8 @@ def _of_experts(
         return f"{scales.name} is {held.dtype}, but exponents of MXFP4 are uint8"
     if len(shape) != 4 or shape[-1] != _MX // 2 or held.shape != shape[:-1]:
         return (
-            f"{scales.name} has shape {list(held.shape)} and {key.name} {list(shape)}: they should "
-            "be (experts, rows, groups) and (experts, rows, groups, 16)"
+            f"{scales.name} has shape {list(held.shape)}, and {key.name} has shape {list(shape)}: "
+            "they should be (experts, rows, groups) and (experts, rows, groups, 16)"
         )
     experts, rows, groups, _ = shape
     scheme = PackedFours(_MX, is_exponent=True, blocks=True, transposed=True)

@@ -103,7 +103,7 @@ def quantisation_config(path: Path | None) -> QuantisationConfig | None:
             if settings is None or settings == {}:
                 continue
             if not isinstance(settings, dict):
-                raise BadFile(f"{path}: {key} is not a table, but {settings!r:.60}")
+                raise BadFile(f"{path}: {key} is {settings!r:.60}, which is not a table")
             return QuantisationConfig(path, _method(settings), settings)
     return None
 
@@ -117,8 +117,8 @@ def _method(settings: Mapping[str, Any]) -> str | None:
 
 def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
     """Return the text of a config.json with `settings` as its only quantization_config. If
-    `settings` is None, it has no quantization_config. Return None if the file is not a table in
-    JSON.
+    `settings` is None, the text has no quantization_config. Return None if the file is not a table
+    in JSON.
 
     If `text` is not None, it is used in place of the file at `path`.
 
@@ -156,7 +156,7 @@ def config_fault(path: Path | None) -> str | None:
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (ValueError, RecursionError) as error:
-        return f"{path}, the file with this setting, is not JSON ({error!s:.200}); correct it"
+        return f"{path}, which should have this setting, is not JSON ({error!s:.200}); correct it"
     return None if isinstance(tree, dict) else f"{path} is not a JSON object; correct it"
 
 

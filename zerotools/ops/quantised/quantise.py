@@ -60,7 +60,7 @@ QUANTISERS = {
         {"quant_method": "mxfp8", "fmt": "e4m3", "scale_fmt": "ue8m0"},
     ),
 }
-"""The quantisers by their value of `--dtype`."""
+"""The quantisers, keyed by the value of `--dtype`."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tenso
         shape, scales = tensor.shape, Key(key.name + _SUFFIX, key.role)
         if scales in weights.tensors:
             raise BadRequest(
-                f"{scales.name} already exists, but would have to hold the scales of {key.name}"
+                f"{scales.name} already exists, but this name is needed for the scales of "
+                f"{key.name}"
             )
         is_exponent = quantiser.scales == dtypes.UINT8
         for part, dtype, size in (

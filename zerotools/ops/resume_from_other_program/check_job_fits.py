@@ -19,14 +19,14 @@ from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 
 _LISTED = 3
 _KINDS = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "Adafactor": "adafactor"}
-"""The optimizers of jobs, by their classes in torch."""
+"""The optimizers of jobs, keyed by their class names in torch."""
 STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "adamw": (("exp_avg", "exp_avg_sq"),),
     "adam": (("exp_avg", "exp_avg_sq"),),
     "sgd": (("momentum_buffer",), ()),
     "adafactor": (("row_var", "col_var"), ("variance",)),
 }
-"""The tensors of state that each optimizer may keep for a parameter, `step` aside."""
+"""The state tensors that each optimizer may keep for a parameter, without `step`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
     """Raise an error if the checkpoint has other weights than the job's model.
 
     Raises:
-        BadRequest: it has. The message names the first tensors that differ, with both shapes.
+        BadRequest: there are such weights. The message names the first of them, with both shapes.
     """
     tensors = run.checkpoint.tensors
     weights = {name: tensors[key] for name, key in weights_of(run).items()}
@@ -114,7 +114,7 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
         kind = optimizer
     if kind != optimizer or kind not in STATE_ROLES:
         known = kind in STATE_ROLES
-        do = f'set train.optimizer = "{kind}"' if known else "a job cannot train with that"
+        do = f'set train.optimizer = "{kind}"' if known else "jobs do not have this optimizer"
         raise BadRequest(
             f'train.optimizer = "{optimizer}": resume_from = {run.path} was trained with {kind}; '
             + do
@@ -127,8 +127,8 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
     untrained = [n for n, roles in state.items() if n not in grouped and (grouped or not roles)]
     if untrained:
         raise BadRequest(
-            f"resume_from = {run.path}: its optimizer did not train {_listed(untrained)}, which "
-            "the job trains: it has no state of them"
+            f"resume_from = {run.path}: it has no optimizer state of {_listed(untrained)}, which "
+            "the job trains, because its optimizer did not train them"
         )
     _check_roles(run, kind, state)
     if kind != "adafactor":
@@ -165,7 +165,7 @@ def check_for_deepspeed(
     saved = [group.params for group in run.training.groups if group.params]
     if saved != list(groups):
         raise BadRequest(
-            f"{where}: its param groups have {_sizes(saved)} parameters and the job's "
+            f"{where}: its param groups have {_sizes(saved)} parameters and the job's have "
             f"{_sizes(groups)}, or the order of parameters differs, but DeepSpeed needs equal "
             'groups in the same order; set engine = "torch"'
         )
@@ -263,8 +263,8 @@ def optimizer_differences(
     uses its own values."""
     groups = run.training.groups
     rates = list(dict.fromkeys(g.options["lr"] for g in groups if _is_number(g.options.get("lr"))))
-    followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not followed"
-    said = f": its last one was {_numbers(rates)}{followed}" if rates else ""
+    followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not used"
+    said = f": in the checkpoint it was {_numbers(rates)}{followed}" if rates else ""
     now = "" if job.lr is None else f", {job.lr:g}"
     yield (
         f"the learning rate is that of the job's schedule after {count_text(run.step, 'step')}"

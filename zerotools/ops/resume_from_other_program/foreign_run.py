@@ -120,10 +120,10 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
         if problem.file in names:
             raise BadFile(f"{problem.message}; take another checkpoint")
     if len(names) > 1:
-        raise BadRequest(f"{root} has the state of several optimizers, and a job has one")
+        raise BadRequest(f"{root} has the state of several optimizers, but a job has only one")
     raise BadRequest(
         f"{run.path} holds {run.title} without optimizer state: to start a new run from its "
-        "weights, set model.path to them, as zerotools consolidate writes them"
+        "weights, write them with zerotools consolidate, and set model.path to the output"
     )
 
 

@@ -213,7 +213,7 @@ def _is_state(key: Key) -> bool:
 
 NAMED_BY_MASTERS = (
     "the optimizer state has numbers instead of names; the names are known from the masters, "
-    "because each master is cast to only one weight"
+    "because the cast of each master is equal to only one weight"
 )
 
 
@@ -233,7 +233,7 @@ def with_numbered_state(
         return None
     state, training = found
     if weights.root != state.root:
-        raise BadFile(f"{weights.root} and {state.root} are not one directory")
+        raise BadFile(f"{weights.root} and {state.root} are not the same directory")
     joined = replace(
         weights,
         tensors={**weights.tensors, **state.tensors},
@@ -264,7 +264,7 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
     numbers. Return None unless masters or shapes prove all names.
 
     Raises:
-        BadFile: a file ends before a master or a weight.
+        BadFile: a file is too short to contain a master or a weight.
     """
     if training.flat:
         sections = sections_by_masters(checkpoint, training)

@@ -59,7 +59,7 @@ def with_job_names(
     Raises:
         BadRequest: the state is numbered, and it is not known which parameter a number belongs to;
             or the order contradicts the masters or the shapes.
-        BadFile: a file ends before a master or a weight that proves a name.
+        BadFile: a file is too short to contain a master or a weight that proves a name.
     """
     run = _proved(run, order) if by_number else run
     numbered = _numbered(run, wanted, order) if by_number else {}

@@ -30,7 +30,7 @@ from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.tensor_digests import digests_of
 from zerotools.ops.verification.values_stored_twice import differing_weights
 
-OTHER_VALUES = "has other values than the manifest next to the checkpoint"
+OTHER_VALUES = "has other values than those that the manifest next to the checkpoint records"
 
 
 @dataclass(frozen=True)

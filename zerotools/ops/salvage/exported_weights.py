@@ -147,7 +147,9 @@ def _without_broken_adapters(
     names = [*(key.name for key in holed), *lost_names]
     broken |= {module for name in names if (module := _module(name)) in parts}
     for module in broken:
-        lost[f"{module}.weight"] = "it or its adapter has holes, and the sum needs both"
+        lost[f"{module}.weight"] = (
+            "the weight or its adapter has holes, and the merged weight needs both"
+        )
     kept = {k: t for k, t in checkpoint.tensors.items() if _module(k.name) not in broken}
     checkpoint = replace(checkpoint, tensors=kept)
     if adapter_names(kept) or format_of(checkpoint, table).job_record(checkpoint) is not None:
@@ -182,7 +184,8 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
         by_rows = any(block.strides is not None for block in blocks)
         if by_rows and holes_of(key, tensor) is not None:
             lost |= {
-                block.name: f"it is made of rows of {key.name}, which has holes" for block in blocks
+                block.name: f"the weight is made of rows of {key.name}, which has holes"
+                for block in blocks
             }
         else:
             kept[key] = tensor

@@ -119,8 +119,7 @@ def _cut(
 
 def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
     """Return the part of a weight that `given` fills. `before` are the holes before this step, and
-    `after` the remaining holes.
-    """
+    `after` are the remaining holes."""
     if after is None:
         return Part(given, before.boxes, before.ranges, source)
     rest = holes_of(before.key, given)
@@ -225,7 +224,7 @@ def in_pieces(
             for piece, from_source, in_target in _pieces(key, whole, part):
                 if piece in ours or piece in theirs:
                     raise BadFile(
-                        f"{source.origin.path} has a tensor {piece}, a name that salvage needs "
+                        f"{source.origin.path} has a tensor {piece}, but salvage needs this name "
                         "itself; rename the tensor"
                     )
                 ours[piece], theirs[piece] = from_source, in_target

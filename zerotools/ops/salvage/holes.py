@@ -158,7 +158,10 @@ def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | N
     except ValueError:
         contradicts = True
     if contradicts:
-        why = "its parts contradict one another: distinct ones overlap, or lie outside of it"
+        why = (
+            "its parts contradict each other: different parts overlap, or a part lies outside of "
+            "the tensor"
+        )
         return Holes(key, tensor.dtype, shape, (Box.whole(shape),), None, files, why)
     boxes = tuple(uncovered_boxes(shape, found))
     return Holes(key, tensor.dtype, shape, boxes, None, files) if boxes else None

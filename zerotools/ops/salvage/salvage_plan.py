@@ -125,14 +125,16 @@ class Salvage:
                 f"{count_text(elements, 'element')} from another checkpoint"
             )
         if self.rounded:
-            said.append(f"{count_text(len(self.rounded), 'weight')} had lost precision before")
+            said.append(f"{count_text(len(self.rounded), 'weight')} have lost precision")
         if self.left_out or self.unnamed:
             lacking = count_text(len(self.left_out), "weight")
             more = " at least" if self.unnamed else ""
-            said.append(f"{lacking}{more} of the damaged checkpoint could not be saved")
+            said.append(f"{lacking}{more} of the damaged checkpoint could not be exported")
         if not said:
             return None
-        return f"salvaged: {', and '.join(said)}; {RECORD} of the output directory lists all"
+        return (
+            f"salvaged: {', and '.join(said)}; {RECORD} in the output directory lists all of them"
+        )
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
@@ -209,7 +211,7 @@ def _add_lost(
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)
         if naming.is_selected(new):
-            lost.setdefault(new, f"all of it was in {file}, and no other file has its shape")
+            lost.setdefault(new, f"the whole weight was in {file}, and no other file has its shape")
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases)
     for name, why in lost.items():
         if name in known:

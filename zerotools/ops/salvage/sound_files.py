@@ -146,7 +146,7 @@ def _damaged(files: CheckpointFiles, found: FileScan) -> str:
     others = f", and {more} more are damaged" if more else ""
     return (
         f"{files.base / found.file.name}: record {record.name!r} of {record.length} bytes has "
-        f"CRC-32 {crc:08x} and should have {record.crc:08x}{others}"
+        f"CRC-32 {crc:08x}, but should have {record.crc:08x}{others}"
     )
 
 

@@ -44,7 +44,7 @@ from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
 
 AHEAD, FAR_AHEAD = 4, 12
-"""The largest number of tiles of one request that are being made or wait to be sent."""
+"""The largest number of tiles of one request that are being computed or are waiting to be sent."""
 MOST_READERS = 256
 _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
@@ -327,7 +327,7 @@ def refuse_unservable(target: Target) -> None:
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
             "files of this format have checksums over all bytes, so they cannot be served in "
-            "ranges; serve safetensors"
+            "ranges; serve the model in safetensors"
         )
 
 

@@ -70,7 +70,7 @@ def _about(model: ServedModel, repository: str, words: Sequence[str]) -> ServedA
             ]
         )
     if words and words[0] != "revision":
-        return _absent(model, f"a repository has no {words[0]} here")
+        return _absent(model, f"this server has no {words[0]} for a repository")
     return _json(
         {
             "id": repository,
@@ -100,7 +100,7 @@ def _json(value: Any) -> ServedAnswer:
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
     """Return the response for a file or repository that does not exist. `code` is an error code
     that clients of the Hub know."""
-    answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists all files\n")
+    answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; the path / lists all files\n")
     # No word of the request is in a header, because it could begin another header.
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}
     if code == "EntryNotFound":

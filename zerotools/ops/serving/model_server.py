@@ -35,19 +35,20 @@ from zerotools.ops.serving.hub_requests import plain_answer
 from zerotools.ops.serving.s3_requests import bucket_answer, error_answer
 
 MOST_CONNECTIONS = 1024
-"""The largest number of connections, also of clients without the token. Each takes a thread and no
-buffer.
-"""
+"""The largest number of connections, including those of clients without the token. A connection
+takes a thread, but no buffer."""
 HEAD_SECONDS = 10.0
-"""The time limit for a request, also for the next one on the same connection."""
+"""The time limit in seconds for receiving a request. A connection is also closed if the next
+request does not arrive within this time."""
 SEND_SECONDS = 60.0
 TURN_SECONDS = 30.0
-"""How long a request waits for a buffer, if all buffers are in use."""
+"""The time in seconds that a request waits for a buffer if all buffers are in use."""
 SLICE = 2**16
-"""The bytes that must be taken within SEND_SECONDS: a reader may take a kilobyte a second."""
+"""The number of bytes that a client must receive within SEND_SECONDS. It allows a rate of a
+kilobyte per second."""
 LARGEST_BODY = 64 * 1024
 PICTURE, SECRET = "picture", "key"
-"""The path of the picture, and the key of its query that has the secret."""
+"""The path of the picture, and the key in its query for the secret."""
 _OF_PICTURE = {
     "Content-Security-Policy": "sandbox allow-scripts; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -111,7 +112,7 @@ class ModelServer(ThreadingHTTPServer):
         """Report a defect of zerotools. Disconnects of clients are not reported."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
-            self.say(f"a request broke off, which is a defect in zerotools: {error!r:.300}")
+            self.say(f"a request was aborted because of a defect in zerotools: {error!r:.300}")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -184,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ZerotoolsError as problem:
             self._break_off(str(problem))
         except TimeoutError:
-            self._break_off(f"it took less than {SLICE} bytes in {SEND_SECONDS:g} s")
+            self._break_off(f"the client received less than {SLICE} bytes in {SEND_SECONDS:g} s")
         finally:
             pieces.close()
             self.connection.settimeout(HEAD_SECONDS)

@@ -11,13 +11,12 @@ from zerotools.core.layer_names import place_of
 from zerotools.io.numeric.value_statistics import ValueStatistics
 
 FEWEST_LAYERS = 4
-"""With fewer layers, no value counts as usual."""
+"""With fewer layers than this, no tensor counts as an outlier because of its size."""
 LEAST_OCTAVES = 1.0
-"""An outlier differs from the median by a factor of more than 2 to this power."""
+"""An outlier differs from the median by a factor of more than 2 to the power of this number."""
 LEAST_DEVIATIONS = 5.0
-"""And by more than so many standard deviations of the logarithm (1.4826 times the median absolute
-deviation, as for a normal distribution).
-"""
+"""An outlier also differs by more than this number of standard deviations of the logarithm (1.4826
+times the median absolute deviation, as for a normal distribution)."""
 _PER_DEVIATION = 1.4826
 
 
@@ -58,6 +57,6 @@ def _far(group: Mapping[Key, ValueStatistics]) -> Iterator[tuple[Key, str]]:
         elif abs(octaves[key]) > most:
             yield (
                 key,
-                f"root mean square {size:.3g}, {size / usual:.3g} times the median of {layers} "
-                "layers",
+                f"root mean square {size:.3g}, which is {size / usual:.3g} times the median of "
+                f"{layers} layers",
             )

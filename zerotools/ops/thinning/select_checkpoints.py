@@ -1,4 +1,4 @@
-"""Select the checkpoints of a run to thin: the older ones, by number and age."""
+"""Select the checkpoints of a run to thin: older checkpoints, according to their number and age."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def select_for_thinning(
     """
     found = checkpoints_in(path, table)
     if not found:
-        raise BadRequest(f"{path} is not a run's directory: no checkpoints lie in it")
+        raise BadRequest(f"{path} is not the directory of a run: it contains no checkpoints")
     last = 1 if keep_last is None else keep_last
     numbered = [each for each in found if each.number is not None]
     ordered = numbered or found
@@ -97,7 +97,10 @@ def select_for_thinning(
         if each.path in newest:
             why = "it is the newest" if last == 1 else f"it is one of the newest {last}"
         elif numbered and each.number is None:
-            why = f"its name does not end in a step, as {numbered[-1].path.name} does; name it"
+            why = (
+                f"its name does not end in a step, as {numbered[-1].path.name} does; to thin it, "
+                "give its path"
+            )
         elif each.path.name in hinted:
             why = f"{hinted[each.path.name]} names it"
         elif keep_every and each.number is not None and each.number % keep_every == 0:

@@ -109,8 +109,8 @@ class Workspace:
         # A directory that comes under another one has its entry `..` written.
         if not os.access(self._subject, os.W_OK):
             raise BadRequest(
-                f"{self._subject} is a directory that you must not write to, so nothing was "
-                "changed: give yourself the permission (chmod u+w) to thin it"
+                f"{self._subject} is a directory without write permission for you, so nothing was "
+                "changed: add the permission (chmod u+w) to thin it"
             )
         return why_fixed(self._subject, self._path)
 

@@ -145,7 +145,8 @@ def _check_room(plan: ThinPlan, *, links: bool) -> None:
     if free < needed + _SLACK:
         raise BadRequest(
             f"{plan.subject} needs {needed + _SLACK} more bytes of disk during thinning, but "
-            f"{plan.subject.parent} has {free} free; free some space, and run the command again"
+            f"{plan.subject.parent} has {free} bytes free; free some space, and run the command "
+            "again"
         )
 
 
@@ -174,7 +175,7 @@ class Outcome:
 
     @property
     def message(self) -> str | None:
-        """The reason of the refusal as a sentence; None if it was not refused."""
+        """The reason why the checkpoint was refused, as a sentence; None if it was not refused."""
         return None if self.error is None else str(self.error)
 
     @property

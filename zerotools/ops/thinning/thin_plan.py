@@ -76,9 +76,8 @@ class ThinPlan:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The number of bytes of the removed tensors, keyed by role; fp32 masters have their own
-        role here.
-        """
+        """The size in bytes of the removed tensors, keyed by role. Here fp32 masters have their own
+        role."""
         stays = set(self.thinning.kept.values())
         found: dict[str, int] = {}
         for key, tensor in self.source.tensors.items() if self.has_work else ():
@@ -188,7 +187,7 @@ def _refuse_several(
     if len(found) > 1:
         raise BadRequest(
             f"{path} holds {len(found)} checkpoints: name those to thin, such as {found[0].path}, "
-            "or select some by --keep-last, --keep-every or --older-than"
+            "or select some with --keep-last, --keep-every or --older-than"
         )
 
 
@@ -216,7 +215,7 @@ def _below(
     """
     if not subject.is_dir():
         if thinning.removed:
-            raise BadFile(f"{subject} holds nothing but the state of an optimizer; remove it")
+            raise BadFile(f"{subject} holds only the state of an optimizer; remove it")
         return frozenset(), dict(zip([""], thinning.rewritten.values(), strict=False))
     above = source.root.absolute().relative_to(subject)
     removed = frozenset((above / name).as_posix() for name in thinning.removed)
@@ -256,8 +255,8 @@ def _notes(
     hint = subject.parent / _HINT
     if (removed or rewritten) and _names(hint, subject.name):
         found.append(
-            f"{hint} names this checkpoint: a run resuming from {subject.parent} would find no "
-            "optimizer state"
+            f"{hint} names this checkpoint: a run that resumes from {subject.parent} would find "
+            "no optimizer state"
         )
     links = [
         name

@@ -186,8 +186,8 @@ def _own(before: Path, status: os.stat_result, after: Path) -> None:
         copy_owner(status, after)
     except OSError as error:
         raise BadRequest(
-            f"{before} belongs to uid {status.st_uid} and gid {status.st_gid}, which the new file "
-            f"cannot get ({error.strerror}); thin it as that user"
+            f"{before} belongs to uid {status.st_uid} and gid {status.st_gid}, and the new file "
+            f"cannot get this owner ({error.strerror}); thin the checkpoint as this user"
         ) from None
 
 

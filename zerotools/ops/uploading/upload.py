@@ -63,8 +63,8 @@ def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = Fals
     """
     if conversion.sums_bytes:
         raise Unsupported(
-            f"tensors are summed on a disk before {conversion.destination} can be written "
-            "(adapters are merged into the weights); write to a disk, and copy the output"
+            f"adapters are merged on a disk before {conversion.destination} can be written; write "
+            "to a disk, and copy the output"
         )
     refuse_astray(conversion.target)
     check_far_destination(conversion.destination, resume=resume, overwrite=overwrite)
@@ -127,8 +127,9 @@ def perform_upload(
         staging.commit(_marker(conversion, staging, found))
     if staging.took_over:
         report.notes = (
-            "an earlier run may have left unfinished parts of objects in the store, visible only "
-            "to its owner: remove them with a lifecycle rule (AbortIncompleteMultipartUpload)",
+            "the store may still hold unfinished parts of objects from an earlier run, which "
+            "only the store's owner can see: remove them with a lifecycle rule "
+            "(AbortIncompleteMultipartUpload)",
         )
     report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
     return report

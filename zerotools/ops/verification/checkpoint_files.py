@@ -205,7 +205,7 @@ def _is_zip(whole: FileRange) -> bool:
         return True
     if whole.length > _END_BYTES and whole.read(whole.length - _END_BYTES, 4) == _END:
         raise BadFile(
-            f"{whole.path} ends as a zip archive, but does not begin as one: its first bytes "
+            f"{whole.path} ends like a zip archive, but does not begin like one: its first bytes "
             "have changed since it was saved; copy or download it again"
         )
     return False

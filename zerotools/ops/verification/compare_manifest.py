@@ -36,7 +36,7 @@ from zerotools.runs.thinning_record import read_thinned
 _MAX_NAMED = 3
 _COPY = "param16"
 _OF_SEVERAL = {"has": "have", "is": "are"}
-"""The plural of the verb with which a difference begins."""
+"""The plural forms of the verbs that a difference may begin with."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) 
     theirs = {key.name for key in manifest.tensors}
     if theirs and ours.isdisjoint(theirs):
         raise BadRequest(
-            f"the manifest is of another model ({manifest.name}): none of the names of its "
-            f"{count_text(len(theirs), 'tensor')} is in {path}, which has names such as "
+            f"the manifest belongs to another model ({manifest.name}): {path} has none of its "
+            f"{count_text(len(theirs), 'tensor')}, but has names such as "
             f"{next(iter(ours), 'none')}; use the manifest of this checkpoint"
         )
 
@@ -462,7 +462,9 @@ class Comparing:
             if (other := manifest.tensors.get(key)) and other.digest != self.digests[key].digest
         ]
         more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
-        return f"; changed are {', '.join(changed[:_MAX_NAMED])}{more}" if changed else ""
+        return (
+            f"; the changed tensors are {', '.join(changed[:_MAX_NAMED])}{more}" if changed else ""
+        )
 
     def _digest(self, keys: Sequence[Key]) -> None:
         needed = [key for key in keys if key not in self.digests]
@@ -479,6 +481,6 @@ def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str
     if keys:
         names = ", ".join(dict.fromkeys(types[key].name for key in keys))
         yield (
-            f"{count_text(len(keys), 'tensor')} compared as {names}: the bits that this cast "
-            "removes are not compared"
+            f"{count_text(len(keys), 'tensor')} compared after a cast to {names}: the bits that "
+            "the cast removes are not compared"
         )

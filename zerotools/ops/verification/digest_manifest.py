@@ -223,8 +223,9 @@ def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestM
         raise BadFile(f"{path} is not a manifest of zerotools: it has no schema {SCHEMA}")
     if schema != SCHEMA or tree.get("algorithm") != ALGORITHM:
         raise Unsupported(
-            f"{path} has the schema {schema} and digests by {tree.get('algorithm')!r:.40}, but "
-            f"this version reads {SCHEMA} with {ALGORITHM}; write it again with --write-manifest"
+            f"{path} has the schema {schema} and digests of the algorithm "
+            f"{tree.get('algorithm')!r:.40}, but this version reads {SCHEMA} with {ALGORITHM}; "
+            "write it again with --write-manifest"
         )
     found = tree.pop("digest", None)
     if found != tree_digest(tree):

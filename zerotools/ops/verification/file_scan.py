@@ -34,7 +34,8 @@ from zerotools.ops.verification.tensor_digests import block_hasher, of_blocks
 
 BLOCK_BYTES = BLOCK_ELEMENTS
 STRETCH_BYTES = 2 * BLOCK_BYTES
-"""The bytes read at a time: with fewer, threads wait longer for each other."""
+"""The number of bytes that are read at a time. With fewer bytes, threads would wait longer for each
+other."""
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
 """Roles of optimizer state that is a sum of squares, or a largest magnitude."""
 # Enough for the bytes of a number that begins at the end of a read.

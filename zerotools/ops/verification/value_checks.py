@@ -190,9 +190,9 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
         )
     if counts.negatives and key.role in NEVER_NEGATIVE:
         yield (
-            f"{path}: {key} holds {counts.negatives} values below zero, but a sum of squares has "
-            "none: it has changed since the optimizer saved it; copy or download the file "
-            "again"
+            f"{path}: {key} holds {counts.negatives} values below zero, but a sum of squares is "
+            "never negative: the tensor has changed since the optimizer saved it; copy or "
+            "download the file again"
         )
 
 

@@ -359,8 +359,8 @@ class _Model:
             )
         if tensor.shape != wanted:
             raise BadRequest(
-                f"{key} has shape {list(tensor.shape)}, but its adapter {list(wanted)}: it is not "
-                "the base model of this adapter"
+                f"{key} has shape {list(tensor.shape)}, but its adapter is for shape "
+                f"{list(wanted)}: this is not the base model of this adapter"
             )
 
 

@@ -31,7 +31,7 @@ class Layout(Enum):
     added."""
 
     ROWS = "rows"
-    """(out, in): `nn.Linear`, and convolutions with all that is behind the first dimension."""
+    """(out, in): `nn.Linear`, and convolutions with all dimensions after the first joined."""
     TRANSPOSED = "transposed"
     """(in, out): `Conv1D` of GPT-2, `nn.Embedding`."""
     EXPERTS = "experts"

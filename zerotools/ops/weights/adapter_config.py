@@ -111,7 +111,7 @@ def choose_config(
                 return tree, [f"took r and lora_alpha from {found}"]
     which = f"its adapter {name}" if others else "its adapter"
     raise BadRequest(
-        f"no file in {checkpoint.origin.path} or around it has the scale (lora_alpha) of {which}: "
+        f"no file in {checkpoint.origin.path} or near it has the scale (lora_alpha) of {which}: "
         f"pass --adapter-config DIR, the directory with the {ADAPTER_CONFIG} that PEFT's "
         "save_pretrained wrote for this run"
     )
@@ -144,8 +144,8 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
         return None
     if kind not in _OF_BRIDGE or not {"dim", "alpha"} <= found.keys():
         raise Unsupported(
-            f"{file} has the adapter {kind or 'of no kind'} below peft:, but zerotools reads "
-            f"{' and '.join(_OF_BRIDGE)} with dim and alpha; pass --adapter-config DIR"
+            f"{file} has an adapter {kind or 'of no kind'} in its section peft, but zerotools "
+            f"reads only {' and '.join(_OF_BRIDGE)} with dim and alpha; pass --adapter-config DIR"
         )
     return {"r": found["dim"], "lora_alpha": found["alpha"]}
 
@@ -222,7 +222,7 @@ def _of_record(
         "inference_mode": True,
     }
     names = "it does not name the base model" if base is None else f"its base model is {base}"
-    note = f"{ADAPTER_CONFIG} comes from the job's record; {names}"
+    note = f"{ADAPTER_CONFIG} is made from the job's record; {names}"
     return tree, [note]
 
 
@@ -347,7 +347,7 @@ def _check_rank(
 ) -> None:
     if len(down.shape) < 2 or len(up.shape) < 2 or down.shape[0] != up.shape[1]:
         raise BadFile(
-            f"{path}: the two halves of the adapter of {module} have the shapes "
+            f"{path}: the two matrices of the adapter of {module} have the shapes "
             f"{list(down.shape)} and {list(up.shape)}, which do not fit"
         )
     if config.get("target_parameters"):  # experts one behind another in one matrix

@@ -160,7 +160,7 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
     try:
         tree, _ = choose_config(source, None, None, adapter_tensors(source.tensors, None, path))
     except BadRequest:
-        return f"no file around {path} has the scale of the adapter (lora_alpha)"
+        return f"no file in or near {path} has the scale of the adapter (lora_alpha)"
     found = mapped_config(tree, adapter, path)
     if found["rank_pattern"] or found["alpha_pattern"]:
         raise BadRequest(
@@ -195,7 +195,9 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
         sizes.setdefault(each.module + _WEIGHT, {})[each.part] = tensor.shape
     whole_ones = {name: found for name, found in sizes.items() if len(found) == 2}
     if lacking := next((name for name in sizes if name not in whole_ones), None):
-        raise BadRequest(f"{path}: half of the adapter of {_module(lacking)} is missing")
+        raise BadRequest(
+            f"{path}: one of the two matrices of the adapter of {_module(lacking)} is missing"
+        )
     return {name: (found[B][0], found[A][1]) for name, found in whole_ones.items()}
 
 

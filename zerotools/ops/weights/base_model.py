@@ -209,9 +209,7 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
     held = {key.name for key in model.tensors}
     for name in renamed:
         if name not in held:
-            raise BadFile(
-                f"{directory} has no {name}, to which an adapter of {_of(adapters)} belongs"
-            )
+            raise BadFile(f"{directory} has no {name}, which an adapter of {_of(adapters)} needs")
     own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
     tensors: dict[Key, Tensor] = {
         Key(renamed.get(key.name, key.name), key.role): tensor

@@ -267,9 +267,9 @@ def _arithmetic(
         return rule.of_weight(to_hub=to_hub)
     if key.role not in ORDERS:
         raise Unsupported(
-            f"{path}: {key} cannot be moved with its weight, which is stored in another scale, "
-            "because zerotools does not know how it depends on the gradient: map the weights "
-            "alone, by zerotools consolidate or convert --weights-only"
+            f"{path}: {key} cannot be converted together with its weight, which is stored in "
+            "another scale, because zerotools does not know how this state depends on the "
+            "gradient: map only the weights, with zerotools consolidate or convert --weights-only"
         )
     return rule.of_state(ORDERS[key.role], to_hub=to_hub)
 
@@ -309,9 +309,9 @@ def _apart(
             for new in new_names.get(key.name, ()):
                 if tensor.numel != 1 and (len(origins[new]) > 1 or len(new_names[key.name]) > 1):
                     raise Unsupported(
-                        f"{checkpoint.origin.path}: {key} has shape {list(tensor.shape)} and its "
-                        f"weight {list(held[key.name])}, so it cannot be moved into {new}; "
-                        "map the weights alone, by zerotools consolidate"
+                        f"{checkpoint.origin.path}: {key} has shape {list(tensor.shape)}, but its "
+                        f"weight has shape {list(held[key.name])}, so it cannot be moved into "
+                        f"{new}; map the weights alone, by zerotools consolidate"
                     )
                 rest.setdefault(Key(new, key.role), tensor)
     return replace(checkpoint, tensors=plain), rest
@@ -368,8 +368,8 @@ def _left_out_notes(found: FoundLayout) -> Iterator[str]:
         yield f"left out {copy}, the second copy of {found.layout.copies[copy]}"
     for index, count in found.lacking.items():
         yield (
-            f"config.json has {count_text(count, 'layer')} of {index}, but the checkpoint does "
-            "not: the output has none of them either"
+            f"config.json has {count_text(count, 'layer')} of {index}, but the checkpoint has "
+            "none: the output will not have them either"
         )
 
 

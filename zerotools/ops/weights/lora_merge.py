@@ -144,8 +144,8 @@ def merge_adapters(
     check_config(config, tensors, parts, checkpoint.origin.path)
     if others:
         notes.append(
-            f"the adapter {name} is merged, but not {', '.join(others[:_MAX_NAMED])}; "
-            "--adapter-name merges another"
+            f"merged the adapter {name}, but not {', '.join(others[:_MAX_NAMED])}; --adapter-name "
+            "merges another one"
         )
     named = config.get(BASE_NAME)
     named = named if isinstance(named, str) and named else None
@@ -181,7 +181,7 @@ def _model_of(
     path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):
-            raise LacksBase("it has no weights of layers")
+            raise LacksBase("it has no weights of the model's layers")
         model = adapted_weights(own, held, tensors, config, _experts_of(request.model_config))
     except LacksBase as error:
         if base is None:
@@ -190,8 +190,8 @@ def _model_of(
     else:
         if base is not None:
             raise BadRequest(
-                f"{path} already holds the base model of its adapter, and zerotools merges into "
-                "that; leave --base out"
+                f"{path} already holds the base model of its adapter, and zerotools merges the "
+                "adapter into that model; leave --base out"
             )
         return model
     assert base is not None

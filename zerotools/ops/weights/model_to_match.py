@@ -57,7 +57,7 @@ def check_against(export: Checkpoint, reference: Reference) -> None:
     """Raise an error if the export differs from the reference in a name, a shape or a dtype.
 
     Raises:
-        BadRequest: it differs. The message lists every mismatch, each on its own line.
+        BadRequest: there are differences. The message lists every mismatch, each on its own line.
     """
     found = list(_mismatches({key.name: t for key, t in export.tensors.items()}, reference.tensors))
     if found:

@@ -180,8 +180,9 @@ def fit_of(
     *,
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """Return the result for the first of the naming `ways` that fits the model, else None, and the
-    faults of the way that fits best. With `is_partial` a missing tensor is not a fault."""
+    """Return the result for the first of the naming `ways` that fits the model, else None. Also
+    return the faults of the way that fits best. With `is_partial` a missing tensor is not a
+    fault."""
     tried: list[NameFaults] = []
     ties = known.ties
     for way in ways:

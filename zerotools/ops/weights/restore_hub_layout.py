@@ -121,7 +121,8 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
     if len(block.box.shape) != len(tensor.shape) or not whole.contains(block.box):
         raise BadFile(
             f"{weights.origin.path}: {key} has shape {list(tensor.shape)}, but the record of the "
-            f"job has {block.name} at {block.box} of it: they are from different models"
+            f"job has {block.name} at {block.box} of this tensor: checkpoint and record are from "
+            "different models"
         )
 
 
@@ -174,8 +175,8 @@ class _Restored:
         """Add `block` of the job's tensor `key`."""
         if block.shape != self.shape:
             raise BadFile(
-                f"{weights.origin.path}: the record of the job has {block.name} in shape "
-                f"{list(self.shape)} and also in shape {list(block.shape)}"
+                f"{weights.origin.path}: the record of the job has {block.name} with shape "
+                f"{list(self.shape)} and also with shape {list(block.shape)}"
             )
         if tensor.dtype != self.example.dtype:
             raise Unsupported(

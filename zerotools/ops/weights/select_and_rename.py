@@ -96,7 +96,7 @@ def name_function(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Calla
         for rule in rules:
             new = rule.pattern.sub(rule.replacement, new)
         if not new:
-            raise BadRequest(f"nothing would be left of the name {name}")
+            raise BadRequest(f"the name {name} would become empty")
         return new
 
     return renamed

@@ -75,7 +75,7 @@ def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> N
     if said:
         raise BadRequest(
             f"config.json is not from this run: {'; '.join(said)}; correct config.json, or give "
-            "the one of the run's model by --config-dir"
+            "the config.json of the run's model with --config-dir"
         )
 
 
