@@ -98,7 +98,7 @@ def test_another_version_is_refused_by_its_name() -> None:
     def later(tree: Any) -> None:
         tree.update(version=2, made_by="zerotools 9.9")
 
-    with pytest.raises(Unsupported, match=r"version 2, .* reads version 1; zerotools 9\.9 wrote"):
+    with pytest.raises(Unsupported, match=r"version 2, .* reads version 1; use zerotools 9\.9"):
         parse_header(changed(later), PATH)
 
 

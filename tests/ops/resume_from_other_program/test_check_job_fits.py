@@ -147,11 +147,11 @@ def of_deepspeed(**changes: Any) -> ForeignRun:
             "saved at world size 8 and stage 2, but the job has 4 and stage 2",
         ),
         (of_deepspeed(stage=3), [tuple(SHAPES)], "--world-size 4 --stage 2, or set engine"),
-        (of_deepspeed(), [tuple(SHAPES)[::-1]], "have 3 parameters and the job's 3, or the order"),
+        (of_deepspeed(), [tuple(SHAPES)[::-1]], "have 3 parameters and the job's have 3, or"),
         (
             of_deepspeed(),
             [("embed.weight",), ("norm.weight",)],
-            "and the job's 1 and 1",
+            "and the job's have 1 and 1",
         ),
     ],
 )

@@ -127,8 +127,8 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
     untrained = [n for n, roles in state.items() if n not in grouped and (grouped or not roles)]
     if untrained:
         raise BadRequest(
-            f"resume_from = {run.path}: it has no optimizer state of {_listed(untrained)}, which "
-            "the job trains, because its optimizer did not train them"
+            f"resume_from = {run.path}: its optimizer did not train {_listed(untrained)}, which "
+            "the job trains, so the optimizer state is missing"
         )
     _check_roles(run, kind, state)
     if kind != "adafactor":
