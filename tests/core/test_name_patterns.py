@@ -101,7 +101,7 @@ def test_what_re_takes_years_for() -> None:
         ("*a", r"has a \* with nothing before it"),
         ("[ab", r"has a \[ that is not closed"),
         ("[b-a]", "has a range without an end"),
-        ("a)", r"has a \) too many"),
+        ("a)", r"has a \) without a \("),
         ("(a", r"has a \( that is not closed"),
         ("a\\", r"ends in a \\"),
         ("a{3,2}", r"repeats something \{3,2\} times"),

@@ -102,7 +102,7 @@ def test_a_run_of_another_trainer(tmp_path: Path, names: list[str], taken: str, 
         (
             ["model.safetensors", "checkpoint-5/model.safetensors", "checkpoint-6/empty"],
             "safetensors",
-            "took the weights in {} itself; name checkpoint-5 to take the checkpoint in it",
+            "took the weights in {} itself; to read the checkpoint in checkpoint-5, pass its path",
         ),
     ],
 )
@@ -156,8 +156,8 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         (["pytorch_model_fsdp_0/__0_0.distcp"], "", BadFile, "was not finished"),
         (["step-1/.metadata", "checkpoint-2/.metadata"], "", BadRequest, "of 2 kinds"),
         (["a.txt"], "a.txt", BadFile, "is not a checkpoint"),
-        ([".metadata"], ".metadata", BadRequest, "name its directory"),
-        (["a/.metadata", "b/.metadata"], "", BadRequest, "name a or b in it"),
+        ([".metadata"], ".metadata", BadRequest, "pass its directory"),
+        (["a/.metadata", "b/.metadata"], "", BadRequest, "pass the path of a or b in it"),
     ],
 )
 def test_what_is_no_checkpoint(

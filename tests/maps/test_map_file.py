@@ -155,7 +155,9 @@ def test_parts_that_disagree_are_refused() -> None:
     changed: dict[str, Any] = {"hf": {"a": "1"}}
     map_file._merge(changed, {"hf": {"a": "1", "b": "2"}}, "second")
     assert changed == {"hf": {"a": "1", "b": "2"}}
-    with pytest.raises(ValueError, match="the part third has another b than the parts before it"):
+    with pytest.raises(
+        ValueError, match="the part third and a part before it have different values of b"
+    ):
         map_file._merge(changed, {"hf": {"b": "3"}}, "third")
 
 

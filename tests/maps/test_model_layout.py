@@ -48,7 +48,7 @@ def test_sizes_come_from_arguments_before_config() -> None:
 
 def test_an_argument_that_the_map_does_not_know_is_refused() -> None:
     said = refused(vocab_multipl=8)
-    assert "the map toy has no vocab_multipl, which --map-arg gives; the nearest is vocab_" in said
+    assert "the map toy has no vocab_multipl, which was passed with --map-arg; the" in said
 
 
 def test_layers_of_one_kind_are_made_once() -> None:
@@ -89,9 +89,9 @@ def test_two_rules_for_one_name_are_both_named() -> None:
 def test_sizes_that_do_not_fit_are_said_with_both_numbers() -> None:
     assert "rows into 3 equal blocks" in refused(num_heads=3)
     assert "4 rows is" not in refused(num_heads=4)
-    assert "part takes [0, 5) of dimension 0" not in refused(hidden_size=5)
+    assert "part(...) takes [0, 5) of dimension 0" not in refused(hidden_size=5)
     said = refused(("part($L.kv; 0, hidden, 2 * hidden)", "part($L.kv; 0, hidden, 3 * hidden)"))
-    assert "part takes [4, 12) of dimension 0, but this dimension has length 8" in said
+    assert "part(...) takes [4, 12) of dimension 0, but this dimension has length 8" in said
 
 
 def test_a_config_that_says_too_little_or_too_much_is_refused() -> None:
@@ -127,4 +127,4 @@ def test_rows_that_are_not_padding_are_refused_with_the_numbers() -> None:
 
 def test_a_layout_for_other_models_is_refused() -> None:
     said = refused(('stacked = "i"', 'stacked = "i"\nif = "not bias and hidden > 100"'))
-    assert "is for models with hidden > 100, but hidden is 4 by config.json" in said
+    assert "is only for models with hidden > 100, but hidden is 4 in config.json" in said

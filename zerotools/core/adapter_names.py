@@ -89,8 +89,9 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
             others.append(key.name)
     if others:
         raise Unsupported(
-            f"{path} has {others[0]}, which is not from a LoRA adapter; zerotools knows LoRA with "
-            "DoRA, modules_to_save and trainable tokens; save it with save_pretrained of PEFT"
+            f"{path} has {others[0]}, which does not belong to a LoRA adapter; zerotools reads "
+            "LoRA, also with DoRA, modules_to_save and trainable tokens: save the adapter with "
+            "PEFT's save_pretrained"
         )
     lora = {name: each for name, each in found.items() if any(_is_lora(one) for one in each)}
     if not lora:
@@ -101,8 +102,8 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
     chosen = adapter or (DEFAULT if DEFAULT in lora else next(iter(lora)))
     if chosen not in lora or (adapter is None and len(lora) > 1 and DEFAULT not in lora):
         raise BadRequest(
-            f"{path} has {count_text(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose one "
-            "of them by --adapter-name"
+            f"{path} has {count_text(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose "
+            "one of them with --adapter-name"
         )
     return found[chosen]
 

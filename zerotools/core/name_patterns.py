@@ -388,7 +388,7 @@ class _Parser:
     def parse(self) -> PatternPart:
         found = self._choice()
         if self._at < len(self._text):
-            self._bad("has a ) too many")
+            self._bad("has a ) without a (")
         return found
 
     def _choice(self) -> PatternPart:
@@ -419,7 +419,7 @@ class _Parser:
     def _group(self) -> PatternPart:
         self._depth += 1
         if self._depth > _DEEPEST:
-            self._bad(f"has more than {_DEEPEST} groups in one another")
+            self._bad(f"nests groups more than {_DEEPEST} levels deep")
         if self._take("?"):
             if self._take("P<"):
                 end = self._text.find(">", self._at)
@@ -440,7 +440,7 @@ class _Parser:
             return part
         self._take("?")  # fewest first: the same names match
         if self._take("+"):
-            self._unknown("a + behind a repetition")
+            self._unknown("a + after a repetition")
         if self._text[self._at : self._at + 1] in ("*", "?") or self._count() != (-1, None):
             self._bad("repeats a repetition")
         return PatternPart(repeated=part, least=least, most=most)

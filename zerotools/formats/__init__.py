@@ -139,8 +139,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     useless = [option_flag(name) for name in options.given() if name not in form.read_options]
     if useless:
         raise BadRequest(
-            f"{found.path} is {form.title}, for which {' and '.join(useless)} cannot be used; "
-            "leave it out"
+            f"{found.path} is {form.title}: run the command without {' and '.join(useless)}, "
+            "which this format does not use"
         )
     with recording_sources() as sources:
         checkpoint = with_optimizer(form.read(found.path, options), table)

@@ -123,7 +123,7 @@ class Detection:
                 return Detected(name, found.path, found.notes)
         suffixes = ", ".join(self._suffixes())
         raise BadFile(
-            f"{path} is not a checkpoint: it is not a directory, and not a {suffixes} file"
+            f"{path} is not a checkpoint: it is neither a directory nor a {suffixes} file"
         )
 
     def _suffixes(self) -> list[str]:
@@ -142,7 +142,7 @@ class Detection:
             refuse_being_written(path)
         if _is_unfinished_job(names):
             error = UnfinishedCheckpoint(
-                f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
+                f"{path} has {RECORD} but no {MANIFEST}, which is written last: the save was not "
                 "finished; take an older checkpoint"
             )
             raise_or_record(path / MANIFEST, error)
@@ -175,8 +175,8 @@ class Detection:
         )
         if finished and any(self._finished(found.path / name) for name in finished):
             yield (
-                f"took the weights in {found.path} itself; name {finished[0]} to take the "
-                "checkpoint in it"
+                f"took the weights in {found.path} itself; to read the checkpoint in "
+                f"{finished[0]}, pass its path"
             )
 
     def _below(self, path: Path, names: set[str]) -> Detected:
@@ -201,8 +201,8 @@ class Detection:
             return replace(found, notes=(*note, *found.notes))
         if inside:
             raise BadRequest(
-                f"{path} is not a checkpoint itself, but holds some: name {' or '.join(inside)} "
-                "in it"
+                f"{path} is not a checkpoint, but contains some: pass the path of "
+                f"{' or '.join(inside)} in it"
             )
         if any(map(UNFINISHED.fullmatch, names)):
             raise UnfinishedCheckpoint(f"{path} holds only an unfinished checkpoint")
@@ -359,7 +359,7 @@ def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
             kinds.setdefault(match["kind"], []).append((int(match[2]), name))
     if len(kinds) > 1:
         some = " or ".join(max(steps)[1] for steps in kinds.values())
-        raise BadRequest(f"{path} holds checkpoints of {len(kinds)} kinds: name {some}")
+        raise BadRequest(f"{path} holds checkpoints of {len(kinds)} kinds: pass the path of {some}")
     return sorted(next(iter(kinds.values()), []))
 
 

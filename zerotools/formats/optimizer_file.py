@@ -130,5 +130,5 @@ def _global_step(path: Path) -> int | None:
         raise BadFile(f"{path} is not JSON: {error}") from None
     step = tree.get("global_step") if isinstance(tree, dict) else None
     if type(step) is not int or step < 0:
-        raise BadFile(f"{path}: global_step is {step!r:.80} and must be an integer >= 0")
+        raise BadFile(f"{path}: global_step is {step!r:.80}, but must be an integer >= 0")
     return step

@@ -35,8 +35,8 @@ ORDER_UNKNOWN = (
     "with zerotools convert --order"
 )
 NUMBERED_STATE = (
-    "without ZeRO, DeepSpeed stores numbers instead of names in its optimizer state: sizes "
-    "count only the weights, but zerotools convert also takes the state"
+    "without ZeRO, DeepSpeed stores numbers instead of names in its optimizer state: the sizes "
+    "shown count only the weights, but zerotools convert reads the optimizer state too"
 )
 
 

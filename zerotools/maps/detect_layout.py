@@ -167,7 +167,7 @@ def check_complete(found: FoundLayout, family: FamilyMap) -> None:
     if said:
         raise BadRequest(
             f"the checkpoint does not have {where}: {' and '.join(said)}; give the config.json of "
-            "this model, or a map with these names by --map FILE"
+            "this model, or a map with these names with --map FILE"
         )
 
 

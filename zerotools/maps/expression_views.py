@@ -80,7 +80,9 @@ def _shapes(bound: BoundExpression) -> list[tuple[int, Shape]]:
 
 def _dim(view: View, dim: int, word: str) -> int:
     if dim >= len(view.shape):
-        raise BadRequest(f"{word} has no dimension {dim} in a tensor of shape {list(view.shape)}")
+        raise BadRequest(
+            f"{word}(...) has no dimension {dim} in a tensor of shape {list(view.shape)}"
+        )
     return dim
 
 
@@ -100,8 +102,8 @@ def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
     for view in views:
         if others(view.shape) != others(first):
             raise BadRequest(
-                f"{word} cannot join shapes {list(first)} and {list(view.shape)}: they differ in "
-                "another dimension"
+                f"{word}(...) cannot join shapes {list(first)} and {list(view.shape)}: they "
+                "differ in another dimension"
             )
 
 
@@ -109,7 +111,7 @@ def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, begin, end = _dim(views[0], sizes[0], "part"), sizes[1], sizes[2]
     if not begin <= end <= views[0].shape[dim]:
         raise BadRequest(
-            f"part takes [{begin}, {end}) of dimension {dim}, but this dimension has length "
+            f"part(...) takes [{begin}, {end}) of dimension {dim}, but this dimension has length "
             f"{views[0].shape[dim]}"
         )
     return narrowed_view(views[0], dim, begin, end - begin)
@@ -119,8 +121,8 @@ def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, first, step = _dim(views[0], sizes[0], "every"), sizes[1], sizes[2]
     if not step or first >= step:
         raise BadRequest(
-            f"every begins at {first} with a step of {step}: the first index must be less than "
-            "the step"
+            f"every(...) begins at {first} with a step of {step}: the first index must be less "
+            "than the step"
         )
     return narrowed_view(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
 
@@ -133,7 +135,7 @@ def _stack(views: Sequence[View], sizes: Sequence[int]) -> View:
 def _item(views: Sequence[View], sizes: Sequence[int]) -> View:
     count = views[0].shape[_dim(views[0], 0, "item")]
     if sizes[0] >= count:
-        raise BadRequest(f"item takes index {sizes[0]}, but there are only {count}")
+        raise BadRequest(f"item(...) takes index {sizes[0]}, but there are only {count} indices")
     return indexed_view(views[0], sizes[0])
 
 
@@ -147,7 +149,7 @@ def _split(views: Sequence[View], sizes: Sequence[int]) -> View:
     whole = view.shape[dim]
     if not 0 < count <= _MOST_BLOCKS or whole % count:
         raise BadRequest(
-            f"split cannot cut dimension {dim} of length {whole} into {count} equal parts"
+            f"split(...) cannot cut dimension {dim} of length {whole} into {count} equal parts"
         )
     part = whole // count
     parts = [narrowed_view(view, dim, number * part, part) for number in range(count)]
@@ -161,11 +163,11 @@ def _blocks(view: View, word: str, count: int, multiple: int) -> int:
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
         raise BadRequest(
-            f"{word} cuts {rows} rows into {count} blocks, more than any real model has"
+            f"{word}(...) cuts {rows} rows into {count} blocks, more than any real model has"
         )
     if not count or rows % (count * multiple):
         raise BadRequest(
-            f"{word} cannot cut {rows} rows into {count} equal blocks"
+            f"{word}(...) cannot cut {rows} rows into {count} equal blocks"
             + (f" of an even number of rows: {rows} is not a multiple of {2 * count}"
                if multiple == 2 else f": {rows} is not a multiple of {count}")
         )  # fmt: skip

@@ -280,7 +280,7 @@ def size_of(text: str, names: Mapping[str, Any]) -> int:
         raise _lacking(found, text)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _LARGEST:
         raise BadRequest(
-            f"{text} is {found!r:.80} by config.json, and must be a whole number of elements"
+            f"{text} is {found!r:.80} in config.json, but must be a whole number of elements"
         )
     return found
 
@@ -293,7 +293,7 @@ def whole_number_of(text: str, names: Mapping[str, Any]) -> int:
     if isinstance(found, _Unset):
         raise _lacking(found, text)
     if isinstance(found, bool) or not isinstance(found, int):
-        raise BadRequest(f"{text} is {found!r:.80} by config.json, and must be a whole number")
+        raise BadRequest(f"{text} is {found!r:.80} in config.json, but must be a whole number")
     return found
 
 
@@ -367,6 +367,6 @@ def size_names_in(text: str) -> set[str]:
 
 def _lacking(unsaid: _Unset, text: str) -> BadRequest:
     return BadRequest(
-        f"config.json has no {unsaid.name}, which the map needs for {text}; give it by "
-        f"--map-arg {unsaid.name}=NUMBER"
+        f"config.json has no {unsaid.name}, which the map needs for {text}; pass --map-arg "
+        f"{unsaid.name}=NUMBER"
     )

@@ -122,7 +122,7 @@ def _words(table: Any, where: str = SHORT) -> dict[str, str]:
         raise ValueError(f"{where} is not a table")
     for word, text in table.items():
         if not isinstance(text, str):
-            raise ValueError(f"{word} is {text!r:.60}, and must be text in quotes")
+            raise ValueError(f"{word} is {text!r:.60}, but must be text in quotes")
     return dict(table)
 
 
@@ -161,7 +161,7 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
         if isinstance(value, dict) and isinstance(into.setdefault(key, {}), dict):
             _merge(into[key], value, name)
         elif into.setdefault(key, value) != value:
-            raise ValueError(f"the part {name} has another {key} than the parts before it")
+            raise ValueError(f"the part {name} and a part before it have different values of {key}")
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,7 +357,10 @@ class _MapReader:
                 self._fail(key, f"{key} and {meant} have different indices")
             self._known(more, indices, "[indices]")
             if any(index in more for index, _ in shifts_of(key)):
-                self._fail(key, f"{key} counts the index of its parts from a size")
+                self._fail(
+                    key,
+                    f"{key} must not compute the index of its parts from a size",
+                )
         stacked = tree.get("stacked", [])
         stacked = [stacked] if isinstance(stacked, str) else stacked
         stacked = self._list({"stacked": stacked}, "stacked")
@@ -365,7 +368,7 @@ class _MapReader:
             self._known(indices_of(f"{{{text}}}") or [text], indices, "[indices]")
         stacked_dim = tree.get("stacked_dim", 0)
         if type(stacked_dim) is not int or not 0 <= stacked_dim <= _MOST_DIMENSIONS:
-            self._fail(name, f"stacked_dim is {stacked_dim!r:.60}, and must be a small number")
+            self._fail(name, f"stacked_dim is {stacked_dim!r:.60}, but must be a small number")
         return MapLayout(
             name=name,
             about=str(tree.get("about", "")),
@@ -436,7 +439,7 @@ class _MapReader:
         found = self._table(tree, key)
         for name, value in found.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
-                self._fail(name, f"{name} is {value!r:.60}, and must be text in quotes")
+                self._fail(name, f"{name} is {value!r:.60}, but must be text in quotes")
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:

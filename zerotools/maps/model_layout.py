@@ -104,7 +104,8 @@ def layout_of_model(
         layout = replace(base, name=name, about=layout.about, same_as=layout.same_as)
     if unmet := unmet_part(layout.condition, sizes.values):
         raise BadRequest(
-            f"the layout {name} of the map {family.name} is for models with {unmet} by config.json"
+            f"the layout {name} of the map {family.name} is only for models with {unmet} in "
+            "config.json"
         )
     return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
 
@@ -227,7 +228,7 @@ class _Maker:
                 return
             raise BadRequest(
                 f"{name} consists of {there} and {lacking.name}, but according to config.json the "
-                f"model has only the first: the map {self.family.name} does not fit"
+                f"model has only {there}: the map {self.family.name} does not fit"
             ) from None
         self.bound[name] = made, tuple(binding.names)
         self.places[name] = pattern, indices

@@ -50,15 +50,15 @@ class MapSizes:
         useless = next((name for name in given if name not in known), None)
         if useless is not None:
             raise BadRequest(
-                f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
-                f"{nearest_of(useless, known)}"
+                f"the map {family.name} has no {useless}, which was passed with --map-arg; the "
+                f"nearest is {nearest_of(useless, known)}"
             )
         names = {**full_config(config), MULTIPLE: USUAL_MULTIPLE, **given}
         for name, size in family.sizes.items():
             names[name] = given.get(name, named_value(size, names))
         multiple = names[MULTIPLE]
         if type(multiple) is not int or multiple < 1:
-            raise BadRequest(f"{MULTIPLE} is {multiple}, and must be a number of rows, 1 or more")
+            raise BadRequest(f"{MULTIPLE} is {multiple}, but must be a number of rows, 1 or more")
         counts = {
             name: size_of(name if name in given else size, names)
             for name, size in family.indices.items()

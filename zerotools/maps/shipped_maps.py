@@ -65,7 +65,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise BadRequest("config.json has no model_type, so no map can be chosen: give --map")
+        raise BadRequest("config.json has no model_type, so no map can be chosen: pass --map")
     known = {each: family for family in shipped_maps().values() for each in family.model_types}
     if kind in known:
         return known[kind]

@@ -71,7 +71,7 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
         ),
         (2, "--round-robin is for stages 1 and 2", (SLICED, out, *three, "--round-robin", "on")),
         (2, "2 model-parallel ranks", (parallel, out, *three)),
-        (4, "does not change to stage 3", (parallel, out, "--world-size", 4, "--stage", 3)),
+        (4, "such a checkpoint to stage 3", (parallel, out, "--world-size", 4, "--stage", 3)),
         (4, "is of stage 0", (without, out, *three)),
         (4, "convert --to deepspeed --world-size 3", (universal, out, *three)),
         (4, "is safetensors, which zerotools does not reshard", (weights, out, *three)),

@@ -95,7 +95,7 @@ def test_the_one_model_is_found_whole_and_no_state_is_a_weight(saved: Path, name
 @pytest.mark.parametrize("name", SEVERAL)
 def test_of_several_models_none_is_guessed(saved: Path, tmp_path: Path, name: str) -> None:
     wanted, other = SEVERAL[name]
-    with pytest.raises(BadRequest, match=f"several models.*{other} .*; name one with --section"):
+    with pytest.raises(BadRequest, match=f"several models.*{other} .*; choose one with --section"):
         consolidate.prepare_export(saved / name, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadRequest, match="several models"):
         convert.prepare_convert(saved / name, tmp_path / "out", "safetensors", {})

@@ -93,7 +93,7 @@ def test_what_is_missing_is_a_problem(made: Path, tmp_path: Path) -> None:
     shutil.rmtree(ranks / "mp_rank_01_001")
     problems = [problem.message for problem in formats.read_any(ranks).problems]
     lost = ranks / "mp_rank_01_001" / "model_optim_rng.pt"
-    assert problems == [f"{lost} is missing: TP 2 x PP 2 makes 4 ranks"]
+    assert problems == [f"{lost} is missing: with TP 2 x PP 2 there are 4 ranks"]
     with pytest.raises(BadFile, match="mp_rank_01_001"):
         refuse_blocked(formats.read(ranks))
     dist = Path(shutil.copytree(made / DIST, tmp_path / "iter_0000101"))

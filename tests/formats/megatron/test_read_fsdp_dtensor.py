@@ -169,7 +169,7 @@ def test_experts_that_ranks_saved_under_one_name_are_a_loss(tmp_path: Path) -> N
     assert inspect(whole).problems == ()
     _consolidate(tmp_path / "whole" / "run", tmp_path / "exported")
     run = _with_weights(tmp_path / "lost", args, [*names, *biases])
-    said = r"local_experts\.\{0\.\.1\}\.linear_fc1\.bias of 2 of 4 experts"
+    said = r"local_experts\.\{0\.\.1\}\.linear_fc1\.bias for 2 of 4 experts"
     with pytest.raises(BadFile, match=said):
         _consolidate(run, tmp_path / "out")
 

@@ -78,7 +78,7 @@ def test_what_is_said_of_the_run() -> None:
     assert any("3 layers" in note and "latent attention" in note for note in origin.notes)
     assert any("37 extra states" in note for note in origin.notes)
     assert "each layer has separate keys" in origin.notes
-    stacked = "layers are stacked in the files; here each has a tensor"
+    stacked = "layers are stacked in the files; here each layer has its own tensor"
     assert stacked in read_case(DENSE).origin.notes
     halves = "each layer has separate keys, and each half of a gated layer"
     assert halves in read_case("megatron-core-0.16.1/singleton-tp2").origin.notes

@@ -174,20 +174,20 @@ def test_an_item_without_its_tree_is_refused_from_each_directory(
 ) -> None:
     (database / "_METADATA").unlink()
     with pytest.raises(
-        UnfinishedCheckpoint, match=r"items is a save .* has manifest\.ocdbt and no"
+        UnfinishedCheckpoint, match=r"items is a save .* has manifest\.ocdbt but no"
     ):
         formats.read(database.parents[1] / place)
 
 
 def test_a_step_without_its_commit_file_is_refused(run: Path) -> None:
     (run / "1" / "commit_success.txt").unlink()
-    with pytest.raises(UnfinishedCheckpoint, match=r"items has commit_success\.txt, and the step"):
+    with pytest.raises(UnfinishedCheckpoint, match=r"items has commit_success\.txt, but the step"):
         formats.read(run / "1")
 
 
 def test_a_database_that_was_not_joined_is_refused(database: Path) -> None:
     (database / "manifest.ocdbt").unlink()
-    with pytest.raises(UnfinishedCheckpoint, match=r"has ocdbt\.process_0 and no manifest\.ocdbt"):
+    with pytest.raises(UnfinishedCheckpoint, match=r"has ocdbt\.process_0 but no manifest\.ocdbt"):
         formats.read(database)
 
 
@@ -269,7 +269,7 @@ def test_a_number_of_chunks_that_no_array_has_is_refused(plain: Path) -> None:
     path = plain / "params.params.token_embedder.embedding" / ".zarray"
     tree = {**json.loads(path.read_text()), "shape": [10**9, 10**6], "chunks": [1, 1]}
     path.write_text(json.dumps(tree))
-    with pytest.raises(BadFile, match=r"has 1000000000000000 chunks, and zerotools reads at most"):
+    with pytest.raises(BadFile, match=r"has 1000000000000000 chunks, but zerotools reads at most"):
         formats.read(plain)
 
 

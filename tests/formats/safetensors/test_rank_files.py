@@ -88,7 +88,7 @@ def test_a_missing_last_shard_is_known_from_what_lies_beside(three: Path) -> Non
     assert said(three) == []
     (three / "config.json").write_text(json.dumps({"vocab_size": 7}))
     (problem,) = said(three)
-    assert "ends at row 6, but config.json gives 7: the last shard is missing" in problem
+    assert "ends at row 6, but should have 7 rows according to config.json" in problem
     (three / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 7}}))
     assert len(said(three)) == 1
     (three / "config.json").write_text(json.dumps({"vocab_size": 5}))
@@ -141,7 +141,7 @@ def test_the_config_in_nemo_s_folder_is_a_companion(tmp_path: Path) -> None:
 
 
 def test_one_rank_s_file_alone(three: Path) -> None:
-    with pytest.raises(BadRequest, match="one rank's part of a model; name its directory"):
+    with pytest.raises(BadRequest, match="one rank's part of a model; pass its directory"):
         formats.read(three / "shard-00001-model-00001-of-00001.safetensors")
 
 

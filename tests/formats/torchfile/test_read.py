@@ -241,7 +241,9 @@ def test_what_is_no_state_dict(
 def test_several_models_in_a_directory(tmp_path: Path) -> None:
     for name in ("pytorch_model.bin", "adapter_model.bin"):
         save(tmp_path / name, {"a": W})
-    with pytest.raises(BadRequest, match=r"name one of adapter_model\.bin, pytorch_model\.bin"):
+    with pytest.raises(
+        BadRequest, match=r"pass the path of one of adapter_model\.bin, pytorch_model\.bin"
+    ):
         formats.read(tmp_path)
 
 

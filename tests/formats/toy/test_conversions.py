@@ -172,7 +172,7 @@ def test_reshard(tmp_path: Path) -> None:
 
 def test_options_that_toy_does_not_take_are_refused(tmp_path: Path) -> None:
     toy = example(tmp_path / "a")
-    with pytest.raises(BadRequest, match="toy checkpoint, for which --tag cannot be used"):
+    with pytest.raises(BadRequest, match="toy checkpoint: run the command without --tag"):
         formats.read(toy, tag="a", table=TABLE)
     with pytest.raises(BadRequest, match="--to toy does not take --stage"):
         prepare_convert(SOURCES["zero-2"], tmp_path / "out", "toy", {"stage": 2}, table=TABLE)

@@ -96,7 +96,9 @@ def test_what_peft_saved_beside_an_adapter_stays_with_it(tmp_path: Path) -> None
 def test_one_adapter_of_several(tmp_path: Path) -> None:
     tensors = {**half(Q, adapter="one"), **half(Q, adapter="two")}
     source = saved(tmp_path / "in", tensors, CONFIG)
-    with pytest.raises(BadRequest, match=r"2 adapters: one, two; choose one of them by --adapter-"):
+    with pytest.raises(
+        BadRequest, match=r"2 adapters: one, two; choose one of them with --adapter-"
+    ):
         exported(source, tmp_path / "out")
     with pytest.raises(BadRequest, match=r"the scale \(lora_alpha\) of its adapter two"):
         exported(source, tmp_path / "out", adapter_name="two")  # whose is the config beside it?
@@ -140,12 +142,12 @@ def with_(**keys: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]] = {
     "no adapter": (base(Q), CONFIG, BadRequest, "has no tensor of a LoRA adapter"),
-    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not from a"),
+    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not belong to a LoRA"),
     "AdaLoRA": (
         {**half(Q), f"{Q}.lora_E.default": noise(2, 1)},
         CONFIG,
         Unsupported,
-        "q.lora_E.default, which is not from a LoRA adapter",
+        "q.lora_E.default, which does not belong to a LoRA",
     ),
     "config of IA3": (half(Q), with_(peft_type="IA3"), Unsupported, "is of a IA3 adapter"),
     "half": (

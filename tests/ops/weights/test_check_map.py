@@ -36,7 +36,7 @@ def test_a_layout_that_is_none_for_the_model_says_why() -> None:
     checks = check_layouts(shipped_map("llama"), {**LLAMA, "attention_bias": True}, {}, None)
     refused = {check.name: check.refusal for check in checks if check.refusal}
     assert refused.keys() == {"meta", "titan", "maxtext", "maxtext-pairs"}
-    assert "is for models with" in str(refused["meta"])
+    assert "is only for models with" in str(refused["meta"])
     assert nearest_of_all([check for check in checks if check.refusal]) is None
 
 

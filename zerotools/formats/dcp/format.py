@@ -44,12 +44,12 @@ class DcpFormat(Format):
         first, *others = fsdp_models(names) or [""]
         if not others:
             return Found(path)
-        said = f"took {first}; {path} also holds {', '.join(others)}: name it to read it"
+        said = f"took {first}; {path} also holds {', '.join(others)}: to read that, pass its path"
         return Found(path, (said,))
 
     def find_file(self, path: Path) -> Found | None:
         if path.name == METADATA or path.suffix == DATA_SUFFIX:
-            raise BadRequest(f"{path} is one file of a torch DCP checkpoint; name its directory")
+            raise BadRequest(f"{path} is one file of a torch DCP checkpoint; pass its directory")
         return None
 
     def refuse_unfinished(self, path: Path, names: set[str]) -> None:
@@ -57,7 +57,7 @@ class DcpFormat(Format):
         inside = {name for each in below if each.is_dir() for name in names_in(each)}
         if any(name.endswith(DATA_SUFFIX) for name in names | inside):
             raise UnfinishedCheckpoint(
-                f"{path} has {DATA_SUFFIX} files and no {METADATA}, which torch writes last: the "
+                f"{path} has {DATA_SUFFIX} files but no {METADATA}, which torch writes last: the "
                 "save was not finished; take an older checkpoint"
             )
 

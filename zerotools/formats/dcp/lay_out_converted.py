@@ -273,11 +273,11 @@ def _notes(
     if not has_state and not stateless:
         yield "the output has no optimizer state: load only the model"
     elif has_state and groups.kind is not None and not _is_said(training):
-        yield f"the optimizer is not recorded; it is taken as torch's {groups.kind.name}"
+        yield f"no file records the optimizer; the output is for torch's {groups.kind.name}"
     if style.name == "torchtitan":
         yield (
-            "torchtitan loads it with checkpoint.exclude_from_loading = "
-            "lr_scheduler,dataloader,train_state, because it does not have them"
+            "the output has no lr_scheduler, dataloader and train_state: load it in torchtitan "
+            "with checkpoint.exclude_from_loading = lr_scheduler,dataloader,train_state"
         )
 
 

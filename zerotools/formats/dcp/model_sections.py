@@ -318,8 +318,8 @@ def choose_model(sections: Sections, path: object, asked: str | None) -> ModelCh
     if not sections.models:
         return ModelChoice(None)
     question = (
-        f"{path} holds several models and does not say which one to take: "
-        f"{_listed(sections, sections.models)}; name one with --section"
+        f"{path} holds several models, and nothing shows which one to read: "
+        f"{_listed(sections, sections.models)}; choose one with --section"
     )
     return ModelChoice(None, question=question)
 

@@ -239,6 +239,6 @@ def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -
     for rank in range(record.world_size if record.rng == "per-rank" else 0):
         name = rng_name(rank)
         if name not in said and not (path / name).is_file():
-            message = f"{path / name} is missing, and {RECORD} lists {record.world_size} of them"
+            message = f"{path / name} is missing, but {RECORD} lists {record.world_size} such files"
             return [*problems, Problem(message, name)]
     return problems

@@ -49,7 +49,7 @@ class DeepSpeedFormat(Format):
 
     def find_file(self, path: Path) -> Found | None:
         if is_one_file(path.name):
-            raise BadRequest(f"{path} is one file of a DeepSpeed checkpoint; name its directory")
+            raise BadRequest(f"{path} is one file of a DeepSpeed checkpoint; pass its directory")
         return None
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:

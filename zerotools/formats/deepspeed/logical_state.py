@@ -215,8 +215,8 @@ def _groups(
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
             raise BadFile(
-                f"{optim.file.path}: the flat groups {numbers} belong to one param group, but "
-                "are divided among different ranks"
+                f"{optim.file.path}: the flat groups {numbers} belong to one param group, but are "
+                "divided among different numbers of ranks"
             )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]

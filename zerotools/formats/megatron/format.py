@@ -109,7 +109,7 @@ class MegatronFormat(Format):
             return (
                 f"{source.origin.path} is Megatron torch_dist, which Megatron-Core already loads "
                 "at any tensor, pipeline and expert parallelism; zerotools convert --to megatron "
-                "makes one that loads its optimizer state in the same manner"
+                "makes a checkpoint in which the optimizer state can be loaded in this way too"
             )
         return (
             f"{source.origin.path} is for the ranks that saved it; zerotools convert --to "
@@ -144,7 +144,9 @@ def _iteration(path: Path) -> Found:
         return Found(path, is_sole=True)
     above = path.resolve().parent
     return Found(
-        above, (f"{path} is one rank's; {above} has the files of all ranks",), is_sole=True
+        above,
+        (f"{path} has the files of one rank; pass {above}, which has the files of all ranks",),
+        is_sole=True,
     )
 
 

@@ -120,10 +120,12 @@ def _of_run(
             try:
                 found = values[name]
             except BadFile as error:
-                told = f"{error}; it has {name} of the run: take another checkpoint"
+                told = (
+                    f"{error}; this file has the value {name} of the run: take another checkpoint"
+                )
                 raise_or_record(file, BadFile(told))
         else:
-            record_lost_part(file, f"it has {name} of the run, which are not there")
+            record_lost_part(file, f"it should have the value {name} of the run, which is lost")
         if found is not None:
             yield name, found
         elif name == "args":  # it lists tied weights
@@ -238,6 +240,8 @@ def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Itera
         if wanted is not None and len(numbers) < wanted:
             key = Key(f"{before}{{{min(numbers)}..{max(numbers)}}}{after}", role)
             advice = _ADVICE.format("with one expert-parallel rank, or export it on its cluster")
-            said = f"{path} has {key} of {len(numbers)} of {wanted} experts (num_experts). {advice}"
+            said = (
+                f"{path} has {key} for {len(numbers)} of {wanted} experts (num_experts). {advice}"
+            )
             yield Problem(said, METADATA, blocks=True)
             return

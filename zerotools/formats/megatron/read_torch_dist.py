@@ -195,7 +195,7 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
     """
     names = [key.name for key in stored if key.role in ("param", "param16")]
     if any(stack_of(name).of_layers for name in names):
-        return "layers are stacked in the files; here each has a tensor"
+        return "layers are stacked in the files; here each layer has its own tensor"
     halves = any(name.endswith(("_w", "_v")) for name in names)
     return "each layer has separate keys" + (", and each half of a gated layer" if halves else "")
 
@@ -245,7 +245,7 @@ def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]
             problems.append(Problem(str(error), COMMON))
     elif (path / CONFIG).exists():
         problems.append(
-            Problem(f"{path / COMMON} is missing, and only it has the iteration", COMMON)
+            Problem(f"{path / COMMON} is missing, but no other file has the iteration", COMMON)
         )
     facts = bridge_facts(path, facts_of(tree))
     return common, facts, [*problems, *iteration_problem(path, facts, COMMON)]

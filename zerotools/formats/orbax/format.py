@@ -151,12 +151,12 @@ def _fault(path: Path, names: set[str]) -> str | None:
         return f"its name has {UNFINISHED}"
     processes = sorted(name for name in names if PROCESS.fullmatch(name))
     if processes and DATABASE not in names:
-        return f"it has {processes[0]} and no {DATABASE}, which is written later"
+        return f"it has {processes[0]} but no {DATABASE}, which is written later"
     if COMMITTED not in names:
         inside = (name for name in _items(path, names) if (path / name / COMMITTED).is_file())
         item = next(inside, None)
         if item is not None and not _is_our_output(path / item):
-            return f"{item} has {COMMITTED}, and the step has none"
+            return f"{item} has {COMMITTED}, but the step has none"
     if TREE not in names and DATABASE in names:
-        return f"it has {DATABASE} and no {TREE}"
+        return f"it has {DATABASE} but no {TREE}"
     return None

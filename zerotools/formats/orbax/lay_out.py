@@ -87,8 +87,8 @@ def _refuse_names(paths: Mapping[str, Words]) -> None:
         name = ".".join(path[len(_ROOT) :])
         if key.name != name:
             raise Unsupported(
-                f"an Orbax tree with the weight {name} would be read as one with {key.name}, "
-                "because of its first or last word; rename the tensor"
+                f"the weight {name} would be read from an Orbax tree under the name {key.name}, "
+                "because of the first or last word of its name; rename the tensor"
             )
 
 

@@ -130,13 +130,14 @@ def cut_in_chunks(name: str, tensor: Tensor, most_bytes: int) -> PlainArray:
     count = math.prod(-(-n // c) for n, c in zip(made.shape, made.chunk, strict=True))
     if left > most_bytes:
         raise BadRequest(
-            f"an element of {name} has {tensor.dtype.itemsize} bytes, which are more than a file "
-            f"of {most_bytes} bytes holds; choose a larger --max-shard-size"
+            f"an element of {name} has {tensor.dtype.itemsize} bytes, but a file may have only "
+            f"{most_bytes} bytes; choose a larger --max-shard-size"
         )
     if count > _MOST_CHUNKS:
         raise BadRequest(
-            f"{name} has {tensor.nbytes} bytes, which are {count} files of {most_bytes} bytes, and "
-            f"zerotools writes at most {_MOST_CHUNKS}; choose a larger --max-shard-size"
+            f"{name} has {tensor.nbytes} bytes and needs {count} files of {most_bytes} bytes, but "
+            f"zerotools writes at most {_MOST_CHUNKS} files for a tensor; choose a larger "
+            "--max-shard-size"
         )
     return made
 

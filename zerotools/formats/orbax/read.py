@@ -54,8 +54,9 @@ def read(directory: Path, format_name: str) -> Checkpoint:
     coded = [value for value in tree.arrays if value not in plain]
     if coded and isinstance(directory, RemotePath):
         raise Unsupported(
-            f"{directory}: the array {coded[0].name} is compressed or in a database, which is read "
-            "only from a disk; copy the checkpoint to a disk and name the copy"
+            f"{directory}: the array {coded[0].name} is compressed or in a database, and "
+            "zerotools reads such arrays only from a disk; copy the checkpoint to a disk and "
+            "pass the path of the copy"
         )
     path = ArrayPath(directory) if coded else directory
     found = {value: _of_plain(array, sizes) for value, array in plain.items()}

@@ -370,12 +370,13 @@ def _array_of(store: Any, directory: Path, name: str) -> StoredArray:
     count = math.prod(found.grid)
     if count > _MOST_CHUNKS:
         raise BadFile(
-            f"{directory}: the array {name} of shape {found.shape} has {count} chunks, and "
+            f"{directory}: the array {name} of shape {found.shape} has {count} chunks, but "
             f"zerotools reads at most {_MOST_CHUNKS}; copy or download it again"
         )
     if found.slot_bytes > _MOST_CHUNK_BYTES:
         raise Unsupported(
-            f"{directory}: a chunk of the array {name} has {found.slot_bytes} bytes; zerotools "
-            f"decodes chunks of at most {_MOST_CHUNK_BYTES} bytes. Save it in smaller chunks"
+            f"{directory}: a chunk of the array {name} has {found.slot_bytes} bytes, but "
+            f"zerotools decodes chunks of at most {_MOST_CHUNK_BYTES} bytes; save the array in "
+            "smaller chunks"
         )
     return found

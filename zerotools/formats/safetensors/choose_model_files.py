@@ -59,7 +59,9 @@ def choose_files(path: Path) -> FileChoice:
         )
     indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
     if len(indexes) > 1:
-        raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
+        raise BadRequest(
+            f"{path} has several indexes: pass the path of one of {', '.join(indexes)}"
+        )
     weight_map = readable_index(path / indexes[0]) if indexes else None
     if weight_map is not None and (
         not shard_numbers(names) or set(weight_map.values()) & set(names)

@@ -85,7 +85,7 @@ def read_header(path: Path) -> Header:
                     "lfs pull"
                 )
             raise BadFile(
-                f"{path} has {size} bytes and its header would have {length}: it is not a "
+                f"{path} has {size} bytes, but its header would have {length}: it is not a "
                 "safetensors file, or it is truncated"
             )
         on_disk = taken_on_disk(source.status())

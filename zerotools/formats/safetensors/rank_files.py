@@ -173,7 +173,7 @@ def _short_total(
     elif type(size) is int and held < size:
         yield Problem(
             f"{root / INDEX} gives {size} bytes of weights, but the shards hold {held}: the last "
-            "shard is missing, or the index is of another type"
+            "shard is missing, or the index is for another dtype"
         )
 
 
@@ -183,8 +183,8 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
             rows = tensor.shape[0] if tensor.shape else 0
             if _EMBEDDING.fullmatch(key.name) and rows < size:
                 yield Problem(
-                    f"{root}: {key.name} ends at row {rows}, but {path.name} gives {size}: the "
-                    "last shard is missing",
+                    f"{root}: {key.name} ends at row {rows}, but should have {size} rows "
+                    f"according to {path.name}: the last shard is missing",
                     last,
                     key.name,
                 )

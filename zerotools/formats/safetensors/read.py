@@ -107,7 +107,7 @@ def _read_shards(
     recorded as a problem.
     """
     if path.is_file():
-        raise BadRequest(f"{path} is one rank's part of a model; name its directory")
+        raise BadRequest(f"{path} is one rank's part of a model; pass its directory")
     tensors = sharded_tensors(root, headers)
     numbers = shard_numbers(headers)
     if numbers and not is_end_known(root, tensors):

@@ -242,7 +242,7 @@ def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
     kept = {name: value for name, value in group.options.items() if is_plain(value)}
     foreign = sorted(group.options.keys() - kept.keys())
     if foreign:
-        drops.add("param_groups", f"{', '.join(foreign)} of theirs are not plain values")
+        drops.add("param_groups", f"their options {', '.join(foreign)} are not plain values")
     return kept
 
 

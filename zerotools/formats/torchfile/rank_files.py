@@ -51,7 +51,9 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
         models = [group for group in models if group.size == said] or models
     if len(models) > 1:
         first = ", ".join(next(iter(group.files.values())) for group in models)
-        raise BadRequest(f"{path} has several models: name a file of one of them, as in {first}")
+        raise BadRequest(
+            f"{path} has several models: pass the path of a file of one of them, such as {first}"
+        )
     if not models:
         raise BadFile(f"{path} has neither a pytorch_model.bin nor files of a model's ranks")
     return models[0]
@@ -130,8 +132,9 @@ def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]
 def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
     if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
         raise Unsupported(
-            f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors: it is not "
-            "known whether each rank has a copy or a part; name one file to read only it"
+            f"{path} has {len(parts)} files like {parts[0].file.name} with plain tensors: it is "
+            "not known whether each rank has a copy or a part; to read a single file, pass its "
+            "path"
         )
 
 

@@ -69,7 +69,9 @@ def read(path: Path) -> Checkpoint:
     single = [name for name in listed if SINGLE.fullmatch(name)]
     indexes = [name for name in listed if INDEX.fullmatch(name)]
     if len(single or indexes) > 1:
-        raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
+        raise BadRequest(
+            f"{path} has several models: pass the path of one of {', '.join(single or indexes)}"
+        )
     if single:
         read_one = _read_file(path / single[0])
         origin = replace(read_one.origin, path=path)

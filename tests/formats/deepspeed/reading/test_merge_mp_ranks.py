@@ -72,4 +72,4 @@ def test_the_output_says_how_its_files_are_called(tmp_path: Path) -> None:
     conversion = reshard.prepare_reshard(source, tmp_path / "out", world_size=3)
     assert isinstance(conversion, Conversion)
     prove_coverage(conversion)
-    assert any("all files are of mp_rank_00" in note for note in conversion.notes)
+    assert any("all files are named mp_rank_00" in note for note in conversion.notes)

@@ -456,7 +456,7 @@ def test_the_configuration_says_how_many_expert_ranks() -> None:
 @pytest.mark.parametrize(
     ("ranks", "experts", "why"),
     [
-        (3, None, r"2 expert-parallel ranks, and --world-size 3 .* pass --ds-config with another"),
+        (3, None, r"2 expert-parallel ranks, but --world-size 3 .* pass --ds-config with another"),
         (3, 3, r"4 experts, which expert_parallel\.autoep_size = 3 does not divide"),
     ],
 )

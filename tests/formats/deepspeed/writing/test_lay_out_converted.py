@@ -115,7 +115,7 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
     for words in (
         "--stage or --ds-config",
         "--lr, --betas",
-        "the type of the computation",
+        "the dtype of the computation",
     ):
         assert words in str(refused.value)
     unordered = TrainingState(
@@ -152,7 +152,7 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
     assert scale is not None
     assert (scale.scale, scale.dynamic, scale.options["cur_hysteresis"]) == (256.0, True, 3)
     assert (
-        "the source has no loss scale: it starts with the value in the configuration"
+        "the source has no loss scale: the run starts with the one in the configuration"
         in target.notes
     )
 

@@ -53,14 +53,14 @@ def _blocked(path: Path) -> str:
 def test_a_missing_rank_is_named(copied: Callable[[str], Path], lost: str) -> None:
     path = copied(PLAIN)
     shutil.rmtree(path / lost)
-    assert f"{lost}/model_optim_rng.pt is missing: TP 2 x PP 2 makes 4 ranks" in _blocked(path)
+    assert f"{lost}/model_optim_rng.pt is missing: with TP 2 x PP 2 there are 4" in _blocked(path)
     assert inspect(formats.read(path)).problems
 
 
 def test_a_missing_optimizer_of_one_rank_is_named(copied: Callable[[str], Path]) -> None:
     path = copied(DISTRIBUTED)
     (path / "mp_rank_01" / "distrib_optim.pt").unlink()
-    assert "mp_rank_01/distrib_optim.pt is missing, but other ranks have theirs" in _blocked(path)
+    assert "mp_rank_01/distrib_optim.pt is missing, but other ranks have one" in _blocked(path)
 
 
 def test_optimizers_that_are_all_lost_are_said(copied: Callable[[str], Path]) -> None:
@@ -68,7 +68,9 @@ def test_optimizers_that_are_all_lost_are_said(copied: Callable[[str], Path]) ->
     for each in path.glob("*/distrib_optim.pt"):
         each.unlink()
     (problem,) = inspect(formats.read(path)).problems
-    assert "mp_rank_00/distrib_optim.pt is missing: only it has the masters" in problem.message
+    assert (
+        "mp_rank_00/distrib_optim.pt is missing: no other file has the masters" in problem.message
+    )
 
 
 def _change(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -136,7 +138,7 @@ def test_ranks_of_two_iterations_are_refused(tmp_path: Path) -> None:
 
     path = legacy(tmp_path / "iter_0000010", 10)
     _change(path / "mp_rank_01_000/model_optim_rng.pt", lambda tree: tree.update(iteration=20))
-    assert "mp_rank_01_000/model_optim_rng.pt is of iteration 20 and" in _blocked(path)
+    assert "mp_rank_01_000/model_optim_rng.pt is of iteration 20, but" in _blocked(path)
 
 
 @pytest.mark.torch
@@ -151,7 +153,7 @@ def test_ranks_that_disagree_on_a_shape_are_refused(tmp_path: Path) -> None:
     _change(where, lambda tree: tree["model"].update({name: torch.ones(6, 8).bfloat16()}))
     for each in path.glob("*/distrib_optim.pt"):
         each.unlink()
-    with pytest.raises(BadFile, match=r"mp_rank_01_000.* of shape \(6, 8\), and .*\(12, 8\)"):
+    with pytest.raises(BadFile, match=r"mp_rank_01_000.* of shape \(6, 8\), but .*\(12, 8\)"):
         formats.read(path)
 
 

@@ -49,13 +49,13 @@ def test_groups_are_those_of_megatron() -> None:
     group = found.optimizers[0][0]
     assert (group["lr"], group["betas"], group["step"]) == (0.01, (0.9, 0.95), 7)
     assert (group["weight_decay"], group["bias_correction"]) == (0.1, True)
-    assert not any("decays no norms" in note for note in found.notes)
+    assert not any("no weight decay to norms" in note for note in found.notes)
 
 
 def test_with_one_expert_parallel_rank_there_is_one_optimizer() -> None:
     found = result(trained(OPTIONS), apart=False)
     assert kinds(found) == [[(1.0, False), (0.0, False)]]
-    (said,) = (note for note in found.notes if "decays no norms" in note)
+    (said,) = (note for note in found.notes if "no weight decay to norms" in note)
     assert "trained with a weight decay of 0.1" in said
 
 

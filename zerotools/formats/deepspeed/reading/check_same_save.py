@@ -106,9 +106,8 @@ def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
         return None
     return (
-        f"the optimizer has counted {step:g} steps and the run {updates}. Runs that began with "
-        f"DeepSpeed before 0.14 have this difference; in other runs, {model.file.name} is from "
-        "the save before"
+        f"the optimizer has counted {step:g} steps, but the run only {updates}. This is normal if "
+        f"DeepSpeed before 0.14 began the run; if not, {model.file.name} is from the save before"
     )
 
 
@@ -129,8 +128,8 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
             if values[0] != values[1] and _LOST not in values:
                 yield Problem(
                     f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
-                    f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint with "
-                    "all files from one save",
+                    f"is {own.get(what)} in the first and {first.get(what)} in the other; take a "
+                    "checkpoint with all files from one save",
                     optim.file.name,
                     blocks=True,
                 )
@@ -171,7 +170,7 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
             yield _of_another_save(model, optim, *rates)
         return
     blocks = step > updates or optim.kind == STAGE_3
-    found = f"it records {updates} updates of the run", f"the optimizer {step:g}"
+    found = f"it records {updates} updates", f"the optimizer has made {step:g}"
     yield _of_another_save(model, optim, *found, blocks=blocks)
 
 
@@ -179,7 +178,7 @@ def _of_another_save(
     model: ModelStates, optim: OptimStates, there: str, here: str, *, blocks: bool = True
 ) -> Problem:
     return Problem(
-        f"{model.file.path} is from another save than {optim.file.name}: {there}, and {here}; "
+        f"{model.file.path} is from another save than {optim.file.name}: {there}, but {here}; "
         "take a checkpoint with all files from one save",
         model.file.name if blocks else None,
         blocks=blocks,
@@ -198,7 +197,7 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
         return None
     if any(type(rate) is not float for rate in (*last, *own)):
         return None
-    return f"its schedule is at the learning rates {last} there", f"the optimizer at {own}"
+    return f"its schedule has the learning rates {last}", f"the optimizer has {own}"
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
@@ -210,8 +209,9 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
             first := known[0].fields.tree.get(GLOBAL_STEPS)
         ):
             yield Problem(
-                f"{model.file.path} is from another save than {known[0].file.name}: step {own} "
-                f"there and {first} here; take a checkpoint with all files from one save",
+                f"{model.file.path} is from another save than {known[0].file.name}: the first is "
+                f"of step {own}, the other of step {first}; take a checkpoint with all files from "
+                "one save",
                 model.file.name,
                 blocks=True,
             )

@@ -78,7 +78,7 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
                 raise BadFile(problem.message)
             if model.global_steps != mp_shard.model.global_steps:
                 raise BadFile(
-                    f"{model.file.path} is of step {model.global_steps}, and {name} of step "
+                    f"{model.file.path} is of step {model.global_steps}, but {name} is of step "
                     f"{mp_shard.model.global_steps}: the files are from two saves; take another "
                     "checkpoint"
                 )
@@ -111,9 +111,9 @@ def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
                     yield TensorPair(key, present[0].file.tensor(first), other.file.tensor(second))
                 elif _is_number(ours[role]) and ours[role] != theirs[role]:
                     raise BadFile(
-                        f"{other.file.path}: {key} is {theirs[role]!r:.40}, and {ours[role]!r:.40} "
-                        f"in {present[0].file.path}; the files are from two saves: take another "
-                        "checkpoint"
+                        f"{other.file.path}: {key} is {theirs[role]!r:.40}, but "
+                        f"{ours[role]!r:.40} in {present[0].file.path}; the files are from two "
+                        "saves: take another checkpoint"
                     )
 
 

@@ -287,7 +287,7 @@ def _none_or_several(
     kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
     model = model_file(mp_rank, 0 if kind == STAGE_3 else None)
     return (
-        f"{directory / model} is missing, and {first} belongs to it; the other model files are "
+        f"{directory / model} is missing, but {first} belongs to it; the other model files are "
         "from another save"
     )
 

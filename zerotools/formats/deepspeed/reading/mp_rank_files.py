@@ -105,8 +105,8 @@ def load_mp_rank(
         return _weights_of(read_mp_rank(models, (), everything), trained)
     name = optim_file(mp_rank, 0)
     message = (
-        f"{directory / name} and those of all other ranks are missing, so the checkpoint has no "
-        "masters"
+        f"{directory / name} and the optimizer files of all other ranks are missing, so the "
+        "checkpoint has no masters"
     )
     problems.append(Problem(message, name))
     return _without_masters(

@@ -205,7 +205,7 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
         if rank == mp_rank
     )
     for name in own:
-        yield Problem(f"{directory / name} belongs to a run of more model-parallel ranks", name)
+        yield Problem(f"{directory / name} belongs to a run with more model-parallel ranks", name)
 
 
 def _lost_optimizers(
@@ -221,7 +221,7 @@ def _lost_optimizers(
         if present and mp_rank not in present and model.groups is None:
             is_bf16 = has_bf16_prefix(min(listing.optim_files.values()))
             name = optim_file(mp_rank, 0, bf16=is_bf16)
-            yield Problem(f"{directory / name} is missing, but other ranks have theirs", name)
+            yield Problem(f"{directory / name} is missing, but other ranks have one", name)
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:

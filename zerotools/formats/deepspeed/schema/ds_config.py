@@ -39,9 +39,11 @@ class ZeroSettings:
             BadRequest: DeepSpeed has no such value, or an option contradicts `ds_config`.
         """
         if self.stage is not None and self.stage not in _STAGES:
-            raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
+            raise BadRequest(
+                f"--stage is {self.stage}, but must be 1, 2 or 3, the stages with partitions"
+            )
         if self.sub_group_size is not None and self.sub_group_size < 1:
-            raise BadRequest(f"--sub-group-size is {self.sub_group_size} and must be at least 1")
+            raise BadRequest(f"--sub-group-size is {self.sub_group_size}, but must be at least 1")
         if self.ds_config is None:
             return self
         zero = zero_optimization(self.ds_config)

@@ -73,7 +73,7 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
     listing = list_files(found.directory)
     if not listing.models:
         error = BadFile(
-            f"{found.directory} has optimizer files of DeepSpeed, and its *_model_states.pt are "
+            f"{found.directory} has optimizer files of DeepSpeed, but its *_model_states.pt are "
             "missing"
         )
         raise_or_record(found.directory, error)

@@ -98,7 +98,7 @@ def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
     """Check a mapping of tensor names to shapes, and return it."""
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path}: has a {type(value).__name__} instead of names and shapes")
+        raise BadFile(f"{path} has a {type(value).__name__} where names and shapes should be")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
 
 

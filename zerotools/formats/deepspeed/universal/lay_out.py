@@ -278,7 +278,7 @@ def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
 
 
 _MANY_RANKS = 1024
-_NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) has it all"
+_NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) has no such limits"
 
 
 def notes_of(
@@ -295,7 +295,7 @@ def notes_of(
     if kept:
         notes.append(
             f"DeepSpeed does not restore {' and '.join(kept)} from a universal checkpoint: the "
-            f"resuming run must load them first; {_NATIVE}"
+            f"resuming run must load them from elsewhere before it resumes; {_NATIVE}"
         )
     if model_parallel > 1:
         notes.append(
@@ -304,12 +304,13 @@ def notes_of(
         )
     if len(contents.groups) > 1:
         notes.append(
-            f"the resuming run must have the same {len(contents.groups)} param groups in this order"
+            f"the resuming run must have the same {len(contents.groups)} param groups in the same "
+            "order"
         )
     if contents.begun:
         names = list(dict.fromkeys(key.name for key in contents.begun))
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
-        notes.append(f"{some}: no state yet; it is written as zeros, its initial value")
+        notes.append(f"{some}: no state yet; zeros, the initial value, are written")
     is_muons = any(uses_muon(group.options) for group in training.groups)
     if is_muons:
         notes.append(
@@ -342,8 +343,8 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
     if limits:
         number = min(limits, key=limits.__getitem__)
         yield (
-            "at stages 1 and 2 DeepSpeed's loader fails on a rank without a part of a group: "
-            f"group {number} is shared by at most {limits[number]} ranks; {_NATIVE}"
+            "at stages 1 and 2 DeepSpeed's loader fails on a rank without a part of a group: at "
+            f"most {limits[number]} ranks can share group {number}; {_NATIVE}"
         )
 
 
@@ -363,8 +364,8 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
     if missing or not contents.numbers:
         lacks = ", ".join([*missing, *([] if contents.numbers else [STEP])])
         yield (
-            "stage 3 does not load it: DeepSpeed's loader expects the state of Adam, and this has "
-            f"no {lacks}; {_NATIVE}"
+            "stage 3 does not load the output: DeepSpeed's loader expects the state of Adam, but "
+            f"the output has no {lacks}; {_NATIVE}"
         )
         return
     if rest := sorted(contents.roles - set(MOMENTS)):
@@ -376,17 +377,20 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
     options = {key for group in training.groups for key in group.options}
     if differing := sorted(options - alike.keys()):
         yield (
-            "stage 3 gives all groups the options of one, so those that differ between them "
+            "stage 3 loads the options of only one group, so options that differ between groups "
             f"({', '.join(differing)}) keep the values that the resuming run sets"
         )
     steps = {value for group in contents.groups for value in contents.steps_of(group)}
     if len(steps) > 1:
-        yield f"stage 3 sets every group to step {min(steps):g} of {sorted(steps)}; {_NATIVE}"
+        yield (
+            f"stage 3 gives every group the step {min(steps):g}, although groups are at steps "
+            f"{sorted(steps)}; {_NATIVE}"
+        )
     is_tensor = any(number.dtype is not None for number in contents.numbers.values())
     if is_tensor and len(contents.groups) > 1:
         yield (
-            "stage 3 shares one step tensor among all sub-groups, so after resuming a torch "
-            f"optimizer counts several steps for each one; {_NATIVE}"
+            "at stage 3, all sub-groups share one step tensor, so in the resumed run a torch "
+            f"optimizer counts several steps for each step; {_NATIVE}"
         )
 
 

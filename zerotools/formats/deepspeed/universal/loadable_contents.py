@@ -129,7 +129,7 @@ def contents_of(
             for role in MOMENTS
         }
         numbers = dict.fromkeys((key.name for key in states), first)
-    why = "DeepSpeed loads only the step and state that is as long as its parameter"
+    why = "DeepSpeed loads only the step, and state with as many elements as its parameter"
     dropped = [Dropped(role, why) for role in sorted(refused)]
     contents = UniversalContents(groups, states, numbers, begun, whole, dropped)
     _check(source, contents)
@@ -199,7 +199,10 @@ def _check(source: Checkpoint, contents: UniversalContents) -> None:
         if not stays_below_root(name) or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
             raise BadFile(f"{path}: {name!r:.80} cannot be the name of a file")
     if "fp32" in contents.roles or any(key.name == "optimizer_state.pt" for key in contents.states):
-        raise BadFile(f"{path} has names that a universal checkpoint reserves for its files")
+        raise BadFile(
+            f"{path} has a parameter called optimizer_state.pt or a state called fp32, which are "
+            "names of files in a universal checkpoint"
+        )
     roles: dict[str, set[str]] = {}
     for key in (*contents.states, *contents.begun):
         roles.setdefault(key.name, set()).add(key.role)

@@ -151,7 +151,8 @@ def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Prob
         for name in names:
             yield Problem(
                 f"{model.file.root / ZERO / name} was made by ds_to_universal from a run with "
-                f"{ROUND_ROBIN}, under which it swaps weights; convert the original checkpoint",
+                f"{ROUND_ROBIN}, but ds_to_universal swaps the weights of such runs; convert the "
+                "original checkpoint",
                 f"{ZERO}/{name}/fp32.pt",
                 name,
             )

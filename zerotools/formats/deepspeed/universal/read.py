@@ -188,7 +188,7 @@ def states_of(
             value = _value(opened, shape, role)
             if is_whole and role != "step" and isinstance(value, Tensor) and value.shape != shape:
                 raise BadFile(
-                    f"{opened.path} has the shape {value.shape}, and the model file gives {name} "
+                    f"{opened.path} has the shape {value.shape}, but the model file gives {name} "
                     f"the shape {shape}"
                 )
             yield Key(name, role), value
@@ -231,7 +231,7 @@ def lost_state(
                     file = f"{ZERO}/{name}/{role}.pt"
                     problems.append(
                         Problem(
-                            f"{directory / file} is missing, but other parameters have one",
+                            f"{directory / file} is missing, but other parameters have this file",
                             file,
                             name,
                         )
@@ -296,7 +296,7 @@ def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int |
 def _reshaped(file: TorchFile, stored: StoredTensor, shape: tuple[int, ...]) -> Tensor:
     if prod(shape) != stored.shape[0]:
         raise BadFile(
-            f"{file.path} has {stored.shape[0]} elements, and the model file gives it the shape "
+            f"{file.path} has {stored.shape[0]} elements, but the model file gives it the shape "
             f"{shape}"
         )
     strides = row_major_strides(shape)

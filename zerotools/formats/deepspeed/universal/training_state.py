@@ -36,8 +36,8 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     model, saved = native.model, native.saved
     if saved.file is None:
         raise BadFile(
-            f"{checkpoint.root / OPTIMIZER_STATE} is missing, and only it has the param groups; "
-            "zerotools consolidate writes only the weights"
+            f"{checkpoint.root / OPTIMIZER_STATE} is missing, but no other file has the param "
+            "groups; to write only the weights, use zerotools consolidate"
         )
     tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
     config = model.ds_config

@@ -47,7 +47,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, wal
 
 ONE_STEP_LESS = (
     "the optimizer counts one step more than the run: without ZeRO, DeepSpeed begins with a step "
-    "of zeros; with ZeRO it has none, so the output does not count it"
+    "on zero gradients; with ZeRO there is no such step, so the output does not count it"
 )
 
 
@@ -148,7 +148,7 @@ def _foreign(
             "(--order model, or --order FILE with one name per line)"
         )
     if precision is None:
-        missing.append("the type of the computation (--ds-config)")
+        missing.append("the dtype of the computation (--ds-config)")
     if missing or settled.stage is None or precision is None:
         raise BadRequest(
             f"a DeepSpeed checkpoint needs more than {source.origin.path} has: {'; '.join(missing)}"
@@ -216,21 +216,21 @@ def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
 def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
     if training.steps is None and foreign.training.steps:
         yield (
-            f"training resumes at step {foreign.training.steps}, the count of its optimizer; "
+            f"training resumes at step {foreign.training.steps}, as the optimizer counted; "
             "scheduler state and data position are not carried over"
         )
     begun = never_stepped(foreign)
     if begun:
         yield (
-            f"{_some(begun)}: no state, because it had no gradient yet; it is written as zeros, "
-            "and DeepSpeed uses the step of their group"
+            f"{_some(begun)}: no state, because there was no gradient yet; zeros are written, and "
+            "DeepSpeed uses the step of the group"
         )
     guessed = [name for name in foreign.frozen if name not in foreign.training.frozen]
     if guessed:
-        yield f"no param group has {_some(guessed)}: written as frozen parameters"
+        yield f"no param group has {_some(guessed)}, so they are written as frozen parameters"
     scale = foreign.training.loss_scale
     if foreign.precision == FLOAT16 and scaler_of(scale, foreign.config, FLOAT16).is_new:
-        yield "the source has no loss scale: it starts with the value in the configuration"
+        yield "the source has no loss scale: the run starts with the one in the configuration"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -53,7 +53,8 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
     origin = "the configuration given" if settings.ds_config else "the run's configuration"
     return [
         "elastic optimizer state is written in the rigid form, which DeepSpeed loads with either "
-        f"setting; it does not store options of param groups, so all groups get those of {origin}"
+        "setting; elastic state has no options of param groups, so all groups get the options of "
+        f"{origin}"
     ]
 
 
@@ -85,7 +86,7 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
         return [f"{was}, which {ranks} ranks cannot keep: {total} is not a multiple of {ranks}"]
     own = total // ranks
     most = max(n for n in range(1, min(micro, own) + 1) if not own % n)
-    return [f"{was}; {most} x {own // most} x {ranks} ranks give the same"]
+    return [f"{was}; {most} x {own // most} x {ranks} ranks give the same batch"]
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:
@@ -96,9 +97,9 @@ def _sequence_ranks(mp_shard: MpShard) -> list[str]:
     if model.model_parallel_size != 1 or len(own) < 2:
         return []
     return [
-        "all files are of mp_rank_00, as DeepSpeed 0.19.8 names them; with sequence parallelism "
-        f"DeepSpeed {model.version or 'that saved the run'} looks for {', '.join(names[1:2])}: "
-        "resume with 0.19.8 or newer"
+        "all files are named mp_rank_00, as DeepSpeed 0.19.8 names them; with sequence "
+        f"parallelism DeepSpeed {model.version or 'that saved the run'} looks for "
+        f"{', '.join(names[1:2])}: resume with 0.19.8 or newer"
     ]
 
 

@@ -59,8 +59,8 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         )
     if count > 1 and settings.settled().stage == 3:
         raise Unsupported(
-            f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
-            "not change to stage 3"
+            f"{path} has {count} model-parallel ranks (pipeline or tensor), and zerotools does "
+            "not convert such a checkpoint to stage 3"
         )
     if mp_shard.model.num_experts:
         _check_experts(path, mp_shard, count, settings)
@@ -73,8 +73,9 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
     size, saved = mp_shard.model.data_parallel_size, len(mp_shard.optim_states)
     if size not in (None, saved) and not mics_keys(zero_optimization(config)):
         raise Unsupported(
-            f"{mp_shard.model.file.path} is of {size} ranks, but its optimizer files are of "
-            f"{saved}, and the configuration does not use MiCS; take another checkpoint"
+            f"{mp_shard.model.file.path} is from a run of {size} ranks, but its optimizer files "
+            f"are from a run of {saved}, and the configuration does not use MiCS; take another "
+            "checkpoint"
         )
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(
@@ -96,7 +97,8 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
     is_stacked = bool(mp_shard.model.stacked_experts.layers)
     if count > 1:
         raise Unsupported(
-            f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"
+            f"{path} has experts and {count} model-parallel ranks, and zerotools does not reshard "
+            "both together"
         )
     if is_stacked and stage is not None and (stage == 3) != (optim.kind == STAGE_3):
         raise Unsupported(

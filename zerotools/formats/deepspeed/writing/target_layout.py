@@ -106,7 +106,7 @@ def target_layout_of(
     autoep_size = _autoep_size(logical, settings, dp_size)
     if kind == STAGE_3:
         if settled.round_robin is not None:
-            raise BadRequest("--round-robin is for stages 1 and 2, and the output is for stage 3")
+            raise BadRequest("--round-robin is for stages 1 and 2, but the output is for stage 3")
         size = settled.sub_group_size
         if size is None:
             if logical.kind == STAGE_3 and saved_dp_size is not None:
@@ -122,7 +122,7 @@ def target_layout_of(
         )
     if settled.sub_group_size is not None:
         raise BadRequest(
-            f"--sub-group-size is for stage 3, and the output is for stage {stage or 1}"
+            f"--sub-group-size is for stage 3, but the output is for stage {stage or 1}"
         )
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
@@ -173,8 +173,8 @@ def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) ->
     where = logical.model_file.path if logical.model_file is not None else "the source"
     if dp_size % size:
         raise BadRequest(
-            f"{where} has experts of AutoEP for {size} expert-parallel ranks, and --world-size "
-            f"{dp_size} is not a multiple of {size}: take a multiple, or pass --ds-config with "
+            f"{where} has experts of AutoEP for {size} expert-parallel ranks, but --world-size "
+            f"{dp_size} is not a multiple of {size}: choose a multiple, or pass --ds-config with "
             f"another {EXPERT_PARALLEL}.{EXPERT_RANKS}"
         )
     for group in logical.groups:

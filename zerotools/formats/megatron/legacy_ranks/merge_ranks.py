@@ -48,9 +48,9 @@ class WholeModel:
         first, cut, chunks = self._found[key]
         if (first.shape, first.dtype) != (local.shape, local.dtype):
             raise BadFile(
-                f"{self.path / local.file} has {key} as {local.dtype} of shape {local.shape}, and "
-                f"{self.path / first.file} as {first.dtype} of shape {first.shape}: the files are "
-                "of two runs, or one is damaged"
+                f"{self.path / local.file} has {key} as {local.dtype} of shape {local.shape}, but "
+                f"{self.path / first.file} has it as {first.dtype} of shape {first.shape}: the "
+                "files are from two runs, or one is damaged"
             )
         for start, box in cut.parts(local.shape, rank, ranks):
             chunks.append(_chunk(local, start, box))

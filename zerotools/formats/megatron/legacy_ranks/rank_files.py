@@ -165,21 +165,23 @@ def rank_problems(
         if name not in opened:
             where = model_of(name)
             if not (path / where).exists():
-                said = f"{path / where} is missing: {degrees} makes {len(expected)} ranks"
+                said = f"{path / where} is missing: with {degrees} there are {len(expected)} ranks"
                 yield Problem(said, where, blocks=True)
     if "" in expected and max(degrees[:3]) > 1:
-        yield Problem(f"{path} has the files of one rank, and the run had {degrees}", blocks=True)
+        yield Problem(
+            f"{path} has the files of only one rank, but the run had {degrees}", blocks=True
+        )
     for name, file in opened.items():
         if name not in expected:
-            said = f"{path / file.name} is not a rank of {degrees}: it is from another save"
+            said = f"{path / file.name} is not of a run with {degrees}: it is from another save"
             yield Problem(said, file.name, blocks=True)
     first = ranks[0] if ranks else None
     for rank in ranks:
         if first is not None and rank.facts.iteration != facts.iteration:
             yield Problem(
-                f"{path / rank.file.name} is of iteration {rank.facts.iteration} and "
-                f"{path / first.file.name} of {facts.iteration}: ranks of two saves are mixed; "
-                "take another checkpoint",
+                f"{path / rank.file.name} is of iteration {rank.facts.iteration}, but "
+                f"{path / first.file.name} is of iteration {facts.iteration}: the files are from "
+                "two saves; take another checkpoint",
                 rank.file.name,
                 blocks=True,
             )
@@ -200,9 +202,9 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
     """
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
-        yield Problem(f"{path / name} is missing, but other ranks have theirs", name, blocks=True)
+        yield Problem(f"{path / name} is missing, but other ranks have one", name, blocks=True)
     if len(lost) == len(names) and _is_distributed(facts):
-        said = "only it has the masters and moments of the distributed optimizer"
+        said = "no other file has the masters and moments of the distributed optimizer"
         yield Problem(f"{path / names[0]} is missing: {said}", names[0])
 
 

@@ -155,8 +155,8 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
     other = next((name for name in weights if not name.startswith(_NAMES)), None)
     if other is not None or not weights:
         raise BadRequest(
-            f"{source.origin.path} has {other or 'no weights'}, and Megatron-Core has other names: "
-            "add --map-to megatron, which arranges the weights of a model of the Hub for it"
+            f"{source.origin.path} has {other or 'no weights'}, but Megatron-Core has other "
+            "names: add --map-to megatron, which renames and arranges the weights of a Hub model"
         )
 
 
@@ -297,14 +297,14 @@ def _notes(
         yield f"{name}/ has weights alone: Megatron starts at iteration 0, with a new optimizer"
     if arguments is None:
         yield (
-            "no file has the sizes of the model, so --use-checkpoint-args does not work: give "
-            "--config-dir, or Megatron all options of the model"
+            "no file has the sizes of the model, so --use-checkpoint-args does not work: pass "
+            "--config-dir, or pass all options of the model to Megatron's script"
         )
     told = [*unset_options(config)]
     if told:
         yield (
-            f"config.json has {', '.join(told)}, which Megatron does not take from a checkpoint: "
-            "pass the options for them to its script"
+            f"config.json has {', '.join(told)}, which Megatron does not read from a checkpoint: "
+            "pass the options for these to its script"
         )
 
 
@@ -316,7 +316,9 @@ def _dropped(
         for role in sorted(roles - {"param", "buffer", "param16", STATE_ROLE}):
             yield Dropped(role, optimizer.why)
         if "param16" in roles:
-            yield Dropped("param16", "the masters are the weights, which Megatron casts")
+            yield Dropped(
+                "param16", "the masters are written as the weights, and Megatron casts them"
+            )
         if training.steps:
             yield Dropped("steps", "without an optimizer a run begins at iteration 0")
         if training.groups:

@@ -91,7 +91,7 @@ def written_optimizer(
             )
     steps = _steps(training)
     if isinstance(steps, str):
-        return DroppedOptimizer(f"Megatron counts one step for all weights, and the step {steps}")
+        return DroppedOptimizer(f"Megatron counts one step for all weights, but the step {steps}")
     groups = _groups_by_name(source, training, weights, names)
     of_megatron = _of_megatron(training, weights, steps, apart)
     return of_megatron or _by_rule(training, groups, weights, steps, apart is not False)
@@ -248,12 +248,13 @@ def _notes(
     other = [name for name in vectors if groups[name]["weight_decay"]]
     if other:
         yield (
-            f"Megatron decays no norms and biases: {other[0]} and {len(other) - 1} others were "
-            f"trained with a weight decay of {groups[other[0]]['weight_decay']}"
+            f"Megatron applies no weight decay to norms and biases, but {other[0]} and "
+            f"{len(other) - 1} others were trained with a weight decay of "
+            f"{groups[other[0]]['weight_decay']}"
         )
     kind = optimizer_class_of(training, MOMENTS)
     if decay and kind is not None and kind.name == "Adam":
-        yield "Megatron's Adam decays weights as AdamW does, and the run used an L2 decay"
+        yield "Megatron's Adam applies weight decay like AdamW, but the run used L2 decay"
     if any(is_expert for is_expert, _ in kinds):
         yield (
             "experts have a separate optimizer, which Megatron loads with more than one "
