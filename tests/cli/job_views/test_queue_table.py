@@ -120,5 +120,26 @@ def test_gpus_are_grouped_by_their_holders() -> None:
     assert first.startswith("6 of 8 GPUs in use; 1 running, 1 stalled, 2 queued; memory ")
     assert (second, blank) == (f"GPUs 0-3 {named}, 4-5 bob/lora, 6 free, 7 error", "")
     narrow = machine_lines(snapshot, leases, jobs, 70)
-    assert narrow[1] == f"GPUs 0-3 {named} and 3 more"
-    assert all(len(line) <= 70 for line in narrow)
+    assert narrow[1:] == [f"GPUs 0-3 {named},", "     4-5 bob/lora, 6 free, 7 error", ""]
+
+
+def test_every_holder_of_a_gpu_is_shown() -> None:
+    """They continue on a second line, then names become shorter, and then more lines follow."""
+    gpus = [fake_gpu(number) for number in range(16)]
+    snapshot = SnapshotSource(FakeProbe(gpus)).read()
+    leases = [{"gpu_uuid": gpu.uuid, "job_id": gpu.index, "uid": gpu.index % 2} for gpu in gpus]
+    jobs = [runs(number, "ab"[number % 2], f"job-{number}-ablation") for number in range(16)]
+
+    def shown(count: int, columns: int) -> list[str]:
+        used = machine_lines(snapshot, leases[:count], jobs, columns)[1:-1]
+        assert all(len(line) <= columns for line in used)
+        holders = ", ".join(line[5:].rstrip(",") for line in used).split(", ")
+        assert [each.split()[0] for each in holders[:count]] == list(map(str, range(count)))
+        return used
+
+    assert len(shown(3, 80)) == 1
+    whole, short = shown(6, 80), shown(9, 80)
+    assert len(whole) == len(short) == 2
+    assert whole[0].startswith("GPUs 0 a/job-0-ablation, 1 b/job-1-ablation")
+    assert short[0].startswith("GPUs 0 a/job-0-a…, 1 b/job-1-a…")
+    assert len(shown(16, 80)) == 4

@@ -41,6 +41,10 @@ GIVING_WAY: Sequence[tuple[str, int]] = (
     *(("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
 )
 """The columns that become narrower, in this order, with their new largest width (0: left out)."""
+HOLDER_NAMES = (16, 10)
+"""The widths to which the names of holders of GPUs are cut, in this order, if two lines do not have
+space for the whole names.
+"""
 RIGHT = frozenset(("id", PRIORITY, "age", "stage", "ranks", "step", "loss", "saved"))
 _FIGURES = ("ranks", "stage", "step", "loss", "saved")
 _TEXTS: Mapping[str, Callable[[Job], str]] = {
@@ -223,10 +227,11 @@ def _counts(jobs: Sequence[Job]) -> str:
 def machine_lines(
     snapshot: Snapshot, leases: Sequence[Mapping[str, Any]], jobs: Sequence[Job], columns: int
 ) -> list[str]:
-    """Return a line that sums up the machine and its jobs, and a line with the GPUs of each job.
+    """Return a line that sums up the machine and its jobs, and below it the GPUs of each job.
 
-    `leases` are the daemon's leases of GPUs, and `jobs` all unfinished jobs. What does not fit into
-    `columns` is left out.
+    `leases` are the daemon's leases of GPUs, and `jobs` all unfinished jobs. If the first line is
+    longer than `columns`, its last parts are left out. The GPUs continue on a second line, then
+    names become shorter, and then more lines follow.
     """
     host, gpus = snapshot.host, snapshot.gpus
     leased = {lease["gpu_uuid"] for lease in leases}
@@ -241,9 +246,7 @@ def machine_lines(
     lines = [render.shorten("; ".join(filter(None, parts)), columns)]
     if gpus:
         holders = gpu_holders(gpus, leases, jobs)
-        lines.append(
-            _listed("GPUs ", [f"{where} {who}" for who, where in holders.items()], columns)
-        )
+        lines += _listed("GPUs ", holders, columns)
     return [*lines, ""]
 
 
@@ -268,11 +271,20 @@ def gpu_holders(
     return {who: render.spans(where).replace(", ", ",") for who, where in places.items()}
 
 
-def _listed(head: str, parts: Sequence[str], columns: int) -> str:
-    """Return the parts that fit into one line, and how many do not."""
-    line = head + ", ".join(parts)
-    for count in range(len(parts) - 1, 0, -1):
-        if render.width(line) <= columns:
+def _listed(head: str, holders: Mapping[str, str], columns: int) -> list[str]:
+    """Return lines with the GPUs of all holders. They are at most two, unless even names of the
+    last width of `HOLDER_NAMES` need more.
+    """
+    lines = list[str]()
+    for longest in (columns, *HOLDER_NAMES):
+        texts = [f"{where} {render.shorten(who, longest)}" for who, where in holders.items()]
+        lines = [head + texts[0]]
+        for text in texts[1:]:
+            if render.width(f"{lines[-1]}, {text},") > columns:
+                lines[-1] += ","
+                lines.append(" " * len(head) + text)
+            else:
+                lines[-1] += f", {text}"
+        if len(lines) <= 2:
             break
-        line = f"{head}{', '.join(parts[:count])} and {len(parts) - count} more"
-    return render.shorten(line, columns)
+    return [render.shorten(line, columns) for line in lines]
