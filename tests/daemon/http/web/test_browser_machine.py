@@ -20,6 +20,32 @@ PIXELS = """() => {
   return [strip.width, [...row].filter((_, index) => index % 4 === 3 && row[index]).length];
 }"""
 
+APART = """() => {
+  const edges = (selector) =>
+    [...document.querySelectorAll(selector)].map((each) => each.getBoundingClientRect());
+  const [strip] = edges(".heat-rows canvas");
+  const apart = ({ left, right }) => [left - strip.left, right - strip.right].map(Math.abs);
+  return Math.max(...edges(".past .u-over").flatMap(apart));
+}"""
+MINUTES_APART = """async () => {
+  const point = (selector, ...events) => {
+    const element = document.querySelector(selector);
+    const { left, top, width } = element.getBoundingClientRect();
+    const place = { bubbles: true, clientX: left + width / 4, clientY: top + 5 };
+    for (const [Kind, type] of events) element.dispatchEvent(new Kind(type, place));
+  };
+  const minutes = (selector) => {
+    const { textContent: text } = document.querySelector(selector);
+    const [, hour, minute] = /(\\d\\d):(\\d\\d)/.exec(text);
+    return 60 * Number(hour) + Number(minute);
+  };
+  point(".heat-rows canvas", [PointerEvent, "pointermove"]);
+  point(".past .u-over", [MouseEvent, "mouseenter"], [MouseEvent, "mousemove"]);
+  await new Promise(requestAnimationFrame);
+  const apart = minutes(".past .u-legend .u-value") - minutes(".heat-read");
+  return ((apart + 2160) % 1440) - 720;  // midnight may be between them
+}"""
+
 
 def past_of(values: dict[str, float]) -> dict[str, Any]:
     """An hour of history in which each series had one value until half of it, and no gap after."""
@@ -65,6 +91,8 @@ def test_gpus_over_time_and_one_of_them(browser: Any, page: Served, service: Fak
         visit.wait_for_text(".heat-rows", "60.0 GiB")
         label = visit.page.locator("section[aria-labelledby=opened] .chart").first
         assert "#1 tiny: at most 50.0 GiB" in str(label.get_attribute("aria-label"))
+        assert visit.page.evaluate(APART) < 1.5, "pixels between strips and curves"
+        assert abs(visit.page.evaluate(MINUTES_APART)) <= 1
         hours = visit.page.locator(".use tbody tr").all_inner_texts()
         assert [each.split()[-1] for each in hours] == ["0.5"]
         visit.page.keyboard.press("Escape")

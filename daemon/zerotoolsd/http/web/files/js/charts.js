@@ -27,7 +27,7 @@ export function style(name) {
 
 /** A chart in an element of its own: `draw(options, data)` makes it or changes it. `options` are
  * `label` (what it shows, for those who do not see it), `height`, `lines`, `log`, `x`, `y`,
- * `marks` and `stack`. */
+ * `marks`, `stack` and `inset` (a function of the plot: the pixels to the left and right of its area). */
 export class Chart {
   #plot = null;
   #shape = "";
@@ -95,18 +95,18 @@ function shaped(chart, options, width) {
   return {
     width,
     height: options.height,
-    padding: [null, TICK_PIXELS / 3, null, null],
+    padding: [null, options.inset ? (plot) => options.inset(plot).right : TICK_PIXELS / 3, null, null],
     cursor: { y: false, drag: { x: true, y: false }, points: { size: 7 } },
     legend: { show: true, live: true, markers: markersOf(chart) },
     scales: {
-      x: { time },
+      x: { time, ...(options.x.range ? { range: options.x.range } : {}) },
       y: options.log ? { distr: 3, log: 10 } : options.y.range ? { range: options.y.range } : options.y.words === bytes ? { range: (plot, least, most) => [0, 1.1 * most || 1] } : options.trim ? { range: (plot) => trimmed(chart.lines, plot.scales.x) } : {},
     },
     axes: [
       { ...axis, size: 28, ...(options.x.values ? { values: options.x.values } : {}), ...(options.x.splits ? { splits: options.x.splits } : {}), ...(options.x.incrs ? { incrs: options.x.incrs } : {}) },
       {
         ...axis,
-        size: 70,
+        size: options.inset ? (plot) => options.inset(plot).left : 70,
         ...(options.y.words === bytes ? { incrs: BINARY } : {}),
         values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : shortened(options.y.words(tick)))),
       },

@@ -86,12 +86,31 @@ export class HeatMap {
     }
   }
 
+  /** What a chart below needs to have its points below those of the rows: the pixels to the left and
+   * right of its area, and the range and the ticks of its axis, unless it is zoomed. */
+  get alignment() {
+    const isWhole = (least, most) => least <= this.#last.times[0] && most >= this.#last.times.at(-1);
+    return {
+      inset: (plot) => {
+        const { left } = plot.root.getBoundingClientRect();
+        const strip = this.#rows.querySelector("canvas").getBoundingClientRect();
+        return { left: strip.left - left, right: left + plot.width - strip.right };
+      },
+      range: (plot, least, most) => (isWhole(least, most) ? [this.#last.begin, this.#last.end] : [least, most]),
+      splits: (plot, axis, least, most) => timeTicks(least, most, this.#mostTicks()),
+    };
+  }
+
+  #mostTicks() {
+    return Math.max(3, Math.floor((this.#rows.querySelector("canvas")?.clientWidth ?? 0) / LABEL_PIXELS));
+  }
+
   #drawTicks() {
     if (!this.#last) return;
     const { begin, end } = this.#last;
     const strip = this.#rows.querySelector("canvas");
     const width = strip?.clientWidth ?? 0;
-    const ticks = timeTicks(begin, end, Math.max(3, Math.floor(width / LABEL_PIXELS)));
+    const ticks = timeTicks(begin, end, this.#mostTicks());
     fillOnce(this.#ticks, [ticks, width, begin], () => ticks.map((tick) => {
       const label = h("span", {}, tickLabel(tick, end - begin));
       label.style.left = `${strip.offsetLeft + ((tick - begin) / (end - begin)) * width}px`;
