@@ -17,7 +17,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.notify_config import NotifyConfig
-from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
+from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, with_age
 from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
@@ -199,7 +199,7 @@ class NoticeDelivery:
             sender = self._senders.get(notice.channel)
             if sender is None:
                 raise NotDelivered(f"nothing delivers by {notice.channel}")
-            await sender.send(notice)
+            await sender.send(with_age(notice, self._now()))
         except NotDelivered as error:
             trouble = str(error)
             if error.retry_after is not None:
@@ -214,7 +214,7 @@ class NoticeDelivery:
             log.exception("a notice of job %d", notice.job_id)
             trouble = f"{type(error).__name__}: {error}"
         if trouble is None:
-            self._outbox.delivered(notice)
+            self._outbox.delivered(notice, self._now())
         elif self._now() >= notice.created + self._keep_trying:
             log.warning(
                 "job %d: the notification %s was not delivered: %s",

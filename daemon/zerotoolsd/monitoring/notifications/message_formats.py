@@ -20,7 +20,7 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
@@ -29,6 +29,7 @@ from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.config import notify_config
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.supervisor.heartbeats.stall_detector import format_duration
 
 
 class NotDelivered(Exception):
@@ -68,6 +69,25 @@ class NoticeText:
     def all_lines(self) -> list[str]:
         """Return all lines, the title first and the link last."""
         return [self.title, *self.lines, *([self.link] if self.link else [])]
+
+
+LATE_SECONDS = 60.0
+"""A notice that is delivered later than this shows its age."""
+
+
+def with_age(notice: Notice, now: float) -> Notice:
+    """Return the notice with its age in its texts, as in `has failed (10 min ago)`, if it is late.
+
+    The time `now` is in seconds since the epoch.
+    """
+    age = now - notice.created
+    if age < LATE_SECONDS:
+        return notice
+    tree = json.loads(notice.body)
+    title, text = str(tree.get("title") or ""), str(tree.get("text") or "")
+    aged = f"{title or text} ({format_duration(age)} ago)"
+    rest = text.removeprefix(title) if title else ""
+    return replace(notice, body=json.dumps({**tree, "title": aged, "text": f"{aged}{rest}"}))
 
 
 @dataclass(frozen=True, kw_only=True)

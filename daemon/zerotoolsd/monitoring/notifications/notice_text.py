@@ -18,6 +18,7 @@ from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConfig
+from zerotoolsd.monitoring.notifications.example_job import REASONS, example_job
 from zerotoolsd.monitoring.notifications.webhooks import host_of
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -140,13 +141,21 @@ class JobNotices:
             yield _notice(key, os.geteuid(), MACHINE_JOB, channel, target, tree)
 
     def sample(self, notice: str, destination: str, now: float) -> Notice:
-        """Return an example of a notice for the destination with this name. It concerns no job."""
-        is_of_machine = notice in (MEMORY_SHORT, DISK_SHORT)
-        who = self._host if is_of_machine else f"job 0 (example) on {self._host}"
-        title = f"{who} {_WORDS[notice]}"
-        why = "this is a test of zerotools notify"
+        """Return an example of a notice for the destination with this name. It has the lines of a
+        real notice, about a job that does not exist.
+        """
+        why, details = REASONS.get(notice), list[str]()
+        who = self._host
+        if notice not in (MEMORY_SHORT, DISK_SHORT):
+            state = next((each for each, name in _OF_STATE.items() if name == notice), "running")
+            job, attempt = example_job(notice, state, now)
+            first = (attempt.started or now) + 100 if notice == FIRST_STEP else None
+            facts = _JobFacts(job, state, why, attempt.number, attempt, first_step=first)
+            details = list(facts.lines(notice, now))
+            who = f"job {job.id} ({job.name}) on {self._host}"
+        details.append("this is a test of zerotools notify, and nothing has happened")
         key = _key(MACHINE_JOB, now, notice, DESTINATION, destination)
-        tree = self._body(notice, title, why, [], key, now)
+        tree = self._body(notice, f"test: {who} {_WORDS[notice]}", why, details, key, now)
         return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:

@@ -141,18 +141,26 @@ class Outbox:
         )
         return [_notice(row) for row in rows]
 
-    def delivered(self, notice: Notice) -> None:
-        """Mark a notice as delivered."""
-        self._remove(notice, DELIVERED)
+    def delivered(self, notice: Notice, now: float) -> None:
+        """Mark a notice as delivered. Its recipient accepts notices now, so those that it refused
+        before are due at once, and do not wait for the rest of their delay.
+        """
+        with self._transaction():
+            self._remove(notice, DELIVERED)
+            self._sql(
+                "UPDATE outbox SET next_at = ? WHERE channel = ? AND target = ? AND tries > 0"
+                " AND next_at > ?",
+                (now, notice.channel, notice.target, now),
+            )
 
     def expired(self, notice: Notice) -> None:
         """Mark a notice as expired: it was not delivered in time."""
-        self._remove(notice, EXPIRED)
+        with self._transaction():
+            self._remove(notice, EXPIRED)
 
     def _remove(self, notice: Notice, what: str) -> None:
-        with self._transaction():
-            if self._sql("DELETE FROM outbox WHERE id = ?", (notice.id,)).rowcount:
-                self._count(what, 1)
+        if self._sql("DELETE FROM outbox WHERE id = ?", (notice.id,)).rowcount:
+            self._count(what, 1)
 
     def failed(self, notice: Notice, next_at: float, trouble: str) -> None:
         """Record that a delivery failed with the error `trouble`. The next try is at `next_at`

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -207,7 +208,10 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
         senders: dict[str, NoticeSender] = {"webhook": Hanging(), "command": sender}
         courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: 1.0)
         put(store, [a_notice(f"hangs {number}", job_id=number) for number in range(50)])
-        put(store, [a_notice("theirs", uid=2, channel="command")])
+        for _ in range(20):
+            courier.begin_due()
+            await asyncio.sleep(0)
+        put(store, [a_notice(f"uid {uid}", uid=uid, channel="command") for uid in (1, 2)])
         for _ in range(20):
             courier.begin_due()
             await asyncio.sleep(0)
@@ -216,8 +220,31 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
         await courier.settle()
 
     asyncio.run(story())
-    assert sender.keys == ["theirs"]
+    assert sender.keys == ["uid 1", "uid 2"], "other recipients of the user, and other users"
     assert store.outbox.counts()["waiting"] == 50
+
+
+def test_a_late_notice_has_its_age(store: Store) -> None:
+    texts, clock = list[str](), [0.0]
+
+    def answer(notice: Notice) -> None:
+        texts.append(json.loads(notice.body)["text"])
+        if clock[0] < 600.0:
+            raise NotDelivered("status 503")
+
+    async def story() -> None:
+        senders = {"webhook": Told(answer)}
+        courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: clock[0])
+        title = "job 7 (tiny) on box1 has failed"
+        put(store, [a_notice(body=json.dumps({"title": title, "text": f"{title}: x", "id": "k"}))])
+        while waiting := store.outbox.of_job(1):
+            clock[0] = waiting[0].next_at
+            courier.begin_due()
+            await courier.settle()
+
+    asyncio.run(story())
+    assert texts[0] == "job 7 (tiny) on box1 has failed: x"
+    assert re.fullmatch(r"job 7 \(tiny\) on box1 has failed \(1\d min ago\): x", texts[-1])
 
 
 def test_an_odd_notice_ends_nothing(store: Store) -> None:

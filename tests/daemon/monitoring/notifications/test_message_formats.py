@@ -14,12 +14,14 @@ import pytest
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotoolsd.config.notify_config import DINGTALK, DISCORD, FEISHU, JSON, NTFY, SLACK
 from zerotoolsd.monitoring.notifications.message_formats import (
+    LATE_SECONDS,
     REQUESTS,
     NotDelivered,
     NoticeText,
     ServiceRequest,
     check_answer,
     secrets_in,
+    with_age,
 )
 
 URLS = {
@@ -134,6 +136,15 @@ def test_no_text_is_too_long_for_its_service(service: str, letter: str) -> None:
 def test_a_notice_of_an_older_version_has_its_text() -> None:
     text = NoticeText.of(a_notice(body=json.dumps({"text": "job 7\nhas failed"})))
     assert (text.title, text.lines, text.link) == ("job 7 has failed", [], None)
+
+
+def test_the_age_of_a_late_notice_is_in_its_title() -> None:
+    notice = a_notice(created=100.0, body=json.dumps({"text": "job 7 has failed", "id": "k"}))
+    assert with_age(notice, 100.0 + LATE_SECONDS - 1) is notice
+    late = with_age(notice, 700.0)
+    assert NoticeText.of(late).title == "job 7 has failed (10 min ago)"
+    assert json.loads(late.body)["id"] == "k"
+    assert late.key == notice.key
 
 
 def refusal(service: str, status: int, body: str = "", **headers: str) -> NotDelivered:

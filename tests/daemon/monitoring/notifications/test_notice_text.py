@@ -205,8 +205,47 @@ def test_each_place_gets_the_kinds_that_it_names() -> None:
     assert "secret" not in notice.body
 
 
-def test_an_example_of_each_kind_has_a_text() -> None:
-    teller = JobNotices(NotifyConfig(), "box1")
-    texts = {json.loads(teller.sample(kind, "a", 1.0).body)["text"] for kind in DESTINATION_NOTICES}
-    assert len(texts) >= len(DESTINATION_NOTICES) - 1, "held and paused have the same words"
-    assert all("this is a test" in text for text in texts)
+def example(kind: str) -> Any:
+    return json.loads(JobNotices(NotifyConfig(), "box1").sample(kind, "a", 9000.0).body)
+
+
+def test_each_kind_of_notice_has_an_example_of_its_own() -> None:
+    trees = [example(kind) for kind in DESTINATION_NOTICES]
+    texts = {(tree["title"], *tree["details"]) for tree in trees}
+    assert len(texts) == len(DESTINATION_NOTICES)
+    assert all(tree["title"].startswith("test: ") for tree in trees)
+    assert {tree["details"][-1] for tree in trees} == {
+        "this is a test of zerotools notify, and nothing has happened"
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("started", ["attempt 1 on 2 GPUs", "continues from /runs/example/step-200"]),
+        ("first_step", ["100 s after its start", "step 1 of 1000, loss 10.42"]),
+        (
+            "succeeded",
+            [
+                "after 2 h 05 min",
+                "step 1000 of 1000, loss 2.314",
+                "checkpoint /runs/example/step-1000",
+            ],
+        ),
+        (
+            "stalled",
+            [
+                "the others wait for rank 1",
+                "step 400 of 1000, loss 2.314",
+                "checkpoint /runs/example/step-400",
+                "zerotools explain 0 shows where the ranks are",
+            ],
+        ),
+        (
+            "memory_short",
+            ["no job starts while the memory of the host runs out: 2.1 of 251.0 GiB free"],
+        ),
+    ],
+)
+def test_an_example_has_the_lines_of_a_real_notice(kind: str, lines: list[str]) -> None:
+    assert example(kind)["details"][:-1] == lines

@@ -41,7 +41,7 @@ def deliver(store: Store) -> list[Notice]:
     """Take the waiting notices out of the outbox."""
     found = store.outbox.of_job(1)
     for each in found:
-        store.outbox.delivered(each)
+        store.outbox.delivered(each, 1.0)
     return found
 
 

@@ -24,7 +24,7 @@ def test_each_shortage_is_reported_once_until_it_was_over_for_a_while(tmp_path: 
     def taken(store: Store) -> list[str]:
         found = store.outbox.of_job(0)
         for each in found:
-            store.outbox.delivered(each)
+            store.outbox.delivered(each, 1.0)
         return [each.notice for each in found]
 
     with closing(Store(tmp_path)) as store:

@@ -125,14 +125,25 @@ def test_a_recipient_gets_the_notices_of_a_job_in_order(store: Store) -> None:
 def test_a_delivered_notice_makes_the_next_one_due(store: Store) -> None:
     put(store, [a_notice("first"), a_notice("last")])
     (first,) = store.outbox.due(1.0, 8)
-    store.outbox.delivered(first)
+    store.outbox.delivered(first, 1.0)
     assert [each.key for each in store.outbox.due(1.0, 8)] == ["last"]
+
+
+def test_a_recipient_that_accepts_a_notice_gets_those_that_it_refused_at_once(store: Store) -> None:
+    put(store, [a_notice("old"), a_notice("elsewhere", target="https://other/")])
+    put(store, [a_notice("new", job_id=2), a_notice("later", job_id=3, next_at=99.0)])
+    old, elsewhere = store.outbox.of_job(1)
+    for each in (old, elsewhere):
+        store.outbox.failed(each, 600.0, "no answer")
+    (new,) = store.outbox.due(5.0, 8)
+    store.outbox.delivered(new, 5.0)
+    assert [each.key for each in store.outbox.due(5.0, 8)] == ["old"]
 
 
 def test_what_becomes_of_a_notice(store: Store) -> None:
     put(store, [a_notice("a"), a_notice("b"), a_notice("c")])
     first, second, third = store.outbox.of_job(1)
-    store.outbox.delivered(first)
+    store.outbox.delivered(first, 1.0)
     store.outbox.expired(second)
     store.outbox.failed(third, 50.0, "status 500" * 99)
     (left,) = store.outbox.of_job(1)
