@@ -197,15 +197,37 @@ def sparkline(
     """
     if not values or width < 1:
         return ""
-    cells = min(width, len(values))
-    edges = [index * len(values) // cells for index in range(cells + 1)]
-    means = [_mean(values[a:b]) for a, b in pairwise(edges) if b > a]
+    means = _means(values, min(width, len(values)))
     known = [mean for mean in means if mean is not None]
     if not known:
         return " " * len(means)
     low, high = bounds or (min(known), max(known))
     scale = (len(marks) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if mean is None else marks[_at((mean - low) * scale)] for mean in means)
+
+
+def area(values: Sequence[float | None], width: int, rows: int, top: float) -> list[str]:
+    """Return `values` as a filled curve from 0 to `top`, in rows of `width` characters, the top row
+    first. Unknown values are blank.
+    """
+    if not values or width < 1:
+        return [" " * max(0, width)] * rows
+    parts = min(width, len(values))
+    means = _means(values, parts)
+    steps = len(BLOCKS)
+    eighths = [
+        0 if mean is None else max(1, min(rows * steps, round(mean / top * rows * steps)))
+        for mean in (means[column * parts // width] for column in range(width))
+    ]
+    return [
+        "".join(" " if each <= low else BLOCKS[min(each - low, steps) - 1] for each in eighths)
+        for low in range((rows - 1) * steps, -1, -steps)
+    ]
+
+
+def _means(values: Sequence[float | None], parts: int) -> list[float | None]:
+    edges = [index * len(values) // parts for index in range(parts + 1)]
+    return [_mean(values[a:b]) for a, b in pairwise(edges)]
 
 
 def _at(value: float) -> int:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import PHASE, job_of
 from tests.daemon.http.api.made_views import STEP
-from zerotools.cli.top.drawing.view_state import ORDERS, ViewState
+from zerotools.cli.top.drawing.view_state import ORDERS, ViewState, passing
 
 JOBS = [
     job_of(1, "failed", "old", ended=1.0),
@@ -34,6 +35,26 @@ def test_a_filter_is_of_name_or_owner_whatever_the_case() -> None:
     assert ids(ViewState(only="BETA")) == [2]
     assert ids(ViewState(only="bob")) == [4, 2]
     assert ids(ViewState(only="nobody")) == []
+
+
+@pytest.mark.parametrize(
+    ("only", "shown"),
+    [
+        ("", [True, True, True]),
+        ("lora", [False, True, True]),
+        ("lora bob", [False, False, True]),
+        ("-lora", [True, False, False]),
+        ("LORA -bob", [False, True, False]),
+        ("failed|bob", [True, False, True]),
+        (r"^\d+ LORA-\d", [False, False, True]),
+        ("-", [True, True, True]),
+        ("c++", [True, False, False]),
+        ("lora(", [False, False, False]),
+    ],
+)
+def test_words_of_a_filter_may_be_expressions_and_negative(only: str, shown: list[bool]) -> None:
+    texts = ["3 c++ anna failed", "4 lora anna running", "5 lora-2 bob queued"]
+    assert [passing(only)(text) for text in texts] == shown
 
 
 def test_a_job_stays_chosen_and_one_that_is_gone_gives_its_place() -> None:

@@ -65,6 +65,21 @@ def test_eight_gpus_and_five_jobs_leave_seven_rows_for_details_in_80x24() -> Non
     assert lines[23].startswith("? help")
 
 
+def test_charts_of_all_gpus_are_drawn_where_rows_are_free() -> None:
+    past = {"gpu.GPU-fake-0.utilization_percent": [50.0, 90.0]}
+    look = replace(full_look(), past=past, is_hour=True)
+
+    def has_chart(columns: int, rows: int, jobs: tuple[Job, ...] = FIVE) -> bool:
+        shown = replace(look, jobs=jobs)
+        return any(line.startswith("busy 90%") for line in texts(draw(columns, rows, shown)))
+
+    assert has_chart(120, 40)
+    assert has_chart(200, 60)
+    assert not has_chart(99, 40)
+    assert not has_chart(120, 37)
+    assert not has_chart(120, 40, tuple(job_of(number) for number in range(3, 20)))
+
+
 def test_a_wide_screen_has_two_columns_that_are_full() -> None:
     lines = texts(draw(200, 60))
     assert len(lines) == 60

@@ -5,6 +5,7 @@ These functions do no input or output, so they are tested without a terminal.
 
 whole_screen        the rows and columns of each part
 view_state          the user's choices: a job, an order, a filter, a page
+gpu_charts          utilisation and memory of all GPUs over time
 gpu_rows            a line for each GPU, and the processes that hold its memory
 host_rows           processors, memory, pressure, network and disks
 job_rows            the table of jobs

@@ -21,7 +21,7 @@ KEYS = (
     ("r", "release it if it is held; retry it if it has ended"),
     ("+ -", "change its priority"),
     ("s", "sort by state, id, owner, name, time left"),
-    ("/", "show only jobs with this text in name or owner; Escape shows all"),
+    ("/", "show only jobs with these words, without -words; Escape shows all"),
     ("?", "this page"),
     ("q", "quit"),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.cli.job_views.describe_job import Job, user_of
+from zerotools.cli.job_views.describe_job import Job, shown_state, user_of
 from zerotools.cli.top.drawing.job_rows import seconds_left
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
@@ -32,6 +33,31 @@ def _left(job: Job) -> float:
     return float("inf") if left is None else left
 
 
+def passing(only: str) -> Callable[[str], bool]:
+    """Return a function that returns whether a text passes the filter `only`.
+
+    The text must have every word of the filter, and none of the words that begin with `-`. A word
+    is a regular expression, or, if it is none, a text. Upper and lower case are the same.
+    """
+    words = [word for word in only.split() if word != "-"]
+    has = [_finder(word) for word in words if not word.startswith("-")]
+    lacks = [_finder(word[1:]) for word in words if word.startswith("-")]
+
+    def passes(text: str) -> bool:
+        return all(finds(text) for finds in has) and not any(finds(text) for finds in lacks)
+
+    return passes
+
+
+def _finder(word: str) -> Callable[[str], bool]:
+    plain = word.casefold()
+    try:
+        expression = re.compile(word, re.IGNORECASE)
+    except re.error:
+        return lambda text: plain in text.casefold()
+    return lambda text: plain in text.casefold() or expression.search(text) is not None
+
+
 @dataclass(frozen=True)
 class ViewState:
     """The choices of the user.
@@ -39,7 +65,8 @@ class ViewState:
     Attributes:
         chosen: the number of a job.
         first: the row at the top of the table.
-        only: only jobs with this text in their name or owner are listed.
+        only: only jobs with these words in their number, name, owner or state are listed; see
+            `passing`.
         typed: the user is typing this text.
         asks, asked, wish: a question that waits for yes or no, the job that it is about, and the
             action to take on yes.
@@ -67,11 +94,11 @@ class ViewState:
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs that pass the filter, in the chosen order."""
-        text = self.only.casefold()
+        passes = passing(self.only)
         found = [
             job
             for job in jobs
-            if text in str(job["name"] or "").casefold() or text in user_of(job).casefold()
+            if passes(f"{job['id']} {job['name'] or ''} {user_of(job)} {shown_state(job)}")
         ]
         return sorted(found, key=ORDERS[self.order][1])
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from zerotools.cli.job_views.describe_job import Job, meaning_of, shown_state, state_text, title
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
-from zerotools.cli.top.drawing.gpu_rows import gpu_lines, process_lines
+from zerotools.cli.top.drawing.gpu_charts import gpu_charts
+from zerotools.cli.top.drawing.gpu_rows import ROOMY, gpu_lines, process_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
 from zerotools.cli.top.drawing.job_detail_rows import detail_lines, job_page, log_tail
 from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line
@@ -39,6 +40,10 @@ TITLED, HEADED = 27, 30
 always shows the names of columns. Smaller screens show them if all jobs have a row.
 """
 WIDE = 150
+CHARTED, SPARE_FOR_CHARTS = 38, 12
+"""The least number of rows of a screen with charts of all GPUs, and of rows that nothing else needs
+there.
+"""
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
 """The chosen job gets more than `DETAILS` rows only if the table of jobs has `FEWEST_JOBS` rows."""
@@ -106,6 +111,8 @@ def draw_screen(
     room = rows - len(lines) - len(host) - len(foot)
     lines += gpu_lines(look, columns, max(2, room - FEWEST_JOBS - 3), headed=headed)
     lines += host
+    if columns >= ROOMY and rows >= CHARTED and spare >= SPARE_FOR_CHARTS:
+        lines += gpu_charts(look, columns)
     body, drawn, jobs, count = _body(look, state, columns, rows - len(lines) - len(foot), now)
     shown = {row + len(lines): number for row, number in jobs.items()}
     return DrawnScreen(_above(lines + body, foot, rows), drawn, shown, count)
