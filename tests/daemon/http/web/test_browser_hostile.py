@@ -12,6 +12,8 @@ from tests.daemon.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 LINES = "() => [...document.querySelectorAll('.log .line')].map((line) => line.textContent)"
+SHOWN = """() => [...document.querySelectorAll('.log .line:not([hidden])')]
+  .map((line) => line.textContent)"""
 COUNT = "() => document.querySelectorAll('.log .line').length"
 ODD = (
     b"\x1b[31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07 \xc2\x9b1mc1\xc2\x85 \x00nul\x07"
@@ -58,3 +60,31 @@ def test_whoever_reads_further_up_is_left_there(browser: Any, daemon: Daemon) ->
         file.write(b"more\n")
         visit.wait_for_text(".log", "more")
         assert place.evaluate("(log) => log.scrollTop") <= before
+
+
+def test_lines_without_the_words_that_are_looked_for_are_hidden(
+    browser: Any, daemon: Daemon
+) -> None:
+    job = submit(daemon, "steps=1 hang", name="writes")
+    daemon.wait_for_state(job, "running")
+    log = daemon.run_dir(job) / "rank-0.log"
+    wait_for(log.exists, "the log")
+    with visiting(browser, daemon) as visit, log.open("ab", buffering=0) as file:
+        file.write(b"look: loss 1.5\nlook: loss nan\nlook: saved\n")
+        visit.show(f"#/jobs/{job}/log")
+        visit.wait_for_text(".log", "look: saved")
+        field = visit.page.get_by_label("Find in the log")
+
+        def shown(words: str) -> list[str]:
+            field.fill(words)
+            return [line.strip() for line in visit.page.evaluate(SHOWN)]
+
+        assert shown("look LOSS") == ["look: loss 1.5", "look: loss nan"]
+        assert shown("look -nan") == ["look: loss 1.5", "look: saved"]
+        assert shown(r"look loss.\d") == ["look: loss 1.5"]
+        file.write(b"look: loss 2.5\nlook: other\n")
+        visit.wait_for_text(".log", "look: loss 2.5")
+        visit.page.wait_for_function("() => document.querySelector('.bar output').value[0] === '2'")
+        assert "look: other" in shown("look other")
+        field.fill("")
+        assert visit.page.locator(".bar output").inner_text() == ""

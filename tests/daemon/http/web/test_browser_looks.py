@@ -143,6 +143,8 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     command = ["env", "LC_ALL=C.UTF-8", "bash", "-c", f"printf %s {pasted}"]
     read = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
     assert read == "/a\x1b[201~'\n\u202e\\b"
+    every, lora = [3, 4, 5], [4, 5]
+    assert found["passing"] == [every, lora, [3], [4], [3, 5], [5], every, [3], []]
     assert found["lines"] == ["20%", "x", "y", "ab\tc"]
     assert found["smoothed"] == pytest.approx([2, 10 / 3, None, 6.0], nan_ok=True)
     assert found["joined"] == [[1, 2, 3], [1, None, 3], [None, 20, 30]]

@@ -39,6 +39,7 @@ async () => {
     measure: [0, 1, 0.00001, 123456, -2.5, NaN].map(format.measure),
     quoted: ['/a/b-1.x', "it's", 'a b', '$(x)', '', "/a\u001b[201~'\n\u202e\\b"].map(format.quoted),
     lines: ['10%\r20%\r\n'.trimEnd(), '\u001b[1;31mx\u001b[0m', '\u001b]0;title\u0007y', 'a\u0000b\tc'].map(format.plainLine),
+    passing: ['', 'lora', '-lora', 'LORA -bob', 'failed|bob', '^\\d+ LORA-\\d', '-', 'c++', 'lora('].map((filter) => ['3 c++ anna failed', '4 lora anna running', '5 lora-2 bob queued'].filter(format.passing(filter)).map((text) => Number(text[0]))),
     smoothed: data.smoothed([2, 4, null, 8], 0.5),
     joined: data.joined([{x: [null, 1, 3], y: [7, 1, 3]}, {x: [2, 3], y: [20, 30]}]),
     stacked: data.stacked([[1, null, 3], [10, 20, null]]),

@@ -5,14 +5,17 @@ import { h } from "./dom.js";
 import { UNKNOWN, bytes, clock, isNumber, measure } from "./format.js";
 
 const COLOURS = 8;
-const TICK_PIXELS = 90;
+const TICK_PIXELS = 80;
+
+/** The most ticks of an axis of this many pixels. */
+export const ticksIn = (pixels) => Math.max(2, Math.floor(pixels / TICK_PIXELS));
 
 /** An axis of moments. */
 export const TIME_AXIS = {
   kind: "time",
   label: "time",
   words: (value) => clock(value),
-  splits: (plot, axis, least, most) => timeTicks(least, most, Math.max(2, Math.floor(plot.width / TICK_PIXELS))),
+  splits: (plot, axis, least, most) => timeTicks(least, most, ticksIn(plot.bbox.width / devicePixelRatio)),
   values: (plot, ticks) => ticks.map((tick) => tickLabel(tick, plot.scales.x.max - plot.scales.x.min)),
 };
 

@@ -186,3 +186,19 @@ export const ownerOf = (job) => plainName(job.user ?? `uid ${job.uid}`);
 
 /** `#7 tiny`. */
 export const titleOf = (job) => `#${job.id} ${plainName(job.name)}`.trim();
+
+/** Whether a text passes a filter: it has all of its words, and none of those that begin with `-`. A
+ * word is a regular expression, or, if it is none, a text; capitals do not matter. */
+export function passing(filter) {
+  const wanted = filter.split(/\s+/).filter((word) => word && word !== "-").map((word) => [word[0] !== "-", finder(word.replace(/^-/, ""))]);
+  return (text) => wanted.every(([has, finds]) => finds.test(text) === has);
+}
+
+function finder(word) {
+  const text = word.replace(/[^\w\s]/g, "\\$&");
+  try {
+    return new RegExp(`${text}|${word}`, "i");
+  } catch {
+    return new RegExp(text, "i");
+  }
+}

@@ -1,10 +1,8 @@
 // What was measured over time as rows of colours, one row for each GPU.
 
-import { style, tickLabel, timeTicks } from "./charts.js";
+import { style, tickLabel, ticksIn, timeTicks } from "./charts.js";
 import { fillOnce, h, keyed, setCurrent, setText } from "./dom.js";
 import { UNKNOWN, clock, isNumber } from "./format.js";
-
-const LABEL_PIXELS = 46;
 
 /** The colour between the stops of a scale, which are `#rrggbb`, at `part` of it, from 0 to 1. */
 export function shade(stops, part) {
@@ -86,31 +84,22 @@ export class HeatMap {
     }
   }
 
-  /** What a chart below needs to have its points below those of the rows: the pixels to the left and
-   * right of its area, and the range and the ticks of its axis, unless it is zoomed. */
-  get alignment() {
-    const isWhole = (least, most) => least <= this.#last.times[0] && most >= this.#last.times.at(-1);
-    return {
-      inset: (plot) => {
-        const { left } = plot.root.getBoundingClientRect();
-        const strip = this.#rows.querySelector("canvas").getBoundingClientRect();
-        return { left: strip.left - left, right: left + plot.width - strip.right };
-      },
-      range: (plot, least, most) => (isWhole(least, most) ? [this.#last.begin, this.#last.end] : [least, most]),
-      splits: (plot, axis, least, most) => timeTicks(least, most, this.#mostTicks()),
-    };
-  }
+  /** The pixels to the left and right of the area of a chart below, so that it lies below the rows. */
+  inset = (plot) => {
+    const { left } = plot.root.getBoundingClientRect();
+    const strip = this.#rows.querySelector("canvas").getBoundingClientRect();
+    return { left: strip.left - left, right: left + plot.width - strip.right };
+  };
 
-  #mostTicks() {
-    return Math.max(3, Math.floor((this.#rows.querySelector("canvas")?.clientWidth ?? 0) / LABEL_PIXELS));
-  }
+  /** The range of its axis: that of the rows, unless it is zoomed. */
+  range = (plot, least, most) => (least <= this.#last.times[0] && most >= this.#last.times.at(-1) ? [this.#last.begin, this.#last.end] : [least, most]);
 
   #drawTicks() {
     if (!this.#last) return;
     const { begin, end } = this.#last;
     const strip = this.#rows.querySelector("canvas");
     const width = strip?.clientWidth ?? 0;
-    const ticks = timeTicks(begin, end, this.#mostTicks());
+    const ticks = timeTicks(begin, end, ticksIn(width));
     fillOnce(this.#ticks, [ticks, width, begin], () => ticks.map((tick) => {
       const label = h("span", {}, tickLabel(tick, end - begin));
       label.style.left = `${strip.offsetLeft + ((tick - begin) / (end - begin)) * width}px`;

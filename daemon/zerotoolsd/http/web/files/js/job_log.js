@@ -1,7 +1,7 @@
 // The log of a rank, as it grows.
 
 import { h, later, setText } from "./dom.js";
-import { plainLine } from "./format.js";
+import { passing, plainLine } from "./format.js";
 import { passes } from "./session.js";
 
 const FIRST_BYTES = 262144;
@@ -20,6 +20,8 @@ export class LogPart {
   #lines = h("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Log", "aria-live": "off" });
   #follow = h("input", { type: "checkbox", checked: true });
   #wrap = h("input", { type: "checkbox", checked: true, onchange: (event) => this.#lines.classList.toggle("wrap", event.target.checked) });
+  #find = h("input", { type: "search", placeholder: "Find", "aria-label": "Find in the log", oninput: () => this.#search() });
+  #found = h("output", { class: "quiet" });
   #said = h("p", { class: "quiet", role: "status" });
   #attempt = h("select", { "aria-label": "Attempt", onchange: () => this.#begin() });
   #rank = h("select", { "aria-label": "Rank", onchange: () => this.#begin() });
@@ -31,13 +33,23 @@ export class LogPart {
     this.#lines.classList.add("wrap");
     this.#lines.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     const check = (input, words) => h("label", { class: "choice" }, input, h("span", {}, words));
-    this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, check(this.#follow, "Follow"), check(this.#wrap, "Wrap lines")), this.#said, this.#lines);
+    this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, check(this.#follow, "Follow"), check(this.#wrap, "Wrap lines"), this.#find, this.#found), this.#said, this.#lines);
   }
 
   // By a wheel, a finger or a key: whoever reads further up is left there.
   #scrolled() {
     const { scrollHeight, scrollTop, clientHeight } = this.#lines;
     if (scrollHeight - scrollTop - clientHeight > NEAR_PIXELS) this.#follow.checked = false;
+  }
+
+  // Lines without the words are hidden, also those that come later.
+  #search() {
+    const { value } = this.#find;
+    const keeps = passing(value);
+    const lines = [...this.#lines.children];
+    for (const line of lines) line.hidden = !keeps(line.textContent);
+    setText(this.#found, value && `${lines.filter((line) => !line.hidden).length} of ${lines.length} lines`);
+    if (this.#follow.checked) this.#lines.scrollTop = this.#lines.scrollHeight;
   }
 
   close() {
@@ -110,7 +122,7 @@ export class LogPart {
       this.#lines.append(last);
     }
     while (this.#lines.childElementCount > MOST_LINES) this.#lines.firstElementChild.remove();
-    if (this.#follow.checked) this.#lines.scrollTop = this.#lines.scrollHeight;
+    this.#search();
   }
 }
 

@@ -1,7 +1,7 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, later, setText, svg, table } from "./dom.js";
-import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
+import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, passing, plainName, stateOf, titleOf } from "./format.js";
 
 const FILTERS = [["open", "Active"], ["over", "Ended"], ["all", "All"]];
 const MOST_COMPARED = 8;
@@ -19,13 +19,11 @@ const SORTS = {
 const WAITS = new Set(OPEN.filter((state) => !RUNS.has(state)));
 
 /** Whether a job is one of those that are asked for. */
-function isShown(job, { filter, text, mine }, uid) {
+function isShown(job, { filter, mine }, passes, uid) {
   if (filter === "open" && OVER.has(job.state)) return false;
   if (filter === "over" && !OVER.has(job.state)) return false;
   if (mine && job.uid !== uid) return false;
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const where = `#${job.id} ${job.name ?? ""} ${job.user ?? job.uid} ${stateOf(job)[0]} ${job.reason ?? ""}`.toLowerCase();
-  return words.every((word) => where.includes(word));
+  return passes(`#${job.id} ${job.name ?? ""} ${job.user ?? job.uid} ${stateOf(job)[0]} ${job.reason ?? ""}`);
 }
 
 /** Seconds that a job still takes at the speed of its last steps; null: nobody knows. */
@@ -80,7 +78,7 @@ export class JobsView {
   }
 
   #build() {
-    this.search = h("input", { type: "search", placeholder: "Search name, owner, state", "aria-label": "Search jobs", value: this.#wanted.text, oninput: (event) => this.#want({ text: event.target.value }) });
+    this.search = h("input", { type: "search", placeholder: "Search name, owner, state", title: "Words, -words that it lacks, regular expressions", "aria-label": "Search jobs", value: this.#wanted.text, oninput: (event) => this.#want({ text: event.target.value }) });
     const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
       h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
     const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
@@ -123,7 +121,8 @@ export class JobsView {
 
   #draw() {
     const { store, session } = this.#page;
-    const jobs = [...store.jobs.values()].filter((job) => isShown(job, this.#wanted, session.me.uid));
+    const passes = passing(this.#wanted.text);
+    const jobs = [...store.jobs.values()].filter((job) => isShown(job, this.#wanted, passes, session.me.uid));
     keyed(this.#rows, this.#inOrder(jobs), (job) => job.id, (job) => this.#row(job), (row, job) => this.#update(row, job));
     const none = store.jobs.size ? "No job is like that." : "No job was submitted yet. On the machine: zerotools submit job.toml";
     setText(this.#empty, store.loaded ? none : "Reading the queue…");

@@ -29,8 +29,6 @@ export class MachinePast {
   #timer = null;
   #ended = new AbortController();
   #map = new HeatMap();
-  #inset = this.#map.alignment.inset;
-  #axis = { ...TIME_AXIS, ...this.#map.alignment };
   #charts = new Map();
   #said = h("p", { class: "quiet" });
   #curves = h("section", { hidden: true, "aria-labelledby": "opened" });
@@ -225,13 +223,13 @@ export class MachinePast {
       data.push(sums[index]);
     }
     const label = [summary(title, times, sums.at(-1)), ...owners.map((owner) => `${this.#page.store.titleOf(owner.job)}: at most ${bytes(Math.max(...owner.values.filter(isNumber)))}`)].join(". ");
-    this.#chart(title).draw({ label, height: CURVE_PIXELS, lines, log: false, stack: true, inset: this.#inset, x: this.#axis, y: { words: bytes, range: (plot, least, most) => [0, Math.max(1, total ?? most * 1.05)] } }, data);
+    this.#chart(title).draw({ label, height: CURVE_PIXELS, lines, log: false, stack: true, inset: this.#map.inset, x: { ...TIME_AXIS, range: this.#map.range }, y: { words: bytes, range: (plot, least, most) => [0, Math.max(1, total ?? most * 1.05)] } }, data);
   }
 
   #drawLine(title, words, times, values, most) {
     const line = { name: title, colour: colour(0) };
     const range = (plot, least, greatest) => [0, Math.max(most ?? 1, greatest)];
-    this.#chart(title).draw({ label: summary(title, times, values), height: CURVE_PIXELS, lines: [line], log: false, inset: this.#inset, x: this.#axis, y: { words, range } }, [times, values]);
+    this.#chart(title).draw({ label: summary(title, times, values), height: CURVE_PIXELS, lines: [line], log: false, inset: this.#map.inset, x: { ...TIME_AXIS, range: this.#map.range }, y: { words, range } }, [times, values]);
   }
 
   #userName(uid) {
