@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from zerotools.cli.manual_pages import all_topics
+from zerotools.cli.manual_pages import all_topics, find_topic
 from zerotools.cli.markdown_text import CODE_INDENT, plain_text
 from zerotools.cli.output.render import width
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = """<!-- made by hand -->
 # A page
 
@@ -72,3 +75,16 @@ def test_every_page_of_ours_fits_into_80_columns_but_for_code_and_addresses(name
     ]
     assert too_wide == []
     assert [line for line in lines if "](" in line and not line.startswith(CODE_INDENT)] == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted(page.stem for page in (ROOT / "docs/zh").glob("*.md") if page.stem != "index")
+)
+def test_chinese_pages_fit_too_and_end_no_line_before_a_comma(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    lines = list(plain_text(find_topic(name).markdown()))
+    shown = [line for line in lines if not line.startswith(CODE_INDENT)]
+    assert [line for line in shown if width(line) > 80] == []
+    assert [line for line in shown if line[:1] in "，。；：、）" and line] == []

@@ -15,6 +15,11 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
 _CELLS = re.compile(r"(?<!\\)\|")
+_WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef"
+_PIECE = re.compile(rf"[（《]*(?:[^{_WIDE}]+|[{_WIDE}])[，。；：、！？）》]*")
+"""A part of a word that no line may end in: a Chinese character, or several others, with the
+punctuation that belongs to it.
+"""
 _UNDERLINES = {1: "=", 2: "-"}
 CODE_INDENT = "    "
 GAP = "  "
@@ -132,15 +137,17 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _wrap(text: str, columns: int, first: str = "", later: str = "") -> list[str]:
-    """Wrap the text at words to `columns`. In contrast to textwrap, a wide character counts as two
-    columns.
+    """Wrap the text at words, and next to Chinese characters, to `columns`. In contrast to
+    textwrap, a wide character counts as two columns.
     """
     lines, line = [], first
     is_empty = True
     for word in text.split():
-        if not is_empty and render.width(line) + 1 + render.width(word) > columns:
-            lines.append(line)
-            line, is_empty = later, True
-        line += word if is_empty else f" {word}"
-        is_empty = False
+        gap = " "
+        for piece in _PIECE.findall(word):
+            if not is_empty and render.width(line) + len(gap) + render.width(piece) > columns:
+                lines.append(line)
+                line, is_empty = later, True
+            line += piece if is_empty else f"{gap}{piece}"
+            is_empty, gap = False, ""
     return [*lines, line]
