@@ -27,6 +27,16 @@ APART = """() => {
   const apart = ({ left, right }) => [left - strip.left, right - strip.right].map(Math.abs);
   return Math.max(...edges(".past .u-over").flatMap(apart));
 }"""
+LABELS = """() => {
+  const strip = document.querySelector(".heat-rows canvas");
+  return [...document.querySelectorAll(".heat-ticks span")].map((label) => {
+    const { left, width } = label.getBoundingClientRect();
+    const { top } = strip.getBoundingClientRect();
+    const place = { bubbles: true, clientX: left + width / 2 + 1, clientY: top + 5 };
+    strip.dispatchEvent(new PointerEvent("pointermove", place));
+    return [label.textContent, document.querySelector(".heat-read").textContent];
+  });
+}"""
 MINUTES_APART = """async () => {
   const point = (selector, ...events) => {
     const element = document.querySelector(selector);
@@ -93,6 +103,8 @@ def test_gpus_over_time_and_one_of_them(browser: Any, page: Served, service: Fak
         assert "#1 tiny: at most 50.0 GiB" in str(label.get_attribute("aria-label"))
         assert visit.page.evaluate(APART) < 1.5, "pixels between strips and curves"
         assert abs(visit.page.evaluate(MINUTES_APART)) <= 1
+        for label, pointed in visit.page.evaluate(LABELS):
+            assert f", {label}" in pointed, "a label stands below its time"
         hours = visit.page.locator(".use tbody tr").all_inner_texts()
         assert [each.split()[-1] for each in hours] == ["0.5"]
         visit.page.keyboard.press("Escape")
