@@ -1,4 +1,5 @@
-"""Take the pictures of the page, of `top` and of a checkpoint that docs/how-to shows.
+"""Take the pictures of the page, of commands and of reports that docs/how-to shows: 1440 pixels
+wide, and 80x24 characters.
 
     python -m scripts.make_page_pictures [DIRECTORY]
     python -m scripts.make_page_pictures DIRECTORY --all
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -27,7 +29,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from benchmarks.daemon import JOB, daemon
 from benchmarks.measuring import zerotools
@@ -54,10 +58,11 @@ COLOURS = 256
 """The most colours of a picture, none of which differs visibly from its original."""
 PHONE = (390, 844)
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1180, 820, 45.0
+GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1440, 900, 15.0
 HOUR, DAY, STEP = 3600, 86400, 60
 USERS = (os.getuid(), 1001, 1002)
-SCREEN, TOP_SECONDS = (110, 32), 12.0
+SCREEN, TOP_SECONDS = (80, 24), 12.0
+CANCELLED_AT, RESUMED_TO, DAMAGED_BYTES = 90, 120, 8 * 2**20
 CONFIG = """
 [gpus]
 locks = ""
@@ -107,6 +112,7 @@ def main() -> None:
             started_browser() as browser,
         ):
             trained = _submit_all(client, work, held)
+            _wait_until(client, trained, lambda job: _step_of(job) >= RESUMED_TO)
             time.sleep(WATCHED_SECONDS)
             if takes_all:
                 _take_every_view(browser, client, trained, images)
@@ -114,8 +120,8 @@ def main() -> None:
                 _take_reports(browser, work, images)
             else:
                 _take(browser, client, trained, images)
-                _take_top(work, images)
-                _take_checkpoint(browser, work, images)
+                _take_screens(work, images)
+                _take_shown_reports(browser, work, images)
             _end(client)
     for picture in images.glob("*.png"):
         taken = Image.open(picture).convert("RGB")
@@ -221,7 +227,7 @@ def _submit_all(client: DaemonClient, work: Path, held: Path) -> int:
     holding("bert-large-mlm", 1, 34_000)
     holding("ablation-no-warmup", 4, 20_000)
     holding("ablation-long-warmup", 1, 24_000)
-    _wait_until(client, trained, lambda job: (job.get("progress") or {}).get("step", 0) >= 90)
+    _wait_until(client, trained, lambda job: _step_of(job) >= CANCELLED_AT)
     client.cancel(trained)
     _wait_until(client, trained, lambda job: job["state"] in TERMINAL)
     return int(client.resume(trained)["id"])
@@ -243,8 +249,12 @@ def _submit(client: DaemonClient, job: Mapping[str, Any]) -> int:
     return int(client.submit(job_from_dict(dict(job), source="job"))["id"])
 
 
+def _step_of(job: Mapping[str, Any]) -> int:
+    return int((job.get("progress") or {}).get("step", 0))
+
+
 def _wait_until(client: DaemonClient, job: int, holds: Callable[[dict[str, Any]], bool]) -> None:
-    for _ in range(1200):
+    for _ in range(6000):  # the machine may be busy
         if holds(client.job(job)):
             return
         time.sleep(0.1)
@@ -258,11 +268,16 @@ def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> Non
     page = context.new_page()
     page.goto(client.web_link()["url"])
     page.wait_for_selector("#link.live")
-    for name, place in (("jobs", "#/jobs"), ("job", f"#/jobs/{trained}"), ("machine", "#/machine")):
-        page.evaluate("(place) => { location.hash = place; }", place)
+    places = {"jobs": "jobs", "job": f"jobs/{trained}", "machine": "machine", "gpu": "machine/0"}
+    for name, place in places.items():
+        page.evaluate("(place) => { location.hash = place; }", f"#/{place}")
         if name == "machine":
             page.get_by_label("24 h").check()
         page.wait_for_timeout(3000)
+        if name == "gpu":
+            page.evaluate("() => document.querySelector('.heat').scrollIntoView()")
+            page.mouse.wheel(0, -120)  # below the head of the page
+            page.wait_for_timeout(500)
         page.screenshot(path=images / f"page-{name}.png", full_page=False)
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
@@ -319,43 +334,68 @@ def _has(part: str) -> Callable[[str], bool]:
 
 
 def _take_reports(browser: Any, work: Path, images: Path) -> None:
-    """The pages of `inspect`, `verify` and `diff` on a run and on its exported model."""
-    with checkpoint(work, "--model", "271M", "--ranks", "4") as made:
-        runs = [["consolidate", made.name, "exported"]]
-        runs += [[name, made.name, "--html", f"{name}.html"] for name in ("inspect", "verify")]
-        runs.append(["diff", made.name, "exported", "--html", "diff.html"])
-        for words in runs:
-            subprocess.run(
-                zerotools(*words), capture_output=True, cwd=work, check=words[0] != "diff"
-            )
+    """The pages of `inspect`, `verify` and `diff` at all widths, dark and light."""
+    reports = _make_reports(work)
     for width, scheme in product(EVERY_WIDTH, EVERY_SCHEME):
         page = _page_of(browser, width, scheme)
-        for name in ("inspect", "verify", "diff"):
-            page.goto((work / f"{name}.html").as_uri())
+        for name, report in reports.items():
+            page.goto(report.as_uri())
             page.wait_for_timeout(1000)
             page.screenshot(path=images / f"report-{name}-{width}-{scheme}.png")
         page.context.close()
 
 
-def _take_top(work: Path, images: Path) -> None:
-    """`zerotools top` in a terminal, when it shows a job and its GPU memory."""
+def _make_reports(work: Path) -> dict[str, Path]:
+    """The pages of `inspect` of a run of ZeRO-3 on four ranks, of `diff` of the exported model and
+    a later one, and of `verify` of the model after damage."""
+
+    def report(name: str, *paths: str) -> None:
+        command = zerotools(name, *paths, "--html", f"{name}.html")
+        subprocess.run(command, capture_output=True, cwd=work, check=name == "inspect")
+
+    with checkpoint(work, "--model", "271M", "--ranks", "4", name="run"):
+        report("inspect", "run")
+        command = zerotools("consolidate", "run", "step-100", "--verify")
+        subprocess.run(command, capture_output=True, cwd=work, check=True)
+    _train_on(work / "step-100", work / "step-200")
+    report("diff", "step-100", "step-200")
+    with (work / "step-100" / "model.safetensors").open("r+b") as file:
+        file.seek(file.seek(0, os.SEEK_END) // 2)
+        file.write(os.urandom(DAMAGED_BYTES))
+    report("verify", "step-100")
+    return {name: work / f"{name}.html" for name in ("inspect", "verify", "diff")}
+
+
+def _train_on(before: Path, after: Path) -> None:
+    """Write the model `before` with random changes, larger ones in later layers."""
+    torch.manual_seed(0)
+    tensors = load_file(before / "model.safetensors")
+    for name, tensor in tensors.items():
+        layer = re.search(r"layers\.(\d+)", name)
+        size = 1e-3 * (1 + (int(layer[1]) if layer else 4) * (2 if "mlp" in name else 1))
+        tensors[name] = (tensor * (1 + size * torch.randn(tensor.shape))).to(tensor.dtype)
+    after.mkdir()
+    save_file(tensors, after / "model.safetensors", {"format": "pt"})
+
+
+def _take_screens(work: Path, images: Path) -> None:
+    """`zerotools top` in a terminal, when it shows a job and its GPU memory, and `queue`."""
     environment = {"ZEROTOOLS_SOCKET": str(work / "state" / "api.sock")}
     output = record(["zerotools", "top"], environment, SCREEN, keys=[(TOP_SECONDS, b"q")])
     drawn = screen_svg("zerotools top", output, SCREEN, lambda text: "qwen2.5-7b-sft" in text)
     write(images / "top.svg", drawn)
+    output = record(["zerotools", "queue"], environment, SCREEN)
+    write(images / "queue.svg", screen_svg("zerotools queue", output, SCREEN, bool))
 
 
-def _take_checkpoint(browser: Any, work: Path, images: Path) -> None:
-    """The page of `zerotools inspect --html`: ZeRO-3 of four ranks."""
-    options = ("--model", "271M", "--ranks", "4")
-    with checkpoint(work, *options) as made:
-        page_file = made.with_suffix(".html")
-        command = zerotools("inspect", made.name, "--html", page_file)
-        subprocess.run(command, check=True, capture_output=True, cwd=work)
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-    page.goto(page_file.as_uri())
-    page.wait_for_timeout(1000)
-    page.screenshot(path=images / "checkpoint.png")
+def _take_shown_reports(browser: Any, work: Path, images: Path) -> None:
+    """The pages of a checkpoint, of what is damaged in it, and of what training changed."""
+    names = {"inspect": "checkpoint", "verify": "damage", "diff": "change"}
+    page = _page_of(browser, WIDTH, "light")
+    for name, report in _make_reports(work).items():
+        page.goto(report.as_uri())
+        page.wait_for_timeout(1000)
+        page.screenshot(path=images / f"{names[name]}.png")
 
 
 def _end(client: DaemonClient) -> None:

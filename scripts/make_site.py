@@ -26,8 +26,6 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, SITE, STAGED = ROOT / "docs", ROOT / "site", ROOT / "build/site"
 CHINESE_START = "README.zh-CN.md"
-CHINESE_PICTURES = ("main-job.svg",)
-"""The pictures that pages in Chinese show."""
 SECTION_CHINESE = "中文"
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -84,12 +82,7 @@ def languages() -> tuple[Language, Language]:
     english[DOCS / "README.md"] = "pages.md"
     twins = {Path(name).name: name for name in english.values() if name.endswith(".md")}
     chinese = {page: twins[page.name] for page in sorted((DOCS / "zh").glob("*.md"))}
-    chinese |= {
-        page: name
-        for page, name in english.items()
-        if page == DOCS / "site.css" or page.name in CHINESE_PICTURES
-    }
-    chinese[ROOT / CHINESE_START] = "quick-start.md"
+    chinese |= {ROOT / CHINESE_START: "quick-start.md", DOCS / "site.css": "site.css"}
     return (
         Language("en", "English", english, "."),
         Language("zh", "中文", chinese, "zh"),
@@ -169,7 +162,8 @@ def _target(target: str, page: Path, language: Language, version: str) -> str:
         return os.path.relpath(language.pages[file], here) + mark + anchor
     for other in languages():
         if file in other.pages:
-            away = Path(other.place, version, other.pages[file]).with_suffix(".html")
+            away = Path(other.place, version, other.pages[file])
+            away = away.with_suffix(".html") if file.suffix == ".md" else away
             return os.path.relpath(away, Path(language.place, version, here)) + mark + anchor
     return f"{_repository()}/blob/main/{file.relative_to(ROOT)}{mark}{anchor}"
 

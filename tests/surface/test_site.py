@@ -61,6 +61,14 @@ def test_links_lead_into_the_site_or_to_the_repository() -> None:
     )
 
 
+def test_both_languages_show_the_same_pictures() -> None:
+    picture = "![a](../images/top.svg)"
+    english, chinese = ROOT / "docs/how-to/verify-a-checkpoint.md", ROOT / "docs/zh/first-job.md"
+    assert SCRIPT["staged"](picture, english, ENGLISH, "0.3") == picture
+    away = "![a](../../../0.3/images/top.svg)"
+    assert SCRIPT["staged"](picture, chinese, CHINESE, "0.3") == away
+
+
 def test_the_start_page_has_the_width_of_the_window() -> None:
     for language in (ENGLISH, CHINESE):
         [start] = [page for page, name in language.pages.items() if name == "index.md"]
