@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zerotools.cli.output.text_charts import area
 from zerotools.cli.top.drawing.styled_lines import Line, cut, padded
-from zerotools.cli.top.reading.refresh import ScreenData
+from zerotools.cli.top.reading.read_screen_values import ScreenData
 
 ROWS = 6
 """The rows of the charts, with their titles."""
