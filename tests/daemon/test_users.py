@@ -21,7 +21,8 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.supervisor import cgroups
 from zerotoolsd.supervisor.cgroups import NotDelegated, find_group
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.procfs import all_pids, is_of_uid, read_process
+from zerotoolsd.supervisor.procfs import all_pids, read_process
+from zerotoolsd.supervisor.signal_process import is_of_uid
 from zerotoolsd.users.account import Account
 
 pytestmark = AS_ROOT

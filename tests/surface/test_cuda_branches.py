@@ -53,7 +53,7 @@ COVERED: dict[str, str] = {
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     "daemon/zerotoolsd/service/submission.py JobSubmission._check": "tests/daemon/service/"
     "test_job_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
-    f"{TRAINER}/checkpointing.py _in_thread": f"{OF_TRAINER}/test_checkpointing.py "
+    f"{TRAINER}/background_saves.py _in_thread": f"{OF_TRAINER}/test_background_saves.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
     f"{TRAINER}/engine_torch/save_shards.py HostCopy.take": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py test_the_copy_is_complete_before_training_goes_on",
@@ -121,9 +121,9 @@ COVERED: dict[str, str] = {
     "test_launcher_command.py test_launchers_are_told_how_many_ranks_and_on_which_gpus",
     "daemon/zerotoolsd/attempts/numa_binding.py bind_ranks": f"{OF_ATTEMPTS}/"
     "test_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
-    "daemon/zerotoolsd/attempts/run_directory.py rank_environment": f"{OF_ATTEMPTS}/"
+    "daemon/zerotoolsd/attempts/make_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
-    "daemon/zerotoolsd/queue/placement.py need_of": "tests/daemon/queue/test_placement.py "
+    "daemon/zerotoolsd/queue/request_of_job.py need_of": "tests/daemon/queue/test_placement.py "
     "test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
     "daemon/zerotoolsd/queue/placement.py QueuePlacement._used_by": "tests/daemon/dispatch/"
     "test_memory_guard.py test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out",
@@ -143,7 +143,7 @@ COVERED: dict[str, str] = {
     "zerotools/jobs/imports/script_job.py _keys": "tests/cli/commands/test_import_config.py "
     "test_as_script_the_program_runs_with_its_launcher_and_a_repaired_config",
     "zerotools/jobs/jobfile/derive_evaluation_job.py _options": "tests/jobs/jobfile/"
-    "test_evaluation_job.py "
+    "test_derive_evaluation_job.py "
     "test_it_takes_the_surroundings_and_one_rank_of_the_job_that_it_evaluates",
     f"{TABLES}/elastic.py _with_ranks": f"{OF_TABLES}/test_elastic.py "
     "test_a_pass_has_no_more_sequences_than_at_the_largest_size",

@@ -29,7 +29,7 @@ from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import recover_missing_attempts
 from zerotoolsd.attempts.backends.choose_backend import choose_way
-from zerotoolsd.attempts.run_directory import LaunchSettings, RankCommand, trainer_command
+from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher

@@ -23,7 +23,8 @@ from zerotoolsd.supervisor.durable_files import (
 from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
 from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.procfs import boot_id, open_process
+from zerotoolsd.supervisor.procfs import boot_id
+from zerotoolsd.supervisor.signal_process import open_process
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 

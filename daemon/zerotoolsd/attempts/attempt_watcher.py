@@ -26,7 +26,7 @@ from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import REQUEST, RUN
-from zerotoolsd.supervisor.procfs import send_signal
+from zerotoolsd.supervisor.signal_process import send_signal
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 from zerotoolsd.users.run_as_user import NOT_DROPPED

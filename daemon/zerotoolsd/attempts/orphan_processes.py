@@ -42,11 +42,9 @@ from zerotoolsd.supervisor.procfs import (
     await_program,
     boot_id,
     descendants,
-    is_of_uid,
-    kill_process,
     read_process,
-    signal_process,
 )
+from zerotoolsd.supervisor.signal_process import is_of_uid, kill_process, signal_process
 from zerotoolsd.supervisor.stop.kill_descendants import MOST_NAMED, left_behind
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 

@@ -21,8 +21,8 @@ from zerotoolsd.attempts import crash_points, last_report, resource_limits, run_
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawn_supervisor import NotReady
+from zerotoolsd.attempts.make_plan import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.attempts.numa_binding import UNBOUND, RankBinder
-from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.change_state import StateChanger

@@ -34,7 +34,8 @@ from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import ENDED, RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.procfs import Process, is_of_uid, read_process, signal_process
+from zerotoolsd.supervisor.procfs import Process, read_process
+from zerotoolsd.supervisor.signal_process import is_of_uid, signal_process
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 LOOK_SECONDS = 1.0

@@ -6,7 +6,9 @@ scheduling_loop           starts waiting jobs, with the resources that the sched
 elastic_growth            running elastic jobs grow into free resources
 preempt_for_priority      chooses running jobs that yield to one of higher priority, and asks them
 end_jobs_for_memory       asks jobs to yield if memory runs out, and ends them if saving is too slow
-memory_guard              two loops that act before the memory of the host or of a GPU is used up
+host_memory_guard         acts before the memory of the host is used up
+gpu_memory_guard          acts before the memory of a shared GPU is used up
+memory_guard              makes the two
 memory_forecast           samples of memory -> the time until it is used up; no I/O
 choose_low_memory_action  the forecast and the running jobs -> the next action; no I/O
 host_memory_reading       the memory of the host, and of the control group in which jobs run

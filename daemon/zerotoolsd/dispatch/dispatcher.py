@@ -25,10 +25,10 @@ from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawn_supervisor import SupervisorSpawner
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
+from zerotoolsd.attempts.make_plan import LaunchSettings
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.numa_binding import RankBinder
 from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
-from zerotoolsd.attempts.run_directory import LaunchSettings
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
@@ -53,7 +53,8 @@ from zerotoolsd.queue.disk_reserve import why_little_room
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
-from zerotoolsd.queue.placement import QueuePlacement, QueueUsers, memory_of_machine
+from zerotoolsd.queue.placement import QueuePlacement, QueueUsers
+from zerotoolsd.queue.request_of_job import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk

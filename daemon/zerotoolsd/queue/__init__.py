@@ -15,6 +15,7 @@ import_found_jobs             brings a queue up to date that is older than the r
 dependency_table, waiting_conditions
                               the conditions that must be met before a job starts
 scheduling                    decides which jobs start, and on which GPUs
+request_of_job                the resources that a job requests
 placement                     collects the input of the scheduler and runs it
 expected_memory               predicts the memory of a job that declares none
 time_limit                    how long a job may run

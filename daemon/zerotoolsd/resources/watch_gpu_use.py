@@ -22,7 +22,8 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.supervisor.attempt_plan import RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.procfs import Process, boot_id, is_of_uid, read_process
+from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+from zerotoolsd.supervisor.signal_process import is_of_uid
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 LOOK_SECONDS = 10.0

@@ -37,7 +37,12 @@ from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.array_job_files import sliced_texts
 from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
+from zerotoolsd.queue.request_of_job import (
+    gpu_memory_for,
+    memory_of_host,
+    memory_of_machine,
+    need_of,
+)
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within

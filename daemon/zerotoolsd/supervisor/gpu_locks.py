@@ -37,7 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.procfs import open_process, read_process
+from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.signal_process import open_process
 from zerotoolsd.supervisor.transient_errors import is_transient
 
 _LINE = re.compile(

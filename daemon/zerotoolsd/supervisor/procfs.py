@@ -1,12 +1,12 @@
-"""Reads processes, their descendants, state and memory from /proc. A pid alone is never an
-identity."""
+"""Reads processes, their descendants and their state from /proc. A pid alone is never an
+identity.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -179,81 +179,6 @@ def _below(root: int, children: Mapping[int, list[Process]]) -> Iterator[Process
         waiting += children.get(process.pid, ())
 
 
-def is_of_uid(pid: int, uid: int) -> bool:
-    """Return whether the real, effective and saved uid of the process are all `uid`."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
-    except OSError:
-        return False
-    ids = next((line.split()[1:4] for line in lines if line.startswith(b"Uid:")), [])
-    return [int(each) for each in ids] == [uid] * 3
-
-
-def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | None:
-    """Return a pidfd of the process (`pid`, `start_ticks`). Return None if the process is gone,
-    or does not belong to the user `uid`.
-
-    The caller closes the pidfd. The pidfd is opened before the start time is read, so that a
-    pid that was reused in between is detected.
-    """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    process = read_process(pid)
-    is_it = process is not None and process.start_ticks == start_ticks and not process.is_over
-    if not is_it or (uid is not None and not is_of_uid(pid, uid)):
-        os.close(fd)
-        return None
-    return fd
-
-
-def kill_process(process: Process, uid: int | None = None) -> bool:
-    """Send SIGKILL to `process`, and return False if it is gone or does not belong to the user
-    `uid`. Raises PermissionError.
-    """
-    return signal_process(process.pid, process.start_ticks, signal.SIGKILL, uid)
-
-
-def signal_process(
-    pid: int, start_ticks: int, number: signal.Signals, uid: int | None = None
-) -> bool:
-    """Send the signal `number` to the process (`pid`, `start_ticks`). Return False if it is
-    gone or does not belong to the user `uid`.
-
-    Raises PermissionError.
-    """
-    fd = open_process(pid, start_ticks, uid)
-    if fd is None:
-        return False
-    try:
-        return send_signal(fd, number)
-    finally:
-        os.close(fd)
-
-
-def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
-    """Send the signal `number` to the process of `pidfd`. Return False if it is gone or does
-    not belong to the user `uid`.
-
-    The process may have executed a program that runs as another user. Raises
-    PermissionError.
-    """
-    if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
-        return False
-    try:
-        signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _pid_of(pidfd: int) -> int:
-    """Return the pid of the process that `pidfd` refers to; -1 if the process is gone."""
-    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
-
-
 _KTHREADD = 2
 
 
@@ -355,68 +280,3 @@ def _read(pid: int, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""
-
-
-SHARE = 0.001
-"""Fraction of the time of one processor that the measurements may use."""
-
-ALL_EVERY = 60
-"""After this many measurements all processes are read again, not only the known descendants and
-new processes.
-"""
-
-Clock = Callable[[], float]
-
-
-class HostMemory:
-    """Measures the host memory of all descendants of this process, and uses little processor
-    time for this.
-
-    At least every `longest_pause` seconds `note` is called with the time at which a measurement
-    began, and with the processes that it found.
-    """
-
-    def __init__(
-        self,
-        clock: Clock = time.monotonic,
-        used: Clock = time.thread_time,
-        read: Callable[[int], Process | None] = read_process,
-        note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
-        longest_pause: float = float("inf"),
-        there: Callable[[], set[int]] = all_pids,
-    ) -> None:
-        self._note, self._clock, self._used, self._read = note, clock, used, read
-        self._there = there
-        self._longest_pause = longest_pause
-        self._looks = 0
-        self._others: set[int] = set()
-        self._due = float("-inf")
-
-    def measure(self, beside: Container[int | None]) -> int | None:
-        """Return the resident memory of all descendants in bytes; None if it is not yet time
-        for the next measurement.
-
-        Processes with a pid in `beside` do not count. Raises OSError if the machine has no
-        file descriptors left.
-        """
-        now, used = self._clock(), self._used()
-        if now < self._due:
-            return None
-        moment = ticks_now()
-        ours = self._look()
-        self._note(moment, ours)
-        self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
-        return sum(process.rss_bytes for process in ours if process.pid not in beside)
-
-    def _look(self) -> list[Process]:
-        self._looks += 1
-        if not self._looks % ALL_EVERY:
-            self._others = set()
-        there = self._there()
-        found = {pid: process for pid in there - self._others if (process := self._read(pid))}
-        ours = descendants(os.getpid(), found)
-        known = self._others | found.keys() | {0}
-        # A process may have become our own child if its parent was gone before it was read.
-        others = {process.pid for process in found.values() if process.parent in known}
-        self._others = (self._others & there) | others - {process.pid for process in ours}
-        return ours

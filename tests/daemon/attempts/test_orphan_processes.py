@@ -23,15 +23,8 @@ from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile
-from zerotoolsd.supervisor.procfs import (
-    Process,
-    all_processes,
-    boot_id,
-    is_of_uid,
-    read_process,
-    send_signal,
-    signal_process,
-)
+from zerotoolsd.supervisor.procfs import Process, all_processes, boot_id, read_process
+from zerotoolsd.supervisor.signal_process import is_of_uid, send_signal, signal_process
 from zerotoolsd.users.open_as_user import make_owned
 
 TOKEN = uuid4().hex

@@ -17,17 +17,17 @@ from tests.daemon.made_attempts import TOKEN, an_attempt_row
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts import recover_missing_attempts, run_directory
-from zerotoolsd.attempts.run_directory import (
+from zerotoolsd.attempts.make_plan import (
     MIRRORING,
     THINNING,
     closing_command,
     known_as,
     mirroring_commands,
-    newest_saved,
     on_disk,
     rank_environment,
     thinning_command,
 )
+from zerotoolsd.attempts.run_directory import newest_saved
 from zerotoolsd.queue.rows import RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable_files import write_json

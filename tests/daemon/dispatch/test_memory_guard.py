@@ -18,8 +18,9 @@ from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import PressureConfig
+from zerotoolsd.dispatch.gpu_memory_guard import GpuMemoryGuard, GpuPromises
+from zerotoolsd.dispatch.host_memory_guard import HostMemoryGuard
 from zerotoolsd.dispatch.host_memory_reading import HostReading
-from zerotoolsd.dispatch.memory_guard import GpuMemoryGuard, GpuPromises, HostMemoryGuard
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow

@@ -14,7 +14,7 @@ from tests.daemon.trainer.tensors import load
 from tests.golden_files import JOB
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts.run_directory import EXPORTING
+from zerotoolsd.attempts.make_plan import EXPORTING
 from zerotoolsd.children.export import export_evaluated
 
 pytestmark = pytest.mark.torch

@@ -22,15 +22,8 @@ from pathlib import Path
 from zerotools.io.telemetry.datagram_sender import Sender
 from zerotoolsd.supervisor.attempt_plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.procfs import (
-    Process,
-    all_processes,
-    boot_id,
-    descendants,
-    kill_process,
-    open_process,
-    zombie_status,
-)
+from zerotoolsd.supervisor.procfs import Process, all_processes, boot_id, descendants, zombie_status
+from zerotoolsd.supervisor.signal_process import kill_process, open_process
 from zerotoolsd.supervisor.spawn_child import SignalWaker
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 

@@ -20,10 +20,10 @@ from zerotoolsd.supervisor.procfs import (
     await_program,
     boot_id,
     descendants,
-    is_of_uid,
     read_process,
     read_stat,
 )
+from zerotoolsd.supervisor.signal_process import is_of_uid
 
 _KERNEL_THREAD = 0x00200000
 """The flag PF_KTHREAD (include/linux/sched.h) in field 9 of /proc/PID/stat: a kernel thread."""

@@ -34,7 +34,7 @@ from zerotoolsd.attempts.backends.choose_backend import (
     supervisor_command,
     supervisor_environment,
 )
-from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings, trainer_command
+from zerotoolsd.attempts.make_plan import EarlierCheckpoints, LaunchSettings, trainer_command
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow

@@ -11,15 +11,9 @@ from typing import Any
 
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.gpu_locks import uid_text
-from zerotoolsd.supervisor.procfs import (
-    Process,
-    all_processes,
-    boot_id,
-    descendants,
-    kill_process,
-    read_process,
-)
+from zerotoolsd.supervisor.procfs import Process, all_processes, boot_id, descendants, read_process
 from zerotoolsd.supervisor.rank_log import log_line
+from zerotoolsd.supervisor.signal_process import kill_process
 
 NoteEnd = Callable[[int, int], None]
 """A function that is called with (pid, wait status) of an ended child process, before the

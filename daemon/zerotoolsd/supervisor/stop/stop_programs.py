@@ -32,15 +32,9 @@ import time
 from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 
-from zerotoolsd.supervisor.procfs import (
-    Process,
-    children_of,
-    open_process,
-    read_process,
-    send_signal,
-    zombie_status,
-)
+from zerotoolsd.supervisor.procfs import Process, children_of, read_process, zombie_status
 from zerotoolsd.supervisor.rank_log import log_line
+from zerotoolsd.supervisor.signal_process import open_process, send_signal
 from zerotoolsd.supervisor.stop import process_kinds
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, Readers

@@ -18,7 +18,8 @@ from zerotoolsd.supervisor.stop.kill_descendants import in_words, is_still_alive
 ROOT = Path(__file__).parents[4]
 BEGIN = """
 import ctypes, json, os, subprocess, sys, threading, time
-from zerotoolsd.supervisor.procfs import kill_process, read_process
+from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.signal_process import kill_process
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 become_subreaper()

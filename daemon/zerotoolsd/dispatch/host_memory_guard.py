@@ -1,0 +1,138 @@
+"""Watches the memory of the host, and acts before it is used up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotoolsd.attempts import last_report
+from zerotoolsd.config.config_tables import NOTHING, PressureConfig
+from zerotoolsd.dispatch.choose_low_memory_action import (
+    HIGHEST,
+    Escalation,
+    EscalationStep,
+    next_act,
+    wanted_level,
+)
+from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
+from zerotoolsd.dispatch.host_memory_reading import (
+    HostReading,
+)
+from zerotoolsd.dispatch.memory_forecast import (
+    LONG_SECONDS,
+    MemorySample,
+)
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
+
+MOST = 1.5
+"""The largest memory that a job may need is this many times the part of its estimate that is
+certain.
+"""
+IDLE_SECONDS = 2.0
+"""Seconds between two checks while no job is running."""
+log = logging.getLogger(__name__)
+
+
+class HostMemoryGuard:
+    """The loop that watches the memory of the host. It acts only against jobs of this daemon.
+
+    `live` returns the running attempts, `host_now` returns the memory that they use, and `expected`
+    returns the memory that each job is expected to use. `read` returns the memory of the host and,
+    if it has a limit, of the daemon's control group. Each of the two is checked separately.
+    """
+
+    def __init__(
+        self,
+        config: PressureConfig,
+        asking: MemoryPreemption,
+        live: Callable[[], Sequence[AttemptRow]],
+        host_now: Callable[[], HostMemoryNow],
+        expected: Callable[[], Mapping[int, int]],
+        wake: Callable[[], None],
+        read: Callable[[], Sequence[HostReading]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._asking = config, asking
+        self._live, self._host_now, self._expected = live, host_now, expected
+        self._wake, self._read, self._clock = wake, read, clock
+        self._samples: dict[bool, deque[MemorySample]] = {}
+        """The samples of the host (key False) and of the control group (key True)."""
+        self._readings: dict[bool, HostReading] = {}
+        self._escalation = Escalation()
+
+    @property
+    def why_none_starts(self) -> str | None:
+        """Return the reason why no job may start now; None if jobs may start."""
+        if min(self._escalation.level, HIGHEST[self._config.most]) < EscalationStep.WAIT:
+            return None
+        return f"no job starts while the memory of the host runs out: {self._escalation.why}"
+
+    async def keep_up(self) -> None:
+        """Check the memory again and again, until cancelled."""
+        if self._config.most == NOTHING:
+            return
+        while True:
+            try:
+                self.look()
+            except sqlite3.OperationalError as error:
+                log.error("the queue cannot be written now: %s", error)
+            except Exception:  # out of memory, or a defect: the next check is independent
+                log.exception("the memory of the host cannot be checked now")
+            busy = self._live() or self._escalation.level
+            await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
+
+    def look(self) -> None:
+        """Measure the memory once, and act if it is running out."""
+        live, now = self._live(), self._clock()
+        self._take(now)
+        if any(wanted_level(each)[0] for each in self._samples.values()):
+            self._explain(live)  # the expected use of jobs is computed only then
+        found = {limit: wanted_level(each) for limit, each in self._samples.items()}
+        worst = max(found, key=lambda limit: found[limit][0])
+        before, self._escalation = self._escalation, self._escalation.moved(*found[worst], now)
+        if (before.level >= EscalationStep.WAIT) != (self._escalation.level >= EscalationStep.WAIT):
+            log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
+            self._wake()
+        self._asking.keep(live)
+        wanted = min(self._escalation.wanted, HIGHEST[self._config.most])
+        if wanted >= EscalationStep.SAVE and live:
+            holders = self._asking.holders(live, self._host_now().held)
+            act = next_act(wanted, holders, self._samples[worst][-1].total, now)
+            if act is not None:
+                why = f"stops because the memory of the host runs out: {self._escalation.why}"
+                self._asking.do(act, live, why, now)
+
+    def _take(self, now: float) -> None:
+        """Take one sample of the host memory and one of the control group. `now` is a monotonic
+        time in seconds.
+        """
+        found = {reading.of_limit: reading for reading in self._read()}
+        most = int(LONG_SECONDS / self._config.seconds) + 2
+        for limit, reading in found.items():
+            sample = reading.sample(now, self._readings.get(limit))
+            self._samples.setdefault(limit, deque(maxlen=most)).append(sample)
+        self._readings = found
+        self._samples = {limit: self._samples[limit] for limit in found}
+
+    def _explain(self, live: Sequence[AttemptRow]) -> None:
+        """Add to the newest samples the memory that running jobs will probably still take."""
+        expected = {job: size for job, size in self._expected().items() if size}
+        if not expected:
+            return
+        held = self._host_now().held
+        coming = sum(max(0, size - held.get(job, 0)) for job, size in expected.items())
+        below = {job for job, size in expected.items() if held.get(job, 0) < MOST * size}
+        loads = (each for each in live if each.job_id in below)
+        loading = any(last_report.report_so_far(Path(each.run_dir)).step is None for each in loads)
+        for samples in self._samples.values():
+            samples[-1] = replace(samples[-1], coming=coming, loading=loading)
+
+
+Live = Callable[[], Sequence[AttemptRow]]
