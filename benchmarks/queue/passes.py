@@ -25,8 +25,8 @@ from zerotoolsd.queue.clocks import read_clocks
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
-from zerotoolsd.queue.placement import QueuePlacement, QueueUsers
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.run_scheduler import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import WaitingConditions
 from zerotoolsd.queue.write_rows import NewJob

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.cli.manual_pages import all_topics, find_topic
+from zerotools.cli.help_topics import all_topics, find_topic
 from zerotools.cli.markdown_text import CODE_INDENT, plain_text
 from zerotools.cli.output.render import width
 

@@ -32,7 +32,9 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
     "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
-    "daemon/dispatch/test_dispatcher.py": frozenset({"run_directory.prepare_run_directory"}),
+    "daemon/dispatch/test_dispatcher.py": frozenset(
+        {"prepare_run_directory.prepare_run_directory"}
+    ),
     "daemon/resources/test_snapshot_thread.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(
         {

@@ -1,9 +1,9 @@
 """Attempts of jobs: their start, their end, and recovery after a restart of the daemon.
 
-start_attempt         commits `launching`, makes the run directory, starts the supervisor
-run_directory         the files of an attempt
-make_plan             the plan of its supervisor: commands, environment and limits of the ranks
-launcher_command      the command of a user's own program
+start_attempt          commits `launching`, makes the run directory, starts the supervisor
+prepare_run_directory  the files of an attempt
+make_plan              the plan of its supervisor: commands, environment and limits of the ranks
+launcher_command       the command of a user's own program
 job_environment, resource_limits, numa_binding
                           the environment of a job; its limits; processors and memory of its ranks
 start_backoff             why an attempt does not start yet

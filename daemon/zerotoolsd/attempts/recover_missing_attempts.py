@@ -26,8 +26,8 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.client.queue_backup import RESTORED
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
-from zerotoolsd.attempts import attempt_status, last_report, run_directory
-from zerotoolsd.attempts.run_directory import SPEC
+from zerotoolsd.attempts import attempt_status, last_report, prepare_run_directory
+from zerotoolsd.attempts.prepare_run_directory import SPEC
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.import_found_jobs import FoundJob, Rebuild
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
@@ -236,7 +236,7 @@ def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
 
 def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | None:
     try:
-        plan = run_directory.read_attempt_note(run_dir)
+        plan = prepare_run_directory.read_attempt_note(run_dir)
         if plan is None:
             plan = read_json(run_dir / ATTEMPT)
     except (OSError, ValueError) as error:
@@ -307,7 +307,7 @@ def _used(row: AttemptRow) -> GpuTime | None:
 
 def _spec(run_dir: Path) -> dict[str, Any] | None:
     try:
-        known = run_directory.read_attempt_note(run_dir)
+        known = prepare_run_directory.read_attempt_note(run_dir)
     except (OSError, ValueError) as error:
         log.error("%s: %s", run_dir, error)
         return None
@@ -326,5 +326,5 @@ def _read(run_dir: Path, name: str) -> dict[str, Any]:
 
 def _made(run_dir: Path) -> float:
     if owner_of(run_dir) is not None:
-        return run_directory.attempt_note_time(run_dir)
+        return prepare_run_directory.attempt_note_time(run_dir)
     return (run_dir / ATTEMPT).stat().st_mtime

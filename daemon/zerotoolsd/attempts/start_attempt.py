@@ -17,7 +17,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.mounts import MountPoint, ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.sensors.numa import ReadTopology, read_topology
-from zerotoolsd.attempts import crash_points, last_report, resource_limits, run_directory
+from zerotoolsd.attempts import crash_points, last_report, prepare_run_directory, resource_limits
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawn_supervisor import NotReady
@@ -159,7 +159,7 @@ class AttemptStarter:
             user = self._users.of(job.uid)
             placer = self._resources.placer
             bindings = UNBOUND if placer is None else placer.place(job.spec, attempt)
-            plan = run_directory.prepare_run_directory(
+            plan = prepare_run_directory.prepare_run_directory(
                 job,
                 attempt,
                 settings=self._settings,

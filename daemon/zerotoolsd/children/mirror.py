@@ -3,7 +3,7 @@
 Both run as separate processes, as the user of the job and with the daemon's interpreter.
 `upload_missing` runs next to the ranks, once for each new checkpoint, and again at the end.
 `fetch_start_checkpoint` runs before the ranks of an attempt start. SETTINGS is JSON, which
-`attempts/run_directory` writes:
+`attempts/prepare_run_directory` writes:
 
     output_dir, job             the job's directory, and its identity in the store
     upload_to                   the destination of its checkpoints; null: none

@@ -8,7 +8,7 @@ preempt_for_priority      chooses running jobs that yield to one of higher prior
 end_jobs_for_memory       asks jobs to yield if memory runs out, and ends them if saving is too slow
 host_memory_guard         acts before the memory of the host is used up
 gpu_memory_guard          acts before the memory of a shared GPU is used up
-memory_guard              makes the two
+make_memory_guards        makes the two
 memory_forecast           samples of memory -> the time until it is used up; no I/O
 choose_low_memory_action  the forecast and the running jobs -> the next action; no I/O
 host_memory_reading       the memory of the host, and of the control group in which jobs run

@@ -40,7 +40,7 @@ from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
-from zerotoolsd.dispatch.memory_guard import memory_guards
+from zerotoolsd.dispatch.make_memory_guards import memory_guards
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
@@ -53,9 +53,9 @@ from zerotoolsd.queue.disk_reserve import why_little_room
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
-from zerotoolsd.queue.placement import QueuePlacement, QueueUsers
 from zerotoolsd.queue.request_of_job import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
+from zerotoolsd.queue.run_scheduler import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits

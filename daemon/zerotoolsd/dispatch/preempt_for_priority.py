@@ -22,8 +22,8 @@ from zerotoolsd.config.config_tables import PreemptionConfig
 from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.lifecycle import NotAllowed
-from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.run_scheduler import QueuePlacement
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import (

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from zerotools.runs.retention import is_within
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.run_directory import BEFORE, BEGUN, OWN
+from zerotoolsd.attempts.prepare_run_directory import BEFORE, BEGUN, OWN
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.fault_isolation import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow

@@ -19,7 +19,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.xids import GpuXid
-from zerotoolsd.attempts import run_directory
+from zerotoolsd.attempts import prepare_run_directory
 from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import Conflict
@@ -226,7 +226,7 @@ def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its supervisor was started and found no room to begin: it is running, and nothing runs."""
-    prepare, tries = run_directory.prepare_run_directory, list[int]()
+    prepare, tries = prepare_run_directory.prepare_run_directory, list[int]()
 
     def full(*told: Any, **named: Any) -> Any:
         tries.append(1)
@@ -234,7 +234,7 @@ def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
             raise OSError(errno.ENOSPC, "No space left on device")
         return prepare(*told, **named)
 
-    monkeypatch.setattr(run_directory, "prepare_run_directory", full)
+    monkeypatch.setattr(prepare_run_directory, "prepare_run_directory", full)
     spec = make_job("release exit=0", ranks=1, time_limit=30)
     write_json(leave_attempt(tmp_path / "state", spec) / "attempt.json", {})
     store, before = Store(tmp_path / "state"), time.time()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from zerotools.cli.manual_pages import KINDS, Topic, all_topics, find_topic
+from zerotools.cli.help_topics import KINDS, Topic, all_topics, find_topic
 from zerotools.cli.markdown_text import plain_text
 from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render

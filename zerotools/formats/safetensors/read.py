@@ -30,7 +30,7 @@ from zerotools.io.files.tolerated_damage import (
     record_lost_tensor,
     record_lost_unnamed,
 )
-from zerotools.io.huggingface.model_directory import unread_tensor
+from zerotools.io.huggingface.model_index import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 _LONGEST_REMARK = 1000

@@ -40,7 +40,7 @@ from zerotools.io.files.tolerated_damage import (
     record_lost_tensor,
     record_lost_unnamed,
 )
-from zerotools.io.huggingface.model_directory import (
+from zerotools.io.huggingface.model_index import (
     part_of_a_set,
     readable_index,
     refuse_missing,

@@ -21,7 +21,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
-from zerotools.io.huggingface.model_directory import set_of
+from zerotools.io.huggingface.model_index import set_of
 from zerotoolsd.supervisor.transient_errors import is_transient
 
 MAX_FILES = 100_000

@@ -17,7 +17,7 @@ from zerotools.formats.detect import formats_in
 from zerotools.formats.safetensors.choose_model_files import choose_files
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.files.directory_entries import names_in
-from zerotools.io.huggingface.model_directory import refuse_missing
+from zerotools.io.huggingface.model_index import refuse_missing
 from zerotools.ops.inspection.completeness import (
     Completeness,
     check_completeness,

@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.safetensors.header import Header, read_header
-from zerotools.io.huggingface.model_directory import read_index
+from zerotools.io.huggingface.model_index import read_index
 from zerotools.jobs.jobfile_tables.data import BYTES, tokenizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import quantised_refusal

@@ -28,7 +28,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.job_for_each_node import of_node
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
-from zerotoolsd.attempts import run_directory
+from zerotoolsd.attempts import prepare_run_directory
 from zerotoolsd.attempts.backends.choose_backend import (
     open_log,
     supervisor_command,
@@ -115,7 +115,7 @@ def prepare_node(
         newest=[str(each) for each in settings.get("reported", ())],
         by_program=[str(each) for each in settings.get("by_program", ())],
     )
-    run_directory.prepare_run_directory(
+    prepare_run_directory.prepare_run_directory(
         here, row, settings=launch, earlier=earlier, mounted=read_mounts()
     )
 

@@ -33,7 +33,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotools.formats.safetensors.header import read_header
-from zerotools.io.huggingface.model_directory import read_index
+from zerotools.io.huggingface.model_index import read_index
 from zerotools.jobs.preflight.checkpoint_check import quantised_refusal
 from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, symbolic_tensor
 

@@ -28,7 +28,7 @@ from zerotools.cli.top.drawing.view_state import JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen, shown_log
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.cli.top.screen.keys import (
+from zerotools.cli.top.screen.key_actions import (
     CANCEL,
     HOLD,
     PRIORITY,

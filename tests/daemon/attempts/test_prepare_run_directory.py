@@ -16,7 +16,7 @@ from tests.daemon.attempts.test_end_event import a_row
 from tests.daemon.made_attempts import TOKEN, an_attempt_row
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
-from zerotoolsd.attempts import recover_missing_attempts, run_directory
+from zerotoolsd.attempts import prepare_run_directory, recover_missing_attempts
 from zerotoolsd.attempts.make_plan import (
     MIRRORING,
     THINNING,
@@ -27,7 +27,7 @@ from zerotoolsd.attempts.make_plan import (
     rank_environment,
     thinning_command,
 )
-from zerotoolsd.attempts.run_directory import newest_saved
+from zerotoolsd.attempts.prepare_run_directory import newest_saved
 from zerotoolsd.queue.rows import RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable_files import write_json
@@ -147,7 +147,7 @@ def attempt(run_dir: Path) -> AttemptRow:
 def test_the_user_reaches_what_is_theirs_and_names_nothing_beside_it(state: Path) -> None:
     own = state / "jobs" / "7"
     for _ in range(2):  # it may be repeated
-        run_directory.make_user_directories(own, ["attempt-1", "output"], ACCOUNT)
+        prepare_run_directory.make_user_directories(own, ["attempt-1", "output"], ACCOUNT)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (own.parent, own)}
     assert modes == {own.parent: 0o711, own: 0o755}
     for name in ("attempt-1", "output"):
@@ -168,19 +168,19 @@ def test_the_user_reaches_what_is_theirs_and_names_nothing_beside_it(state: Path
 def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
     """A user who forges attempts makes the queue believe nothing when it is made anew."""
     own = state / "jobs" / "7"
-    run_directory.make_user_directories(own, ["attempt-1", "attempt-2"], ACCOUNT)
+    prepare_run_directory.make_user_directories(own, ["attempt-1", "attempt-2"], ACCOUNT)
     run_dir = own / "attempt-1"
-    run_directory.write_attempt_note(run_dir, attempt(run_dir), {"device": "cpu"})
+    prepare_run_directory.write_attempt_note(run_dir, attempt(run_dir), {"device": "cpu"})
     for number in (1, 2):
         forged = {"token": "00" * 16, "job_id": 7, "gpu_uuids": ["GPU-1", "GPU-2"]}
         write_json(own / f"attempt-{number}" / "attempt.json", forged)
         os.chown(own / f"attempt-{number}" / "attempt.json", UID, UID)
-    noted = run_directory.read_attempt_note(run_dir)
+    noted = prepare_run_directory.read_attempt_note(run_dir)
     assert noted is not None
     assert (noted["token"], noted["gpu_uuids"]) == (TOKEN, ["GPU-1"])
     with pytest.raises(ValueError, match=r"begun-2.json is missing"):
-        run_directory.read_attempt_note(own / "attempt-2")
-    assert run_directory.read_attempt_note(own) is None
+        prepare_run_directory.read_attempt_note(own / "attempt-2")
+    assert prepare_run_directory.read_attempt_note(own) is None
     store = Store(state, rebuild=True)
     try:
         assert recover_missing_attempts.add_missing_from_runs(state, store, 1.0) == [7]
@@ -201,6 +201,6 @@ def test_a_cache_that_a_job_of_root_made_is_no_bar(
     if made:
         shared.mkdir(mode=0o700)
     for _ in range(2):
-        run_directory.make_user_cache(shared / f"uid-{UID}", ACCOUNT, is_own=is_own)
+        prepare_run_directory.make_user_cache(shared / f"uid-{UID}", ACCOUNT, is_own=is_own)
     assert stat.S_IMODE(shared.stat().st_mode) == mode
     assert (shared / f"uid-{UID}").stat().st_uid == UID

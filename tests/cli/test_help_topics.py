@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.cli.manual_pages import KINDS, all_topics, find_topic, nearest
+from zerotools.cli.help_topics import KINDS, all_topics, find_topic, nearest
 from zerotools.core.errors import BadRequest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.top.made_looks import job_of
 from zerotools.cli.top.drawing.view_state import HELP, JOB, JOBS, LOG, ORDERS, ViewState
-from zerotools.cli.top.screen.keys import (
+from zerotools.cli.top.screen.key_actions import (
     CANCEL,
     HOLD,
     NO_JOB,
