@@ -1,8 +1,9 @@
 """Convert plain TOML or JSON values to dataclasses with fields that `declaration.key` declares.
 
 Values are never converted to another type: an integer is not a float, `1.0` is not an integer, and
-a string is not a list. All problems are collected, so that a user sees them at once. If an unknown
-key or value is known from another program, the message contains the job file's name for it.
+a string is not a list. All problems are collected, so that a user sees all of them in one message.
+If another program has the unknown key or value, the message names the key or value that the job
+file has instead.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ VALUES: Mapping[str, str] = {
 
 
 class Mismatch(ValueError):
-    """A value does not have the type of its key. The message completes the sentence "KEY = VALUE:
-    ..."."""
+    """The error for a value that its key cannot have. The message completes the sentence "KEY =
+    VALUE: ..."."""
 
 
 def build_dataclass(
@@ -157,7 +158,7 @@ def table_of(hint: Any) -> type[Any] | None:
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, by field name.
+    """Return the types of the fields of a dataclass, keyed by field name.
 
     Annotations that are strings are evaluated.
     """
@@ -398,9 +399,9 @@ def format_value(value: object, *, bare: bool = False) -> str:
 def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[str]) -> str | None:
     """Return the dotted key that the user probably meant by the unknown key `name`, or None.
 
-    `where` is the table of `name` ("" or such as "train."). Candidates in this order: the key with
-    this name in another program; the same key of another table; the most similar key of the table;
-    the most similar of all keys.
+    `where` is the table of `name` ("" or such as "train."). The first match counts: a key with this
+    name in another program; the same key of another table; the most similar key of the table; the
+    most similar of all keys.
     """
     dotted = list(all_keys)
     synonym = KEYS.get(name.lower(), "")

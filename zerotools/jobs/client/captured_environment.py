@@ -1,8 +1,8 @@
 """Select the environment variables that a job takes from the environment of its submission.
 
 The selection is an allow-list: the paths of programs, libraries, caches and proxies, and the
-settings of torch and of libraries that torch uses. A variable with a name like a secret is taken
-only if the user names it; variables of a shell or a launcher are never taken. Of `PATH`, `HF_HOME`,
+settings of torch and of libraries that torch uses. A variable that by its name is a secret is taken
+only if the user names it. Variables of a shell or a launcher are never taken. Of `PATH`, `HF_HOME`,
 `HF_TOKEN`, `AWS_REGION` and `RANK` a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env
 AWS_REGION` adds two.
 """

@@ -1,7 +1,7 @@
 """The address of the daemon: its state directory, its socket, and a connection to the socket.
 
-Client and daemon follow the same rules. A socket may be the end of an ssh tunnel; then messages
-name the other machine.
+Client and daemon use the same rules for these paths. If the socket is the end of an ssh tunnel,
+messages name the other machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _is_ours(directory: Path) -> bool:
 def connect_socket(path: Path, timeout_seconds: float) -> socket.socket:
     """Return a socket connected to the Unix socket at `path`.
 
-    The path may be longer than a socket address can be. Raises OSError.
+    The path may be longer than `sockaddr_un` allows. Raises OSError.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,9 +1,9 @@
 """The daemon's client: HTTP/1.1 and JSON over the daemon's Unix socket, with only the standard
 library.
 
-Responses are plain JSON values, as in docs/reference/http-api.md. Errors: BadRequest and
+Responses are plain JSON values, as in docs/reference/http-api.md. Methods raise BadRequest or
 Unsupported for a wrong request, DaemonRefused for other refusals, DaemonUnreachable if nothing
-answers, AnswerLost if the connection broke after the request was sent.
+answers, and AnswerLost if the connection broke after the request was sent.
 """
 
 from __future__ import annotations
@@ -231,8 +231,8 @@ class DaemonClient(DaemonRequests):
     ) -> dict[str, Any]:
         """Queue a job, and return it.
 
-        Two requests with the same `idempotency_key` queue only one job. `terms` has other keys of
-        the request, such as `after` and `begin`.
+        Two requests with the same `idempotency_key` queue only one job. `terms` are the remaining
+        keys of the request, such as `after` and `begin`.
         """
         from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
 
@@ -329,7 +329,7 @@ class DaemonClient(DaemonRequests):
     ) -> Iterator[dict[str, Any]]:
         """Yield all jobs, or those in this `state` or of this `user`, the newest first.
 
-        Long lists take several requests.
+        A long list is read by several requests.
         """
         after: int | None = None
         while True:
@@ -392,7 +392,7 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Send the same request for every job in the array of the job `job_id`.
+        """Send one request for all jobs in the array of the job `job_id`.
 
         Return a mapping: `jobs` are the changed jobs, `kept` the reasons why other jobs were not
         changed. The request `/retry` returns a new array.
@@ -436,8 +436,8 @@ class DaemonClient(DaemonRequests):
         answers.
 
         `places` are the names of the destinations (default: all). `kinds` are the kinds of
-        notifications (default: those that each destination gets). The result has the answer of each
-        destination to each notification, as `sent`.
+        notifications (default: those that each destination gets). `sent` in the result lists the
+        answer of each destination to each notification.
         """
         body = {"places": list(places), "kinds": list(kinds)}
         return self._object("POST", "/v1/notices/test", body=body, patience=NOTICE_TEST_SECONDS)
@@ -455,7 +455,8 @@ class DaemonClient(DaemonRequests):
 
         Return the job.
 
-        A running program that is not known to save is refused, unless `lose_steps` is true.
+        If it is not known that the running program saves, the request is refused unless
+        `lose_steps` is true.
         """
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
@@ -569,7 +570,7 @@ class DaemonClient(DaemonRequests):
 
     def shares(self) -> dict[str, Any]:
         """Return each user's share of the GPU time: `{"half_life_seconds", "fair", "users":
-        [{...}]}`. The jobs of the first user in the list start first.
+        [{...}]}`. The list is in the order in which the users' jobs start.
         """
         return self._object("GET", "/v1/shares")
 

@@ -1,7 +1,8 @@
 """Compare the versions of client and daemon, and find out which of them must be upgraded if they
 do not work together.
 
-Also checked is whether this Python has the packages that the daemon needs (the extra `daemon`).
+The module also checks whether this Python has the packages that the daemon needs (the extra
+`daemon`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NEEDED = "aiohttp"
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
-    """Return a sentence for the user after a refused request: which program to upgrade.
+    """Return a sentence that tells the user, after a refused request, which program to upgrade.
 
     None if client and daemon have the same version.
 

@@ -1,8 +1,8 @@
 """Find the checkpoints that the jobs of a daemon would resume from. These must not be removed.
 
-An unfinished job resumes from its newest checkpoint: the last one that the job reported, or the
-newest one in its directories. Its first attempt resumes from `resume_from`. The directories are
-read by a child process (this module as a program), because a file system may hang.
+An unfinished job resumes from its newest checkpoint: the last checkpoint that the job reported, or
+the newest in its directories. A job without checkpoints begins from `resume_from`. The directories
+are read by a child process (this module as a program), because a file system may hang.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _meant(path: Path) -> Path:
-    """Return the checkpoint for the value `path` of `resume_from`.
+    """Return the checkpoint that the value `path` of `resume_from` means.
 
     If `path` is a directory of checkpoints, return the newest one in it.
     """

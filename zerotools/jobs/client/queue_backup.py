@@ -82,9 +82,9 @@ def restore_queue(
 
     The old queue is kept under another name.
 
-    Return facts about the copy, and the new paths of the old queue's files. The next daemon
-    compares the restored queue with the run directories. It holds unfinished jobs, unless `release`
-    is true.
+    Return facts about the copy, and the new paths of the old queue's files. The next daemon that
+    starts compares the restored queue with the run directories, and holds unfinished jobs unless
+    `release` is true.
 
     Raises:
         BadRequest: a daemon uses `state_dir`, or `backup` does not exist.

@@ -7,9 +7,9 @@ The login uses the system's ssh with the user's configuration, keys and agent. I
 (BatchMode), and refuses a machine with an unknown host key: the user has to accept the key with
 `ssh HOST` first. For the daemon, the user who logged in is like a local user.
 
-The connection ends together with the zerotools command, also when the command is killed: stdin of
-the master is closed, so the program on the other machine ends, and then the master ends and removes
-its sockets.
+The connection ends together with the zerotools command, even if the command is killed: stdin of the
+master is closed, so the program on the other machine ends. Then the master ends and removes its
+sockets.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ def socket_paths() -> tuple[str, ...]:
     """Return the possible paths of the daemon's socket on the other machine, written for its
     shell.
 
-    The order is that of `daemon_address.default_socket`: the first socket that exists is used.
+    The paths are in the same order as in `daemon_address.default_socket`: the first socket that
+    exists is used.
     """
     return (
         f'"${SOCKET_VARIABLE}"',

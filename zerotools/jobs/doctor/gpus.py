@@ -187,8 +187,8 @@ def look_at_memory_nodes(
 ) -> Iterator[DoctorFinding]:
     """Check the memory nodes (NUMA) of the GPUs. On a machine with one node there is no finding.
 
-    `told` is the daemon's report on the nodes of the machine, and on the nodes that it may use. If
-    there is no report (the daemon does not run, or is older), this process reads the nodes.
+    `told` is the daemon's report on the nodes of the machine, and on the nodes that the daemon may
+    use. If there is no report (the daemon does not run, or is older), this process reads the nodes.
     """
     topology = _told(told) or read()
     if not topology.is_divided:

@@ -50,8 +50,8 @@ def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] |
 def answer_of(
     python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
 ) -> dict[str, Any] | str:
-    """Run `program` with the interpreter `python`, and return the JSON object that it prints last.
-    If it prints none within `seconds`, return the reason as text.
+    """Run the code `program` with the interpreter `python`, and return the JSON object that it
+    prints last. If it prints no object within `seconds`, return the reason as text.
 
     No module is imported from the working directory.
     """

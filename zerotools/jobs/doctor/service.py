@@ -38,8 +38,8 @@ def look_at_service(
 ) -> Iterator[DoctorFinding]:
     """Check how the daemon starts processes.
 
-    `launch` is the daemon's report on this; None if the daemon does not run or is older. `uid` is
-    the user of the daemon. `root` is the directory that contains /run and /var.
+    `launch` is the daemon's report on how it starts processes; None if the daemon does not run or
+    is older. `uid` is the user of the daemon. `root` is the directory that contains /run and /var.
     """
     if launch is None:
         return

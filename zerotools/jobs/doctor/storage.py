@@ -235,7 +235,7 @@ def look_at_locks(
 ) -> Iterator[DoctorFinding]:
     """Yield a finding for each lock of torch's compiler that a killed process may have left.
 
-    Such a lock makes other processes wait for ever.
+    Other processes wait for such a lock without end.
     """
     found = result_within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
     if found is None:

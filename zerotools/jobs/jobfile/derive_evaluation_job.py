@@ -30,7 +30,8 @@ def is_evaluated(spec: JobSpec) -> bool:
 
 
 def count_jobs(specs: Iterable[JobSpec]) -> int:
-    """Return the number of jobs that the daemon queues for `specs`, with their evaluation jobs."""
+    """Return the number of jobs that the daemon queues for `specs`, including their evaluation
+    jobs."""
     return sum(1 + is_evaluated(spec) for spec in specs)
 
 

@@ -1,6 +1,6 @@
 """Make the job file of a job that converts or verifies a checkpoint on CPUs.
 
-Each rank does one part of the work, chosen by RANK and WORLD_SIZE. So if the job is interrupted, a
+Each rank does one part of the work, according to RANK and WORLD_SIZE. If the job is interrupted, a
 new attempt continues after the completed parts.
 """
 
@@ -38,8 +38,7 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
     """Raise an error if `words` are not a conversion or verification command, or have options that
     the job sets itself.
 
-    Raises:
-        BadRequest: the message has the right form of the command.
+    Raises: BadRequest: the command is wrong. The message shows the right form.
     """
     if not words or words[0] not in COMMANDS:
         given = repr(words[0]) if words else "nothing"
@@ -64,8 +63,9 @@ def refuse_relative_paths(words: Sequence[str]) -> None:
     """Raise BadRequest if a path in the conversion `words` is relative, for a caller that has no
     current directory.
 
-    A word after an option may be the value of the option, or an argument if the option has none.
-    Of these words, as many must be absolute paths or URLs as the command takes arguments.
+    A word after an option may be the value of the option, or an argument if the option has none. So
+    it is only checked that there are as many absolute paths and URLs as the command takes
+    arguments.
     """
     before, may_be_arguments = "", list[str]()
     only_arguments = False
@@ -115,7 +115,7 @@ def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
 
 
 def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of the command, with `options` before all of its arguments.
+    """Return the words of the command, with `options` inserted before its arguments.
 
     Arguments may follow a `--`, after which options are not possible.
     """

@@ -1,6 +1,6 @@
 """Parse a job file's text, or the JSON of a client, into a valid `JobSpec`; and convert it back.
 
-Paths become absolute. A message about a wrong key has the line of the key.
+Paths become absolute. A message about a wrong key states the line of the key.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
     """Parse `text` into a job. It is TOML, or JSON if the first character is `{`.
 
     Relative paths are relative to `base_dir`, `~` is expanded, and a bare `python` is searched in
-    PATH. The default name of the job is that of the file `source`.
+    PATH. The default name of the job is the name of the file `source`.
 
     Raises BadRequest or Unsupported; the message lists every problem with its dotted key.
     """
@@ -109,7 +109,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     """Return `spec` as JSON values. `job_from_dict` makes the same job from these values.
 
-    A key with the value None is omitted. It is null if a missing key would mean another value.
+    A key with the value None is omitted, or null if a missing key would mean another value.
     """
     tree = tree_of(spec)
     for name in list(misplaced_keys(tree)):
@@ -446,8 +446,8 @@ def _absolute(
 def shared_keys(spec: JobSpec) -> dict[str, Any]:
     """Return the values that must be the same on all nodes: the keys in `SHARED`, without paths.
 
-    Each node may have its copy of the model or the data at another path; the contents are compared
-    later.
+    Paths may differ, because each node may have its own copy of the model or the data. The contents
+    are compared later.
     """
     found: dict[str, Any] = {}
     for name in SHARED:

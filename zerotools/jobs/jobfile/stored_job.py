@@ -1,9 +1,9 @@
 """Read a job that an earlier version of zerotools accepted, without checking today's rules.
 
-The rules between keys, and the bounds of numbers, are checked only when a job is submitted. Here it
-is only checked that this version can read the job: it knows every key that was set, and the value
-has a valid type. If a key is newer than the job, the job gets the `stored_default` of the key: the
-behaviour of zerotools before the key existed.
+The rules between keys, and the bounds of numbers, are checked only when a job is submitted. Here
+the only question is whether this version can read the job: it must know every key that was set, and
+the value must have a valid type. If a key is newer than the job, the job gets the `stored_default`
+of the key: the behaviour of zerotools before the key existed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoredJob(NamedTuple):
     """The readable part of a stored job. `problems` lists the keys that cannot be read.
 
     If there are problems, these keys have their defaults in `spec`, and `spec` may only be used to
-    count resources. `spec` is None if not even that is possible.
+    count resources. `spec` is None if even its resources cannot be counted.
     """
 
     spec: JobSpec | None
@@ -42,9 +42,9 @@ def read_stored(tree: object, given: object = None) -> StoredJob:
 
     `tree` has all keys, with the values that they got when the job was accepted.
 
-    `given` has only the keys that the user set; None if they are not known. If a key is unknown to
-    this version and the user set it, it is a problem. If the user did not set it, it is ignored: it
-    is the default of a newer version.
+    `given` has only the keys that the user set; None if they are not known. A key that this version
+    does not know is a problem if the user set it. Otherwise it is ignored, because it has the
+    default of a newer version.
     """
     if not isinstance(tree, Mapping):
         return StoredJob(None, (f"the job must be a table, not {format_value(tree)}",))

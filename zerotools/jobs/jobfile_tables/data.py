@@ -291,7 +291,8 @@ def stated_length(data: DataSpec) -> int | None:
 def bounds_length(data: DataSpec) -> bool:
     """Return whether the job file limits the length of a sequence.
 
-    If not, only the model's maximum length does, and few examples are so long.
+    If the result is false, only the model's maximum length is a limit, and few examples are so
+    long.
     """
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated

@@ -31,8 +31,8 @@ _PLACES = {"nvme": "disk"}
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
-    """Return the devices to which optimizer and parameters are offloaded, with the job file's
-    names. Works for both engines.
+    """Return the devices to which the optimizer and the parameters are offloaded, as the job file
+    names them. The function works for both engines.
     """
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params

@@ -5,9 +5,9 @@ the seed and the step. Only the number of sequences per rank changes. Unless `mi
 set, a forward pass never has more sequences than at the largest size. So with fewer ranks, each
 rank accumulates more passes and needs no more memory for activations.
 
-Example: with `batch_size` 24 and `gpus = {min = 2, max = 8}`, a rank of 8 has one pass of 3
-sequences, a rank of 4 has two passes of 3, and a rank of 2 has four passes of 3. A rank of 6 has
-two passes of 2, because 3 does not divide its 4 sequences.
+Example: with `batch_size` 24 and `gpus = {min = 2, max = 8}`, each of 8 ranks has one pass of 3
+sequences, each of 4 ranks has two passes of 3, and each of 2 ranks has four passes of 3. Each of 6
+ranks has two passes of 2, because 3 does not divide its 4 sequences.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
     """Return the number of sequences in a forward pass.
 
-    It divides the rank's sequences, and is at most the number of sequences of a rank at the largest
-    size.
+    The number divides the sequences of a rank, and is at most the number of sequences that a rank
+    has at the largest size.
     """
     whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)

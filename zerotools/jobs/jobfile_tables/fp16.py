@@ -10,10 +10,11 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class Fp16Spec:
-    """`[fp16]`: how a `train.precision = "fp16"` job scales its loss; DeepSpeed's names and rules.
+    """`[fp16]`: how a `train.precision = "fp16"` job scales its loss. Names and rules are
+    DeepSpeed's.
 
-    Where gradients overflow, the step is skipped: it counts, and the learning rate's schedule
-    waits.
+    If gradients overflow, the step is skipped: it counts as a step, but the learning rate's
+    schedule does not advance.
     """
 
     loss_scale: float = key(

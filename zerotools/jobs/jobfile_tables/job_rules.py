@@ -79,8 +79,8 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
 def most_nodes(spec: JobSpec, given: int) -> int:
     """Return the number of nodes that the job can use if it gets `given` nodes, at least 1.
 
-    For example, it uses 2 of 3 nodes if the ranks of 3 nodes do not divide the batch. The job may
-    be invalid even with 1.
+    For example, the job uses 2 of 3 nodes if the ranks of 3 nodes do not divide the batch. The job
+    may be invalid even with 1 node.
     """
     placed = replace(spec, output_dir=spec.output_dir or "/")
     for nodes in range(given, 1, -1):

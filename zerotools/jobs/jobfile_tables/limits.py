@@ -14,8 +14,8 @@ _SIZE = 'bytes, or text such as `"64GiB"`'
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsSpec:
-    """`[limits]`: the limits of all processes of the job together. It needs a control group (cgroup
-    v2) for each job; without one, the job is refused. See [limit what a job may
+    """`[limits]`: the limits of all processes of the job together. The limits need a control group
+    (cgroup v2) for each job. Without it, the job is refused. See [limit what a job may
     have](../how-to/limit-a-job.md)."""
 
     memory: int | str | None = key(
