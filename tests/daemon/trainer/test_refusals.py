@@ -43,7 +43,7 @@ SENTENCES = {
     "packed-length": "data.packing = true: data.sequence_length is missing, and the model's "
     "config has",
     "vocabulary": "token ids, but the model's vocab_size is 30: raise vocab_size",
-    "ids": "the data needs 500 token ids and the model's vocab_size is",
+    "ids": "the data needs 500 token ids, but the model's vocab_size is",
     "negative": "negative.bin: token 1 is -7, but token ids are 0 or more",
     "short": "data.tokens has 3 tokens, but one sequence takes data.sequence_length + 1 = 33",
     "tokenizer": "damaged cannot be loaded",

@@ -97,7 +97,7 @@ def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
         (
             {"model_type": "mixtral"},
             2,
-            "splits model.layers.0.mlp.experts.gate_up_proj by 'packed_colwise', which zerotools",
+            "splits model.layers.0.mlp.experts.gate_up_proj with the style",
         ),
     ],
 )
