@@ -98,8 +98,8 @@ def why_alone(
         closed = _closed(place)
         if closed is not None:
             return (
-                f"other users may not read {closed}, which their jobs need; install zerotools in "
-                "/opt"
+                f"other users may not read {closed}, which their jobs need; install this program "
+                "in /opt"
             )
     return None
 
