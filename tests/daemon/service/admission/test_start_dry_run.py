@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "type": ({"model_type": "lama"}, "transformers does not know model_type 'lama'"),
-    "vocabulary": ({"vocab_size": 100}, "the data needs 256 token ids and the model's vocab_size"),
+    "vocabulary": ({"vocab_size": 100}, "the data needs 256 token ids, but the model's vocab_size"),
     "heads": ({"num_attention_heads": 5}, "hidden size"),
     "misspelt": ({"rms_norm_epz": 1e-5}, "did you mean 'rms_norm_eps'?"),
 }
