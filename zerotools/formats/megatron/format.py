@@ -109,7 +109,7 @@ class MegatronFormat(Format):
             return (
                 f"{source.origin.path} is Megatron torch_dist, which Megatron-Core already loads "
                 "at any tensor, pipeline and expert parallelism; zerotools convert --to megatron "
-                "makes a checkpoint in which the optimizer state can be loaded in this way too"
+                "makes a checkpoint that also loads its optimizer state in this way"
             )
         return (
             f"{source.origin.path} is for the ranks that saved it; zerotools convert --to "

@@ -106,9 +106,9 @@ def origin_of(
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
     when = "" if step is None else f" of iteration {step}"
     refused = (
-        f"{path} is {title}{when}, which zerotools recognises and does not convert: {refusal}; "
-        "export it with Megatron-Bridge (or Megatron-LM's tools/checkpoint/convert.py) to Hugging "
-        "Face's format, and pass that directory"
+        f"{path} is {title}{when}, which zerotools recognises but does not convert: {refusal}; "
+        "export it with Megatron-Bridge (or Megatron-LM's tools/checkpoint/convert.py) to "
+        "Hugging Face's format, and pass that directory"
     )
     return Origin(
         FORMAT,

@@ -74,8 +74,8 @@ def _refuse_names(paths: Mapping[str, Words]) -> None:
         words = stored.split("/")
         if not stays_below_root(stored) or "" in path:
             raise Unsupported(
-                f"the name {name!r:.200} has an empty part or leads out of the directory, so it is "
-                "no path in an Orbax tree; rename the tensor"
+                f"the name {name!r:.200} has an empty part or leads out of the directory, so it "
+                "cannot be a path in an Orbax tree; rename the tensor"
             )
         if max(len(word.encode("utf-8", "surrogateescape")) for word in words) > _MOST_NAME_BYTES:
             raise Unsupported(

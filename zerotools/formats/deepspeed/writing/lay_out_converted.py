@@ -47,7 +47,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, wal
 
 ONE_STEP_LESS = (
     "the optimizer counts one step more than the run: without ZeRO, DeepSpeed begins with a step "
-    "on zero gradients; with ZeRO there is no such step, so the output does not count it"
+    "on zero gradients; with ZeRO it does not, so the output does not count this step"
 )
 
 
@@ -144,8 +144,8 @@ def _foreign(
         )
     elif not training.is_ordered:
         missing.append(
-            "the order of the parameters in the model, by which DeepSpeed finds their masters "
-            "(--order model, or --order FILE with one name per line)"
+            "the order of the parameters in the model, which DeepSpeed needs to find their "
+            "masters (--order model, or --order FILE with one name per line)"
         )
     if precision is None:
         missing.append("the dtype of the computation (--ds-config)")
@@ -216,7 +216,7 @@ def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
 def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
     if training.steps is None and foreign.training.steps:
         yield (
-            f"training resumes at step {foreign.training.steps}, as the optimizer counted; "
+            f"training resumes at step {foreign.training.steps}, the count of the optimizer; "
             "scheduler state and data position are not carried over"
         )
     begun = never_stepped(foreign)
