@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_with_the_sizes_that_do() -> None:
     assert uneven.endswith("from 2 to 7, the possible numbers are 2, 3, 4, 6")
     assert "is possible; change ranks" in refusal({"min": 5, "max": 5})
     passes = refusal({"min": 1, "max": 4}, train={"micro_batch_size": 8})
-    assert "leaves 6 of the 24 sequences" in passes
+    assert "gives each rank 6 of the 24 sequences" in passes
     assert "zero.shard_size = 2" in refusal({"min": 1, "max": 4}, zero={"shard_size": 2})
     assert refusal({"min": 2}) == "ranks.max: is missing"
     assert refusal({"min": "a", "max": 2}) == 'ranks.min = "a": must be a whole number'
