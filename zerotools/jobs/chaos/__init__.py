@@ -4,7 +4,7 @@ The test starts its own zerotoolsd in a separate directory. This daemon runs toy
 count steps and save. Meanwhile the toy programs and the daemon are killed and stopped. At the end
 the test checks the guarantees of zerotools.
 
-run_chaos        the whole test, from its start to its report, and the signals that end it
+run_chaos        the whole test, from its start to its report or to a signal that ends it
 chaos_options    the options and their limits
 private_daemon   the daemon of the test: start, kill, restart, end
 toy_queue        the toy jobs: submit them, and follow them until they end

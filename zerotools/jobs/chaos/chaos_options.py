@@ -24,9 +24,9 @@ TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
 class ChaosOptions:
     """The options of a fault-injection test.
 
-    `every` is the average number of seconds between two faults, `jobs` the number of jobs that run
-    at a time. `directory` is the parent of the test's directory, and `program` the program that the
-    jobs run.
+    `every` is the average number of seconds between two faults. `jobs` is the number of jobs that
+    run at a time, and `program` is the program that they run. `directory` is the parent of the
+    test's directory.
     """
 
     minutes: float = 2.0

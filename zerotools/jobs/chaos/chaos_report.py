@@ -58,7 +58,7 @@ class ChaosReport:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """The number of injected faults by kind."""
+        """The number of injected faults, keyed by the kind of fault."""
         return dict(sorted(Counter(fault.kind for fault in self.faults).items()))
 
     @property
@@ -125,7 +125,7 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Gua
 def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None) -> Guarantee:
     """Check that each job ended in an allowed state.
 
-    `late` is a sentence about the jobs that did not end in time.
+    `late` is a sentence about the jobs that did not end in time; None if there are none.
     """
     promise = Guarantee(ENDS, [late] if late else [])
     for job in jobs:
@@ -157,8 +157,8 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarante
 
 
 def _again(job: ToyJob) -> Iterator[str]:
-    """Yield a sentence for each attempt that ended as finished, although another attempt
-    followed.
+    """Yield a sentence for each attempt that finished the job, although the job was started again
+    later.
     """
     for attempt in job.view.get("attempts", ())[:-1]:
         try:
@@ -172,7 +172,7 @@ def _again(job: ToyJob) -> Iterator[str]:
 def of_daemon(own_ends: Sequence[str]) -> Guarantee:
     """Check that the daemon ended only when the test killed it.
 
-    `own_ends` describes each other end.
+    `own_ends` has a description of every end of the daemon that the test did not cause.
     """
     return Guarantee(DAEMON, list(own_ends))
 
@@ -180,7 +180,7 @@ def of_daemon(own_ends: Sequence[str]) -> Guarantee:
 def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
     """Check that no process of the test remains.
 
-    Wait up to `patience` seconds for the end of the processes.
+    The processes have at most `patience` seconds to end.
     """
     deadline = time.monotonic() + patience
     while (left := own_processes(place)) and time.monotonic() < deadline:
@@ -196,9 +196,10 @@ def _told(job: ToyJob) -> str:
 class Tally:
     """Sums over all jobs of the test.
 
-    `steps_run` counts all steps that were run, and `steps_kept` only the steps in the last
-    checkpoints. `kept_seconds` is the duration of the latter. `seconds` is the time from the first
-    start of each job to its end. `idle` counts the attempts that found the last step already saved.
+    `steps_run` counts all steps that were run, including repeated steps. `steps_kept` counts the
+    steps up to the last checkpoint of each job, and `kept_seconds` is the time that these steps
+    take. `seconds` is the time from the first start of each job to its end. `idle` counts the
+    attempts that started after the last step was saved.
     """
 
     jobs: Counter[str] = field(default_factory=Counter)
@@ -224,14 +225,14 @@ class Tally:
 
     @property
     def kept(self) -> float:
-        """The fraction of the run steps that are in the results of the jobs; 1 if no step was
-        run.
+        """The number of steps in the last checkpoints, divided by the number of steps that were
+        run; 1 if no step was run.
         """
         return self.steps_kept / self.steps_run if self.steps_run else 1.0
 
     @property
     def effective(self) -> float:
-        """The fraction of the jobs' time that was spent on steps in the results of the jobs; 1
-        if no time was measured.
+        """The fraction of the jobs' time that was spent on the steps in the last checkpoints; 1 if
+        no time was measured.
         """
         return self.kept_seconds / self.seconds if self.seconds else 1.0

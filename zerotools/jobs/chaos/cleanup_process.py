@@ -1,8 +1,8 @@
 """End every process that a fault-injection test has started, even if the test itself is killed.
 
 `CleanupProcess` is a process that starts with the test. It waits for the end of the test and kills
-the remaining processes, also those that the test had stopped by SIGSTOP. A test that was killed
-cannot do this itself.
+the remaining processes, including those that the test has stopped by SIGSTOP. A test that was
+killed cannot kill them itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CleanupProcess:
     """The process that ends all other processes of the test.
 
     A process belongs to the test if its environment contains the test's directory. The environment
-    of the cleanup process does not, so it does not kill itself.
+    of the cleanup process does not contain it, so the cleanup process does not kill itself.
     """
 
     def __init__(self, place: Path) -> None:

@@ -1,7 +1,7 @@
 """Inject faults one after another, and undo each fault after some time.
 
 The kinds of faults are drawn in random order. Every kind occurs once before any kind is repeated,
-so even a short test has most kinds. The same seed gives the same kinds in the same order. The
+so even a short test injects most kinds. The same seed gives the same kinds in the same order. The
 targets depend on the machine.
 """
 
@@ -48,7 +48,7 @@ class _Undo(NamedTuple):
 
 
 class KindBag:
-    """Draws the kinds of faults in random order, and the pauses between faults.
+    """Draws the kinds of faults in random order, and random pauses between the faults.
 
     Every kind is drawn once before any kind is repeated.
     """
@@ -120,7 +120,7 @@ class FaultMaker:
         return fault
 
     def stop(self) -> None:
-        """End the injection of faults, and continue the processes that the test has stopped."""
+        """Inject no more faults, and let the processes that the test has stopped continue."""
         self._undo_until(float("inf"))
 
     def _undo_until(self, now: float) -> None:

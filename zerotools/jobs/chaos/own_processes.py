@@ -26,7 +26,7 @@ _SUPERVISOR = b"/supervisor/entry.py"
 
 
 class LiveAttempt(NamedTuple):
-    """The processes of a running attempt of a job, by kind."""
+    """A running attempt: the number of its job, and the pids of its processes."""
 
     job: int
     supervisor: int
@@ -34,15 +34,14 @@ class LiveAttempt(NamedTuple):
     rank: int
 
     def pid_of(self, role: str) -> int:
-        """Return the pid of the attempt's process of this kind: `supervisor`, `keeper` or
-        `rank`.
-        """
+        """Return the pid of the process with the role `role`: `supervisor`, `keeper` or `rank`."""
         return int(getattr(self, role))
 
 
 def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
-    """Yield the running attempts of the test in the directory `place`: rank 0 runs, and no end
-    of the attempt is recorded.
+    """Yield the running attempts of the test in the directory `place`.
+
+    An attempt is running if its rank 0 runs and the end of the attempt is not recorded.
     """
     for run in sorted(state_dir.glob("jobs/*/attempt-*/run.json")):
         if (run.parent / "exit.json").exists():
@@ -108,9 +107,9 @@ def _await_program(pid: int, looks: int = 20) -> None:
     """Wait until the kernel has started the program of the process `pid`, for at most `looks`
     milliseconds.
 
-    Until then, /proc shows neither the command nor the environment of the process (exec_mmap of
-    fs/exec.c), although its parent process continues already. A kernel thread never has a command
-    or an environment: its parent is kthreadd, process 2.
+    Until then, /proc shows neither the command nor the environment of the process (exec_mmap in
+    fs/exec.c). Do not wait for a kernel thread (a child of process 2, kthreadd), which never has a
+    command or an environment.
     """
     for _ in range(looks):
         state, parent = _state_and_parent(pid)

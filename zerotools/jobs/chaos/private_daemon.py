@@ -139,9 +139,7 @@ class PrivateDaemon:
         return True
 
     def keep_up(self) -> None:
-        """Start the daemon again if it has ended and the pause after its end is over, as a
-        service manager does.
-        """
+        """If the daemon has ended, start it again after a pause, as a service manager does."""
         if self.is_running():
             return
         if self._start_at is None:

@@ -219,7 +219,7 @@ class RunLog:
             )
 
     def unfinished(self) -> Iterator[str]:
-        """Yield each reason in the log why the job cannot have succeeded."""
+        """Yield a sentence if the log shows that the job did not run and save all its steps."""
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:

@@ -93,8 +93,8 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the jobs that the daemon has acknowledged and that have not ended, by their
-        last known states.
+        """Return the jobs that the daemon has acknowledged and that have not ended, as far as the
+        test knows.
         """
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
@@ -149,8 +149,8 @@ class ToyQueue:
         return job_from_dict(tree, source=job.name)
 
     def look(self) -> None:
-        """Ask the daemon for the states of the jobs, and release held jobs when their time has
-        come. Raises DaemonError.
+        """Ask the daemon for the states of the jobs, and release the jobs that were held long
+        enough. Raises DaemonError.
         """
         live = self.live()
         listed = {int(each["id"]): each for each in self._client.jobs(limit=3 * len(live) + 20)}

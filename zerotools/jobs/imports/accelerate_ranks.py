@@ -1,9 +1,10 @@
-"""Read from accelerate's YAML the number of ranks, their GPUs, and which ranks compute together.
+"""Read from accelerate's YAML the number of ranks, their GPUs, and which ranks share a sequence or
+layer.
 
-Names are those of accelerate 1.15 (parallelism_config.py). The product of all sizes in
-`parallelism_config` is the number of ranks. With `cp` (torch's, which passes keys and values from
-rank to rank) and `sp` (DeepSpeed's, which exchanges heads), several ranks compute parts of one
-sequence, and the model is sharded over these ranks, too.
+The names of the keys are those of accelerate 1.15 (parallelism_config.py). The product of all sizes
+in `parallelism_config` is the number of ranks. `cp` and `sp` are the numbers of ranks that compute
+parts of one sequence; the model is sharded over these ranks, too. `cp` is torch's method, which
+passes keys and values from rank to rank. `sp` is DeepSpeed's method, which exchanges heads.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Mesh:
 
 
 def read_parallelism(reading: ConfigReading, kind: str) -> None:
-    """Translate accelerate's sizes of data and tensor parallelism, and its number of ranks for
-    each sequence, to keys of the job file. `kind` is the `distributed_type`.
+    """Translate the sizes in accelerate's `parallelism_config` to keys of the job file. `kind` is
+    the `distributed_type`.
     """
     given = reading.take(_NAME)
     if given is None:
@@ -79,7 +80,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
 
 
 def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
-    """Return whether no job can have this mesh of ranks. If so, add the reason to the report."""
+    """Return True if no job can have this mesh of ranks, and add the reason to the report."""
     ranks = world_size(reading.claims)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(
@@ -175,7 +176,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
 def read_affinity(reading: ConfigReading) -> None:
     """Translate `enable_cpu_affinity` to the job file.
 
-    `accelerate config` writes it as false by default.
+    `accelerate config` writes `enable_cpu_affinity: false` by default.
     """
     given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:

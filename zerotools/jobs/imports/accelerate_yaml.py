@@ -65,7 +65,8 @@ _STAGE = "zero.stage"
 
 @dataclass(frozen=True)
 class Launched:
-    """The DeepSpeed config that an accelerate config has as a section, or that it names as a file.
+    """The DeepSpeed config of an accelerate config: the contents of a section, or the name of a
+    file.
 
     `stated` are the keys that the user wrote in the section.
     """
@@ -79,7 +80,7 @@ def read_accelerate(
     document: Document, claims: Claims, findings: Findings, release: Release = NEWEST
 ) -> Launched:
     """Read the accelerate config `document`: add its values to `claims`, and the report to
-    `findings`. Return the DeepSpeed config in it. `release` is the job's DeepSpeed version.
+    `findings`. Return its DeepSpeed config. `release` is the DeepSpeed version of the job's Python.
     """
     if "distributed_type" not in document.tree:
         what = "has no distributed_type, which every accelerate config has"
@@ -181,8 +182,8 @@ def _precision(reading: ConfigReading) -> None:
 
 
 def _hand_over(reading: ConfigReading, document: Document) -> Launched:
-    """Return DeepSpeed's configuration from the section `deepspeed_config`, converted as
-    accelerate does it. If the section names a file, return the name.
+    """Return the DeepSpeed config that accelerate would make from its section `deepspeed_config`.
+    If the section names a file, return the name.
     """
     file = reading.take(FILE)
     section = {
@@ -219,8 +220,8 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
 
 
 def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -> None:
-    """Report that `offload_param_device` has no effect below ZeRO stage 3. accelerate accepts
-    the key there, but DeepSpeed ignores it.
+    """Report that `offload_param_device` has no effect below ZeRO stage 3: accelerate accepts the
+    key, but DeepSpeed ignores it.
     """
     stage = section["zero_stage"].value if "zero_stage" in section else 2
     if str(stage) not in ("0", "1", "2"):
@@ -239,11 +240,10 @@ def _leaf_modules(
     lines: dict[Trail, int],
     titles: dict[Trail, str],
 ) -> None:
-    """Translate the classes of modules that DeepSpeed gathers as a whole ("leaf modules") to the
-    key of DeepSpeed's JSON.
+    """Move the key for "leaf modules" (classes of modules that DeepSpeed gathers as a whole) to the
+    DeepSpeed config `tree`.
 
-    The key and its value are added to `tree`, its line to `lines`, and the user's name of the key
-    to `titles`.
+    The line of the key is added to `lines`, and the name of the key in the user's file to `titles`.
     """
     engine = reading.claims.of("engine")
     given = reading.remaining.get(_LEAVES)

@@ -3,7 +3,7 @@ every key.
 
 Every source of a key adds a claim, which is its value for the key. Sources are the job file, the
 configs, and (as weak claims) the defaults of their launchers. If two claims for one key differ, the
-import fails. Otherwise the claimed values are the job.
+import fails. Otherwise the job gets the claimed values.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Imported:
     """The result of an import.
 
     Attributes:
-        tree: the job. Its paths are absolute if `spec` is set. With a `problem`, it is incomplete.
+        tree: the job, incomplete if there is a `problem`. Its paths are absolute if `spec` is set.
         spec: the job as a `JobSpec`; None without a job file.
         origins: each key that was not in the job file -> the source of its value.
-        missing: without a job file, the keys that the user must add.
-        problem: the reason why the job cannot be run; None if it can.
+        missing: the keys that the user must add; empty if there is a job file.
+        problem: the reason why the job cannot be run; None if it can be run.
         deepspeed: the final config for DeepSpeed.
         changes: the lines of the diff from the original DeepSpeed config to the final one.
         formulas: a missing key -> a formula for its value.
@@ -128,8 +128,8 @@ def import_configs(
     """Combine the job file, the configs and the settings `run` into one job.
 
     `load` reads the DeepSpeed config file that the accelerate config names. `release` is the
-    DeepSpeed version that the job's Python has. Without `reads_files` the config of the model is
-    not read, and every path must be absolute.
+    DeepSpeed version of the job's Python. If `reads_files` is false, the config of the model is not
+    read, and every path must be absolute.
 
     Raises:
         BadRequest: `load` cannot read the DeepSpeed config file.
@@ -196,8 +196,8 @@ def import_configs(
 
 
 def job_text(imported: Imported) -> str:
-    """Return the imported job as the text of a job file. Comments name the source of each key, and
-    the keys that the user must add. Raises BadRequest if a value is null.
+    """Return the imported job as the text of a job file. Its comments name the source of each key,
+    and the keys that the user must add. Raises BadRequest if a value is null.
     """
     text = to_toml(imported.tree, imported.origins)
     if not imported.missing:
@@ -209,7 +209,7 @@ def job_text(imported: Imported) -> str:
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return the formula of the batch size, under its key, if the batch size is in `missing`.
+    """Return {batch size key: formula of the batch size} if the key is in `missing`, else {}.
 
     `missing` are the keys that the user must add.
     """
@@ -226,8 +226,8 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
 def _configured(
     tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
-    """Return DeepSpeed's configuration: the document `given` if set, else the table in the job
-    file `tree`.
+    """Return the DeepSpeed config: `given`, or the table `[deepspeed]` of the job `tree` if `given`
+    is None.
     """
     config = look_up(tree, CONFIG)
     if config is None:
@@ -246,7 +246,7 @@ def _leave_schedule(
 ) -> None:
     """Remove the claim of the Trainer's schedule if DeepSpeed's config has a scheduler.
 
-    DeepSpeed's scheduler replaces it.
+    DeepSpeed's scheduler replaces the Trainer's schedule.
     """
     given = run.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
@@ -269,7 +269,7 @@ def _chosen(
 ) -> Document | None:
     """Return the DeepSpeed config to use: the one given directly, or the one of accelerate.
 
-    If both have contents, report an error.
+    Report an error if both are given and not empty.
     """
     if given is None:
         if launched.file is not None and load is not None:
@@ -285,7 +285,7 @@ def _chosen(
 
 
 def _with_model(tree: JobTree, claims: Claims) -> JobTree:
-    """Return a copy of the job `tree`. If only a claim names the model, the copy has this model."""
+    """Return a copy of the job `tree`. If `tree` has no model, the copy gets the claimed model."""
     claimed = copy.deepcopy(tree)
     for key in ("model.path", "model.config"):
         claim = claims.of(key)
@@ -316,9 +316,9 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return a report row, corrected for engine deepspeed.
+    """Return the report row `row`, corrected for engine deepspeed.
 
-    Its outcome becomes PASSED if DeepSpeed gets the value and the job file has no key for it.
+    The outcome becomes PASSED if the job file has no key for the value, but DeepSpeed gets it.
     """
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
@@ -385,7 +385,7 @@ def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
 
     There are no lines if the two are equal.
 
-    If the file does not have one line for each key, it is shown reformatted.
+    If the file does not have one line for each key, the diff shows it reformatted.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -451,8 +451,8 @@ def _size(config: Mapping[str, Any]) -> int | None:
 def training_differences(
     tree: Mapping[str, Any], rows: list[ReportRow], program: str
 ) -> Iterator[str]:
-    """Yield a sentence for each known difference between the training by the job `tree` and by
-    `program`. With them, users know what to expect when they compare losses.
+    """Yield a sentence for each known difference between training by the job `tree` and training by
+    `program`. The sentences tell users what to expect when they compare losses.
     """
     if look_up(tree, "data.examples") is not None:
         yield "prompts: rendered by the tokenizer's chat template if it has one"

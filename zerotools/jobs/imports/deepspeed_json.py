@@ -90,8 +90,8 @@ def read_deepspeed(
     `findings`.
 
     Return the configuration that DeepSpeed gets: every `"auto"` is replaced, and numbers and
-    booleans have no quotes. Everything else is unchanged, also unknown keys. `hidden_size` is the
-    hidden size of the model, if known; `release` is the job's DeepSpeed version.
+    booleans have no quotes. Everything else, including unknown keys, is unchanged. `hidden_size` is
+    the hidden size of the model, if known; `release` is the DeepSpeed version of the job's Python.
     """
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value
@@ -266,7 +266,7 @@ def read_precision(reading: ConfigReading) -> None:
 
 
 def _refuse_second_name(reading: ConfigReading) -> None:
-    """Refuse `bfloat16` (the older name) if the config also has `bf16`: DeepSpeed would ignore
+    """Refuse a config with both `bf16` and `bfloat16` (its older name): DeepSpeed would ignore
     `bfloat16`.
     """
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
@@ -324,7 +324,7 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
 def read_shared_ranks(reading: ConfigReading) -> None:
     """Translate `sequence_parallel_size` and `tensor_parallel` to keys of the job file.
 
-    They are numbers of ranks that compute one sequence together.
+    Each of them is a number of ranks that compute one sequence together.
 
     With engine deepspeed both keys stay in the config. The job is refused later, because the
     training program would need its own code for them.
@@ -382,8 +382,8 @@ def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, lea
 
 
 def read_wandb(reading: ConfigReading) -> None:
-    """Translate the section `wandb` to the job's key `metrics.wandb`, which is the project with
-    the team before it.
+    """Translate the section `wandb` to the job's key `metrics.wandb`, which has the form PROJECT or
+    TEAM/PROJECT.
     """
     if reading.engine == "deepspeed":
         return
@@ -417,9 +417,9 @@ def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """For engine deepspeed, handle the keys that this release of DeepSpeed no longer accepts.
+    """For engine deepspeed, read the keys that the job's release of DeepSpeed no longer accepts.
 
-    A key that is off is dropped; a key that is on is refused.
+    A key that disables its feature is dropped; a key that enables its feature is refused.
     """
     if reading.engine != "deepspeed":
         return
@@ -443,7 +443,7 @@ def read_removed(reading: ConfigReading) -> None:
 def drop_comments(tree: JobTree) -> None:
     """Remove keys that are only comments from `tree`.
 
-    Only sections that must not have unknown keys are changed: DeepSpeed would refuse them.
+    Only the sections in which DeepSpeed refuses unknown keys are changed.
     """
     for section in STRICT:
         table = look_up(tree, section)

@@ -1,5 +1,6 @@
-"""Read DeepSpeed's sections `optimizer` and `scheduler`: AdamW, Adam, SGD, Muon, and the
-warm-ups."""
+"""Read DeepSpeed's sections `optimizer` (AdamW, Adam, SGD, Muon) and `scheduler` (warm-up
+schedules).
+"""
 
 from __future__ import annotations
 
@@ -139,8 +140,8 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """Read the two learning rates of a Muon optimizer: that of Muon, and that of Adam for the
-    weights that Muon does not train. The default of both is `lr`.
+    """Read the two learning rates of a Muon optimizer: one for the weights that Muon trains, and
+    one for the weights that Adam trains. The default of both rates is `lr`.
     """
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
@@ -190,9 +191,10 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 
 
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
-    """Replace the `"auto"` of the key `name` for an optimizer type that no function here reads.
+    """Replace `"auto"` in the key `name` of an optimizer or scheduler that this module does not
+    support.
 
-    The Trainer replaces it for every type, too. Return whether `name` was such a key.
+    The Trainer replaces it, too. Return False if the Trainer does not replace `"auto"` in this key.
     """
     section, _, parameter = name.partition(".params.")
     key = job_key_of(name)
@@ -208,7 +210,7 @@ def resolve_foreign(reading: ConfigReading, name: str) -> bool:
 def read_scheduler(reading: ConfigReading) -> None:
     """Translate DeepSpeed's section `scheduler` to keys of the job file.
 
-    Without this section, the schedule of the job file stays.
+    If the config has no such section, the job keeps its own schedule.
     """
     kind = reading.take("scheduler.type")
     if kind is None:

@@ -33,8 +33,8 @@ _PATH_MEANS = "for the fp32 weights and the optimizer state, in memory-mapped fi
 def read_zero(reading: ConfigReading) -> None:
     """Translate stage and offload to keys of the job file.
 
-    Refuse settings that need another stage; the message has the positions of the setting and of the
-    stage.
+    Refuse settings that need another stage. The message names the position of the setting and the
+    position of the stage.
     """
     stage, place = _stage(reading)
     _offload(reading, stage, place)
@@ -147,7 +147,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Read the fraction of the optimizer that is offloaded.
+    """Read the fraction of the optimizer state that is offloaded.
 
     DeepSpeed accepts a fraction below 1 only at stage 3.
     """

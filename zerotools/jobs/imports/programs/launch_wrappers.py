@@ -91,7 +91,8 @@ class StartCommand:
     Attributes:
         kind: the launcher, such as torchrun.
         words: the words of the launcher's command.
-        by: the words before them, of the commands that run the launcher, such as `docker run`.
+        by: the words before `words`, which are commands that run the launcher, such as `docker
+            run`.
     """
 
     kind: str
@@ -111,7 +112,7 @@ class StartCommand:
 def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
     """Yield the commands of a shell script.
 
-    If a command passes a text to a shell (`bash -c`), yield the commands in this text after it.
+    If a command passes a text to a shell (`bash -c`), the commands in this text follow the command.
 
     Raises:
         BadRequest: a quote is not closed.
@@ -212,7 +213,7 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
 
 
 def _variables(word: Word, begin: int, runner: str) -> dict[str, Word]:
-    """Return the variables in `word`, which `runner` sets, from the character `begin` on."""
+    """Return the variables that the command `runner` sets in `word` after the character `begin`."""
     text = word.source[begin:]
     is_list = runner in VARIABLE_OPTIONS and runner not in ONE_VARIABLE
     found = {}
@@ -246,7 +247,7 @@ def _without_keywords(words: Sequence[Word]) -> list[Word]:
 
 
 def _options_apart(words: Sequence[Word]) -> list[Word]:
-    """Return `words` with the option `-um` of python as its two options `-u` and `-m`."""
+    """Return `words` with python's joined options (`-um`) separated (`-u -m`)."""
     found: list[Word] = []
     for word in words:
         if _MODULE_LAST.fullmatch(word.text) and any(
@@ -259,8 +260,8 @@ def _options_apart(words: Sequence[Word]) -> list[Word]:
 
 
 def split_option(kind: str, text: str) -> tuple[str, str, str | None]:
-    """Return the option of the launcher `kind` in the word `text`. It is returned as it is written
-    and with its long name, followed by the value in the same word, or None.
+    """Split `text`, an option of the launcher `kind`. Return the option as it is written, its long
+    name without dashes, and its value; None if the word contains no value.
     """
     title, equals, value = text.partition("=")
     bare = title.lstrip("-").replace("-", "_")
@@ -301,8 +302,7 @@ def _kind(words: Sequence[Word]) -> str:
 def program_of(
     start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
 ) -> Program:
-    """Return the training program as a job of engine `script` starts it, together with the
-    launcher of its ranks.
+    """Return the training program and the launcher of its ranks, for a job of engine `script`.
 
     `program` is the first word of the program in the command. `settings` are its environment
     variables. `source` is the file that contains the words; empty if they are not from a file.

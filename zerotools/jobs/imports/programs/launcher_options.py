@@ -67,8 +67,8 @@ def ranks_of(
 ) -> tuple[ConfigValue | None, bool]:
     """Return the number of ranks that the launcher's `options` ask for, or None.
 
-    Also return whether the launcher starts one rank for each GPU, because no option states the
-    number.
+    Also return True if no option states the number, and the launcher therefore starts one rank for
+    each GPU.
 
     `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`. The options
     of accelerate are not read here.
@@ -102,7 +102,7 @@ def console_ranks(
 ) -> tuple[ConfigValue | None, bool]:
     """Return the same as `ranks_of`, for a program that starts its ranks itself.
 
-    `count` is the argument or variable with their number, if set; `visible` is
+    `count` is the argument or variable that states the number of ranks, if set. `visible` is
     CUDA_VISIBLE_DEVICES, if set.
     """
     _row(findings, visible, "the daemon picks GPUs that are free")

@@ -87,7 +87,7 @@ def _data(yaml: YamlSettings, beside: Path, *, is_dpo: bool) -> dict[str, Config
 
 
 def _switches(yaml: YamlSettings) -> dict[str, ConfigValue]:
-    """Return Trainer arguments that are equivalent to the switches of LLaMA-Factory that are on."""
+    """Return the Trainer arguments that are equivalent to LLaMA-Factory's enabled switches."""
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),

@@ -17,7 +17,7 @@ from zerotools.jobs.text.expand_home import expand_home
 
 @dataclass(frozen=True)
 class Program:
-    """A training program, as a job of engine `script` starts it.
+    """A training program, with everything that a job of engine `script` needs to start it.
 
     `command` is the value of `script.command`. `launcher` and `options` start the ranks, and `env`
     has the environment variables. `name` is the usual name of the program. `unknown` lists the
