@@ -134,8 +134,8 @@ def word_of(
 ) -> str:
     """Return the displayed name of a stored state.
 
-    For a running job it depends on the phase of its ranks (`phase` of a job in JSON), and on the
-    seconds since the start of its attempt, if they are known.
+    For a running job, the name depends on the phase of its ranks (`phase` of a job in JSON), and on
+    the time since the start of its attempt, if this is known.
     """
     if state != RUNNING or not phase:
         return WORDS.get(state, state)
@@ -153,8 +153,8 @@ def word_of(
 
 
 def since_of(word: str, phase: Mapping[str, Any], started: float | None) -> float | None:
-    """Return since when a running job is displayed as `word`, in seconds since 1970; None if that
-    is unknown. `started` is the start of its attempt.
+    """Return the time from which a running job is displayed as `word`, in seconds since 1970; None
+    if it is unknown. `started` is the start of the job's attempt.
     """
     if word in (STARTING, RUNNING):
         return started
@@ -167,7 +167,9 @@ def since_of(word: str, phase: Mapping[str, Any], started: float | None) -> floa
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states that may be displayed as `word`; an empty tuple if no state is."""
+    """Return the stored states that may be displayed as `word`; empty if no state is displayed
+    so.
+    """
     return tuple(
         state
         for state in STATES
@@ -178,8 +180,7 @@ def states_of(word: str) -> tuple[str, ...]:
 def in_words(state: str) -> str:
     """Return a state as text for users, such as "waiting retry".
 
-    It is "held" for each state of a job that starts only after a release. In JSON, users also get
-    the stored state.
+    The text is "held" for every state of a job that starts only after a release.
     """
     return word_of(state).replace("_", " ")
 

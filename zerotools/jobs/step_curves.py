@@ -1,7 +1,7 @@
 """Join the step reports of a job's attempts to curves.
 
 After a restart, an attempt repeats the steps that the previous attempt made after its last
-checkpoint. The reports of the new attempt replace the old ones, from its first step on:
+checkpoint. From the first step of the new attempt on, its reports replace the old ones:
 
     attempt 1   1 2 3 4 5 6 7        crashed; its last checkpoint is of step 4
     attempt 2           5 6 7 8 9
@@ -65,10 +65,10 @@ A program may report any number of names.
 class Curves:
     """The reports of rank 0 as curves: each field maps a step to a value.
 
-    `host_bytes` is the memory of the rank's process, `gpu_bytes` that of its GPU. Times are in
-    seconds since 1970. `not_finite` has the steps and evaluations with a loss of NaN or infinity.
-    `scores` has the curves of evaluation scores that are not a field of this class, keyed by name,
-    such as `hellaswag/acc`.
+    `host_bytes` is the memory of the rank's process, and `gpu_bytes` is the memory of its GPU.
+    Times are in seconds since 1970. `not_finite` has the steps and evaluations with a loss of NaN
+    or infinity. `scores` has the curves of evaluation scores that are not a field of this class,
+    keyed by name, such as `hellaswag/acc`.
     """
 
     loss: CurvePoints = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Curves:
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the reports of one attempt.
 
-        Existing reports are removed from the attempt's first step on.
+        Reports of earlier attempts on this attempt's first step and later steps are removed.
         """
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
@@ -111,7 +111,9 @@ class Curves:
             self._add(record)
 
     def take_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the scores from an evaluation job, which evaluated this job's checkpoints."""
+        """Add the scores that another job, an evaluation job, computed for this job's
+        checkpoints.
+        """
         for record in records:
             if record.get("event") == "eval" and (step := step_of(record)) is not None:
                 self._add_scores(step, record)

@@ -42,8 +42,8 @@ def reads_data(spec: JobSpec) -> bool:
 
 
 def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
-    """Return the time in seconds that the daemon may need to check the job, in addition to the
-    time for any request. With `model`, the model is checked, too.
+    """Return the number of seconds that the daemon may need to check the job, in addition to the
+    time that every request may take. If `model` is true, the model is checked, too.
     """
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0

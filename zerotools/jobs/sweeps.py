@@ -151,8 +151,8 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted `key` in the job `tree` to `value`.
 
-    If a table of the key is a scalar in `tree` that is valid in the job file (`gpus = 4`), it is
-    replaced by the table. An invalid scalar stays, and is refused when the job is parsed.
+    If `tree` has a valid scalar where `key` needs a table (`gpus = 4` for `gpus.min`), the table
+    replaces the scalar. An invalid scalar is kept, so that the job is refused when it is parsed.
     """
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:

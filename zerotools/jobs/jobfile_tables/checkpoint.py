@@ -19,7 +19,9 @@ model.
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSpec:
-    """`[checkpoint]`: when sharded checkpoints are written. There is always one at the end."""
+    """`[checkpoint]`: when sharded checkpoints are written. A checkpoint is always written at the
+    end.
+    """
 
     every: int | None = key(
         "Steps between checkpoints; default: only at the end and at a stop.",

@@ -269,8 +269,7 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
 
 
 def fixed_length(data: DataSpec, positions: int | None) -> int | None:
-    """Return the number of tokens that every sequence has; None if each example has its own
-    length.
+    """Return the number of tokens that every sequence has; None if sequences differ in length.
 
     `positions` is the model's maximum length in tokens (None: no limit). Without a limit, examples
     can only be packed if `sequence_length` is set.
@@ -281,9 +280,10 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
 
 
 def stated_length(data: DataSpec) -> int | None:
-    """Return the job's `sequence_length` if it limits whole examples.
+    """Return the job's `sequence_length` if it limits prompt and response together; None if it is
+    not set.
 
-    Return None if prompt and response are truncated separately.
+    Return None also if prompt and response have separate limits.
     """
     return data.sequence_length if data.truncation != SEPARATE else None
 
@@ -291,8 +291,8 @@ def stated_length(data: DataSpec) -> int | None:
 def bounds_length(data: DataSpec) -> bool:
     """Return whether the job file limits the length of a sequence.
 
-    If the result is false, only the model's maximum length is a limit, and few examples are so
-    long.
+    If it does not, sequences are limited only by the model's maximum length, which few examples
+    reach.
     """
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated

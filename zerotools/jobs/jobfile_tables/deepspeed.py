@@ -127,7 +127,7 @@ def unresolved_auto(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
 def check_config(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield a problem for each setting in a DeepSpeed configuration that jobs do not support.
 
-    No `"auto"` may be left in it.
+    Every `"auto"` must have been replaced before.
     """
     yield from _check_writers(config)
     for name, why in _OWN_LOOPS.items():

@@ -55,7 +55,7 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
     """Return the number of sequences in a forward pass.
 
-    The number divides the sequences of a rank, and is at most the number of sequences that a rank
+    It divides the number of sequences of a rank, and is at most the number of sequences that a rank
     has at the largest size.
     """
     whole, most = batch // shares, batch // most_shares

@@ -35,8 +35,8 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield a problem for each missing table, and for each table that the job's engine does not
     have.
 
-    One mistake gives one problem. For an unknown engine nothing else is reported. A job with
-    `[script]` as its only table gets only the advice to set `engine = "script"`.
+    Each mistake is reported once. If the engine is unknown, nothing else is reported. If `[script]`
+    is the only table, the only problem is that `engine = "script"` is missing.
     """
     engine = tree.get("engine", "torch")
     if engine not in ENGINES:

@@ -31,9 +31,11 @@ def on_nodes(
 
 
 def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
-    """Return the same job as `on_nodes`, for any number of nodes that Slurm may give.
+    """Return the job that node `node_rank` runs, if Slurm has given `nodes` of the possible numbers
+    of nodes.
 
-    With fewer nodes, a rank needs no more memory for activations (see `elastic`).
+    The micro batch is chosen so that a rank does not need more memory for activations if the job
+    gets fewer nodes (see `elastic`).
     """
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":

@@ -77,7 +77,7 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def most_nodes(spec: JobSpec, given: int) -> int:
-    """Return the number of nodes that the job can use if it gets `given` nodes, at least 1.
+    """Return how many of `given` nodes the job can use; at least 1.
 
     For example, the job uses 2 of 3 nodes if the ranks of 3 nodes do not divide the batch. The job
     may be invalid even with 1 node.

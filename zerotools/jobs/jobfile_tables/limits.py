@@ -15,8 +15,9 @@ _SIZE = 'bytes, or text such as `"64GiB"`'
 @dataclass(frozen=True, kw_only=True)
 class LimitsSpec:
     """`[limits]`: the limits of all processes of the job together. The limits need a control group
-    (cgroup v2) for each job. Without it, the job is refused. See [limit what a job may
-    have](../how-to/limit-a-job.md)."""
+    (cgroup v2) for each job. A daemon that cannot make control groups refuses the job. See [limit
+    what a job may have](../how-to/limit-a-job.md).
+    """
 
     memory: int | str | None = key(
         f"Host memory of the job, including the page cache of its files: {_SIZE}. If the job "

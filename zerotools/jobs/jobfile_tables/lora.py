@@ -11,8 +11,9 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSpec:
-    """`[lora]`: low-rank adapters by peft. Only they are trained; the other weights do not change.
-    Without `rank` there are no adapters."""
+    """`[lora]`: low-rank adapters by peft. Only the adapters are trained; the other weights do not
+    change. Without `rank`, the job has no adapters.
+    """
 
     rank: int | None = key("The rank of the adapters.", default=None, minimum=1)
     alpha: float | None = key(
@@ -62,7 +63,9 @@ class LoraSpec:
 
     @property
     def scale(self) -> float:
-        """The factor for an adapter's product when it is added to the weight."""
+        """The factor by which an adapter's product is multiplied before it is added to the
+        weight.
+        """
         rank = self.rank or 1
         return (2 * rank if self.alpha is None else self.alpha) / rank
 

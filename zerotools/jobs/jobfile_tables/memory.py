@@ -17,8 +17,10 @@ _SIZE = 'bytes, or text such as `"10GiB"`'
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySpec:
-    """`[memory]`: the memory of the job. The daemon starts it if that much is free, next to other
-    jobs that declare theirs. See [share the GPUs of a machine](../how-to/share-gpus.md)."""
+    """`[memory]`: the memory of the job. The daemon starts the job when this memory is free, also
+    beside running jobs that declare their memory. See [share the GPUs of a
+    machine](../how-to/share-gpus.md).
+    """
 
     per_gpu: int | str | None = key(
         f"Memory that the job needs on each of its GPUs, without the CUDA context: {_SIZE}. Other "
@@ -48,7 +50,7 @@ class MemorySpec:
 
 
 def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterator[str]:
-    """Yield the problems with `[memory]`, alone and together with `[limits]`."""
+    """Yield the problems in `[memory]`, and the conflicts between `[memory]` and `[limits]`."""
     sizes = {}
     for name in ("per_gpu", "host"):
         value = getattr(memory, name)

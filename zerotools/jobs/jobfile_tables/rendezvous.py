@@ -20,7 +20,8 @@ _LARGEST_PORT = 65535
 @dataclass(frozen=True, kw_only=True)
 class RendezvousSpec:
     """`[rendezvous]`: one job on several machines (nodes) that have no Slurm. The same job file is
-    submitted to the daemon of each; see [train on several machines](../how-to/several-machines.md).
+    submitted to the daemon of each machine; see [train on several
+    machines](../how-to/several-machines.md).
     """
 
     address: str | None = key(

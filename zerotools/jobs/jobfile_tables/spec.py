@@ -1,8 +1,8 @@
 """The whole job file as one frozen dataclass, `JobSpec`, with a description of each key.
 
 The dataclasses are the schema. `key(...)` gives each field its description, its bounds and its
-allowed values. The parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` follow
-from them, so a key exists only if it is declared here.
+allowed values. The parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` are
+derived from them, so a key exists only if it is declared here.
 """
 
 from __future__ import annotations
@@ -298,7 +298,9 @@ class JobSpec:
 
     @property
     def all_ranks(self) -> int:
-        """The number of ranks on all nodes together; under Slurm, on the fewest nodes."""
+        """The number of ranks on all nodes together. Under Slurm, it is the number for the fewest
+        nodes that the job may get.
+        """
         return self.world_size * self.fewest_nodes
 
     @property
@@ -318,7 +320,7 @@ class JobSpec:
     def world_size(self) -> int:
         """The number of ranks on this machine.
 
-        For an elastic job, this is the smallest number with which it starts.
+        For an elastic job, this is the minimum of its range.
         """
         wanted = self.ranks if self.device == "cpu" else self.gpus
         if wanted is None:

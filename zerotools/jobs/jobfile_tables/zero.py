@@ -1,4 +1,4 @@
-"""`[zero]`: sharding over the ranks."""
+"""`[zero]` of the job file: how the training state is sharded over the ranks."""
 
 from __future__ import annotations
 

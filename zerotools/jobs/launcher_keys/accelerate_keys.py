@@ -1,6 +1,6 @@
 """The keys of accelerate's YAML, with the names that accelerate 1.15 writes.
 
-Names: accelerate/commands/config/{config_args,cluster}.py and commands/launch.py.
+Sources: accelerate/commands/config/{config_args,cluster}.py and commands/launch.py.
 """
 
 from __future__ import annotations

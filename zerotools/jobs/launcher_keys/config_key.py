@@ -37,7 +37,7 @@ class KeyAction(Enum):
 class ConfigKey:
     """The declaration of one key of a config.
 
-    `why` is the reason that the report shows, `default` is DeepSpeed's default.
+    `why` is the reason that the report shows, and `default` is DeepSpeed's default.
     """
 
     kind: ValueKind
@@ -48,7 +48,7 @@ class ConfigKey:
 
 
 def is_off(value: Any, default: Any) -> bool:
-    """Return whether `value` switches a feature off.
+    """Return whether a feature is off if its key has this value.
 
     This is the case for false, none, `default` (the feature's default), and `{"enabled": false}`.
     """

@@ -1,7 +1,7 @@
 """The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and the meaning of each key for a
 job.
 
-Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
+Source of names, types and defaults: deepspeed/runtime/{config,precision_config}.py.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _zero(
 ) -> dict[str, ConfigKey]:
     """Declare the keys in `defaults` (name -> default), which all have the type `kind`.
 
-    With `stage3`, DeepSpeed accepts each name also with the prefix `stage3_`.
+    If `stage3` is true, DeepSpeed also accepts each name with the prefix `stage3_`.
     """
     return {
         f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)

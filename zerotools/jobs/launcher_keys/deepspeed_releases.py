@@ -1,6 +1,6 @@
 """The changes of DeepSpeed's JSON between releases: defaults of keys, and removed keys.
 
-From the tags of DeepSpeed's repository and the sources of its releases: runtime/config.py
+Sources: the tags of DeepSpeed's repository, and these files of its releases: runtime/config.py
 (`_REMOVED_TOP_LEVEL_CONFIG_KEYS`, `_REMOVED_ZERO_CONFIG_KEYS`), runtime/constants.py,
 runtime/compiler.py and compile/config.py.
 """
@@ -30,8 +30,8 @@ LEAF_MODULES: Release = (0, 18, 0)
 
 @dataclass(frozen=True)
 class Removal:
-    """The removal of a key from DeepSpeed: the first release that does not start with the key,
-    and its replacement for users.
+    """The removal of a key from DeepSpeed: the first release that refuses the key, and advice for
+    users.
     """
 
     since: Release
@@ -84,22 +84,22 @@ def default_clipping(release: Release) -> float:
     """Return the gradient norm to which DeepSpeed `release` clips if the JSON has no
     `gradient_clipping`. 0 means no clipping.
 
-    runtime/constants.py, GRADIENT_CLIPPING_DEFAULT; pull request 8068.
+    Sources: GRADIENT_CLIPPING_DEFAULT in runtime/constants.py, and pull request 8068.
     """
     return 1.0 if release >= _CLIPS else 0.0
 
 
 def removal_of(name: str, release: Release) -> Removal | None:
-    """Return the removal of the key `name` if DeepSpeed `release` does not start with this key;
-    None if it does.
+    """Return the removal of the key `name` if DeepSpeed `release` refuses the key; None if it
+    accepts the key.
     """
     found = REMOVED.get(name)
     return found if found is not None and release >= found.since else None
 
 
 def removed_optimizer(kind: str, release: Release) -> Removal | None:
-    """Return the removal of the optimizer `kind` if DeepSpeed `release` does not have it any
-    more; None if it has.
+    """Return the removal of the optimizer `kind` if DeepSpeed `release` no longer has it; None if
+    it has the optimizer.
     """
     found = OPTIMIZERS.get(kind.lower())
     return found if found is not None and release >= found.since else None

@@ -1,7 +1,7 @@
 """The options of launchers, and how many words follow each option as its value.
 
-DeepSpeed 0.19 launcher/runner.py, torch 2.13 distributed/run.py, accelerate 1.15
-commands/launch.py, Python's own.
+Sources: launcher/runner.py of DeepSpeed 0.19, distributed/run.py of torch 2.13, commands/launch.py
+of accelerate 1.15, and Python's help.
 """
 
 from __future__ import annotations

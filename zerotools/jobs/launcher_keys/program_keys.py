@@ -1,9 +1,9 @@
 """The arguments of training programs, with their other names and their defaults.
 
-Programs known by name or by special arguments: alpaca-lora, finetune.py; DeepSpeedExamples,
-applications/DeepSpeed-Chat, step 1, main.py and utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and
-later, ModelConfig, SFTConfig and DPOConfig. Programs with a command or YAML of their own:
-LLaMA-Factory, axolotl, ms-swift.
+Sources for the programs that are recognised by their name or arguments: finetune.py of alpaca-lora
+and of Qwen; main.py and utils/ds_utils.py of step 1 of DeepSpeed-Chat; ModelConfig, SFTConfig and
+DPOConfig of TRL 0.20 and later. LLaMA-Factory, axolotl and ms-swift have a command or YAML of their
+own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The arguments of Hugging Face's Trainer, and of the programs that are built on it.
 
-transformers 5.23 training_args.py, training_args_seq2seq.py and examples/pytorch (run_clm.py,
-run_summarization.py). Names of earlier releases and of well-known programs are included.
+Sources: training_args.py, training_args_seq2seq.py and examples/pytorch (run_clm.py,
+run_summarization.py) of transformers 5.23. Names of earlier releases and of well-known programs are
+included.
 """
 
 from __future__ import annotations

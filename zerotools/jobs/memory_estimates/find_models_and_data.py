@@ -1,4 +1,4 @@
-"""Find models and data in a directory that can be used in a first job.
+"""Search a directory for models and data that can be used in a first job.
 
 The directory and its direct subdirectories are searched, in the order of their names. Only configs
 and the first record of data files are read.
@@ -39,9 +39,9 @@ TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
 @dataclass(frozen=True)
 class FoundData:
-    """A path pattern for data files, and the key of `[data]` that fits to them.
+    """A path pattern for data files, and the key of `[data]` that takes such files.
 
-    If `is_conversation` is true, a chat template is needed.
+    If `is_conversation` is true, training on the files needs a chat template.
     """
 
     pattern: str
@@ -63,14 +63,14 @@ def models_in(directory: Path) -> Iterator[Path]:
 
 
 def has_weights(directory: Path) -> bool:
-    """Return whether a model directory has weights as safetensors."""
+    """Return whether a model directory contains weights in safetensors files."""
     return any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
 
 
 def data_in(directory: Path) -> Iterator[FoundData]:
     """Yield the data files in `directory`: first examples and preferences, then text.
 
-    Files of one kind in the same directory are one pattern.
+    Files of one kind in the same directory are returned as one pattern.
     """
     found = []
     for place in _places(directory):

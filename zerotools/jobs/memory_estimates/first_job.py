@@ -1,6 +1,6 @@
 """Write a first job file for a model, some data and a machine.
 
-It has the cheapest configuration that fits, with reasons.
+The job has the cheapest configuration that fits into memory, and comments with the reasons.
 
 The data determines the training: text means continued pretraining, examples mean fine-tuning, and
 preferences mean DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
@@ -90,8 +90,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     `choose` selects one of the configurations that fit. If it is None, the cheapest is used.
 
     Raises:
-        BadRequest: the model does not exist, has no weights to train adapters on, or nothing fits
-            on the machine.
+        BadRequest: the model does not exist or has no weights to train adapters on, or no
+            configuration fits on the machine.
         BadFile, Unsupported: the model's shapes cannot be read.
     """
     model, data = wanted.model, wanted.data
@@ -155,8 +155,8 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
-    """Return the requested training with one example at a time, before any change that reduces
-    memory.
+    """Return the workload of the requested training, with one example in each forward pass and
+    without any change that saves memory.
     """
     shape = read_shape(str(wanted.model))
     sequence = wanted.sequence or shape.usual_length

@@ -32,8 +32,8 @@ from zerotools.ops.estimate.rank_memory import Buckets
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
     """Return the values of the job `spec` that determine the memory of each rank.
 
-    To find the shapes of a model, a process that imports transformers may be needed. With
-    `asks=False`, no process is started.
+    To find the shapes of a model, a process that imports transformers may be needed. If `asks` is
+    false, no process is started.
 
     Raises:
         BadRequest: the model's config cannot be read.

@@ -34,7 +34,7 @@ MOST_FILES = 1000
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:
     """Return the number of processes that tokenise `nbytes` bytes of text; 0 means that rank 0
-    does it alone. `memory_limit` is the job's limit of host memory in bytes.
+    tokenises alone. `memory_limit` is the job's limit of host memory in bytes.
     """
     cores = len(os.sched_getaffinity(0))
     fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH

@@ -54,8 +54,8 @@ class Estimate:
     Attributes:
         rows: the memory for each ZeRO stage and offload.
         search: the configurations that fit.
-        choice: the cheapest of them.
-        asked: for a job file, the estimate of the job as written.
+        choice: the cheapest configuration in `search`.
+        asked: the estimate of the job as its job file is written; None without a job file.
         job: for a job file, all its keys.
         batch: for a job file, its number of sequences per step.
         tables: the tables of a job file for the model and its adapters.
@@ -86,9 +86,9 @@ class Estimate:
     def fits(self) -> bool:
         """True if the training fits on the machine.
 
-        For a job file, this is the job as written; otherwise training of all weights with any ZeRO
-        stage and offload. If the memory of activations is not known, only weights, gradients and
-        optimizer state count.
+        If there is a job file, the job must fit as written. Otherwise, training of all weights must
+        fit with some ZeRO stage and offload. If the memory of activations is not known, only
+        weights, gradients and optimizer state are counted.
         """
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
@@ -131,15 +131,15 @@ class Estimate:
 
     @property
     def largest_batch(self) -> int | None:
-        """The largest micro batch that fits in the cheapest configuration, in sequences of the
-        requested length.
+        """The number of sequences in the largest micro batch that fits in the cheapest
+        configuration, for sequences of the requested length.
         """
         return self.choice.largest_batch
 
     @property
     def largest_sequence_length(self) -> int | None:
-        """The length of the longest sequence that fits in the cheapest configuration, one at a
-        time, in tokens.
+        """The number of tokens in the longest sequence that fits in the cheapest configuration,
+        with one sequence at a time.
         """
         return self.choice.largest_sequence
 
@@ -219,7 +219,7 @@ class Estimate:
         return with_keys(self.job, self.keys_of(way))
 
     def keys_of(self, way: Way) -> dict[str, Any]:
-        """Return the keys of the job file that `way` changes, by dotted name.
+        """Return the keys of the job file that `way` changes: dotted name -> value.
 
         The value None means that the key is removed.
         """
@@ -367,7 +367,7 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """Return the name that the table of estimates has for the offload of a memory layout, such as
+    """Return the name of the offload of a memory layout in the table of estimates, such as
     "optimizer".
     """
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
@@ -381,8 +381,8 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes with
-    which it fits. `free` says which settings may be changed.
+    """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes that
+    make it fit. `free` says which settings may be changed.
 
     `tables` are the tables of a job file for the model and its adapters.
     """

@@ -127,8 +127,8 @@ def accelerate_text(layout: MemoryLayout) -> str:
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """Return dotted name -> value of the job keys that the configuration `way` changes. None: the
-    key is removed.
+    """Return the job keys that the configuration `way` changes: dotted name -> value. The value
+    None means that the key is removed.
 
     `work` is the requested training. If it comes from a job file, `asked` is the memory layout of
     this file, and `batch` is its number of sequences per step; keys that the file already has are

@@ -1,4 +1,4 @@
-"""Check before a job starts if it can run with its checkpoint, its DeepSpeed and this machine.
+"""Check before a job starts whether its checkpoint, its DeepSpeed and this machine allow it to run.
 
 Imports `jobs.jobfile_tables`.
 """

@@ -1,4 +1,4 @@
-"""Check that accelerate's config file does not keep a job from the GPUs that it gets.
+"""Check that accelerate's config file lets a job use all GPUs that it gets.
 
 The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
 "directory": "...", "gpus": n}` with the options for accelerate. It prints JSON. It imports only the
@@ -23,12 +23,13 @@ decides where it trains. YAML reads `NO` as false."""
 
 
 def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str | None:
-    """Return the reason why the job does not train on its `gpus`, with a remedy.
+    """Return the reason why accelerate does not start one process for each of the job's `gpus`
+    GPUs, with a remedy.
 
     `directory` is the working directory of the job.
 
-    Return None if accelerate starts one process for each GPU. Also return None if it cannot read
-    the file: accelerate reports this itself.
+    Return None if accelerate starts them. Also return None if accelerate cannot read its config
+    file, because it reports this itself.
     """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & {*KINDS, "cpu"}:

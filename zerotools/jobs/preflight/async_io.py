@@ -1,4 +1,4 @@
-"""Check the requirements of DeepSpeed's operator `async_io`, which it needs for offload to NVMe.
+"""Check that DeepSpeed's operator `async_io` can be used. Offload to NVMe needs this operator.
 
 DeepSpeed compiles the operator at its first use, unless it was compiled at the installation. The
 job's interpreter runs this file as a program, so the file imports only the standard library. Its
@@ -37,8 +37,8 @@ def async_io_refusal(why: str) -> str:
 
 
 def why_no_async_io(device: str = "cpu") -> str | None:
-    """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for the
-    `device`, with a remedy. Return None if it can.
+    """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for the `device`,
+    with a remedy; None if the interpreter can use it.
     """
     if _is_installed():
         return None
@@ -56,8 +56,8 @@ def without_toolkit() -> str | None:
 
     Return None if an nvcc is found and runs.
 
-    nvcc is searched as torch does (`torch.utils.cpp_extension._find_cuda_home`), and run as
-    DeepSpeed does (`installed_cuda_version`).
+    This searches nvcc where torch searches it (`torch.utils.cpp_extension._find_cuda_home`), and
+    runs it as DeepSpeed runs it (`installed_cuda_version`).
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home is None and (found := shutil.which("nvcc")) is not None:

@@ -64,8 +64,8 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
     """Yield each reason why the job's LoRA adapters do not fit the checkpoint.
 
-    A different LoRA rank would fail later by its shapes, but a different scale would be loaded
-    without an error.
+    A different LoRA rank is not reported here, because loading will fail. A different scale must be
+    reported, because loading would not fail.
     """
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:
@@ -128,9 +128,9 @@ def quantised_refusal(
     """Return the error message for the first of `tensors` (file, name, dtype) that is quantised;
     None if no tensor is.
 
-    An integer tensor may also be a count or a table. It counts as a part of a quantised weight if
-    its name shows this, or if the model's `config` names a quantisation: GPTQ names such tensors
-    `qweight`, gpt-oss `gate_up_proj_blocks`.
+    An integer tensor is taken for quantised if its name shows this (GPTQ uses `qweight`, gpt-oss
+    uses `gate_up_proj_blocks`), or if the model's `config` names a quantisation. Other integer
+    tensors may be counts or tables.
     """
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None

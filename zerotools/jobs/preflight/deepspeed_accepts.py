@@ -22,8 +22,8 @@ _ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
 
 
 def deepspeed_refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
-    """Return the reason, in DeepSpeed's words, why it refuses `config` for `world_size` ranks
-    on a `device`. Return None if DeepSpeed accepts it.
+    """Return DeepSpeed's own message if it refuses `config` for `world_size` ranks on a `device`;
+    None if DeepSpeed accepts the config.
     """
     os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
     theirs = import_module("deepspeed.runtime.config")

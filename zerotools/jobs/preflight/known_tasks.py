@@ -1,9 +1,10 @@
-"""Find out which tasks lm-evaluation-harness has. Their names are searched in its files.
+"""Check names of tasks against the files of lm-evaluation-harness, which contain the names of its
+tasks.
 
 The job's interpreter runs this file as a program. Its first argument is a directory with the user's
 tasks, or empty; the other arguments are names of tasks. It prints as JSON each unknown name with
-the most similar known names. It imports only the standard library: the harness itself needs 20 s of
-a processor to read the same 14,000 files.
+the most similar known names. It imports only the standard library, and not the harness, which needs
+20 s of processor time to read the same 14,000 files.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def unknown_tasks_refusal(unknown: Mapping[str, Sequence[str]]) -> str:
 
 
 def unknown_tasks(wanted: Sequence[str], directories: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the names in `wanted` that no file in the directories has, each with the most similar
-    known names. A name may be a pattern such as `mmlu_*`.
+    """Return the names in `wanted` that no file in the directories contains: name -> the most
+    similar known names. A name may be a pattern such as `mmlu_*`.
     """
     known = {name for directory in directories for name in _names_in(directory)}
     missing = [name for name in wanted if name not in known and not fnmatch.filter(known, name)]

@@ -1,4 +1,4 @@
-"""Check before jobs are submitted that they can use the object stores in their job files."""
+"""Check that jobs can use the object stores in their job files, before the jobs are submitted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def check_stores(
 ) -> None:
     """Check the object stores of `jobs`, each with the environment variables of the job.
 
-    With `writes`, also write an object to the stores. `here` is the environment of this command.
+    If `writes` is true, also write an object to the stores. `here` is the environment of this
+    command.
 
     Raises:
-        BadRequest: the first job that cannot use a store, with the reason and advice.
+        BadRequest: a job cannot use a store. The message has the reason and advice.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number, spec in enumerate(jobs):
@@ -83,8 +84,8 @@ def _answers(
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return a sentence that lists the variables for object stores that are set here but that
-    the job does not get. It is empty if there are no such variables.
+    """Return a sentence that lists the variables for object stores that are set in `here` but not
+    in the job's `environment`; empty if there are no such variables.
     """
     names = [n for n in sorted(here) if n.startswith(_OF_STORES) and n not in environment]
     if not names:

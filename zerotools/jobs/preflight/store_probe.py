@@ -1,9 +1,10 @@
 """The program that `store_check` starts: it checks object stores with a job's environment
 variables.
 
-Only this environment has the credentials. The program reads {"jobs": [...], "writes": ...} from
-standard input, and prints as JSON a list of problems for each job. Several jobs are checked at a
-time. With `writes` it also writes an empty object to each store, and removes it.
+Only the job's environment has the credentials for the stores. The program reads {"jobs": [...],
+"writes": ...} from standard input, and prints as JSON a list of problems for each job. Several jobs
+are checked at a time. If `writes` is true, it also writes an empty object to each store, and
+removes the object.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ AT_ONCE = 8
 def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
     """Yield each reason why the job in `tree` could not use its object stores.
 
-    With `writes`, also try to write.
+    If `writes` is true, also try to write an object.
 
     Raises:
         HostUnreachable: a store does not answer.

@@ -1,9 +1,9 @@
 """Check that a job can log in to the experiment trackers that it names.
 
-Without a login, it logs to files.
+A job without a login writes the tracker's data to files.
 
-Only names and files are checked. They are searched as wandb searches for its key (wandb 0.31,
-`sdk/lib/wbauth/authenticate.py`). The network is not used.
+Only variables and files are read, in the way in which wandb 0.31 searches for its key
+(`sdk/lib/wbauth/authenticate.py`). The network is not used.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def is_switched_off(name: str, environment: Mapping[str, str]) -> bool:
 
 
 def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return each tracker that a job with this `environment` cannot log in to, with the reason.
+    """Return each tracker to which a job with this `environment` cannot log in: name -> reason.
 
-    Files of the user are read.
+    Reads the user's files with logins.
     """
     found = {}
     if metrics.wandb is not None and (why := _why_wandb(environment)) is not None:

@@ -2,9 +2,9 @@
 
     OUTPUT/.zerotools-slurm/3/claim.json    the job that writes there; the highest number counts
 
-To make a claim, a job renames a directory to the next number; only one job can succeed. The
-directory OUTPUT contains the claims of all users and of every `ZEROTOOLS_SLURM_DIR`. A claim of a
-finished job is ignored.
+To make a claim, a job renames a directory of its own to the next number, which only one job can do.
+The directory OUTPUT contains the claims of all users and of every `ZEROTOOLS_SLURM_DIR`. A claim of
+a finished job is ignored.
 """
 
 from __future__ import annotations

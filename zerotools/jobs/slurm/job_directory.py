@@ -90,7 +90,7 @@ class JobDirectory:
         return read_record(self.submission_path(number) / SUBMISSION)
 
     def end(self, number: int) -> dict[str, Any] | None:
-        """Return the record of how submission `number` ended."""
+        """Return the record `end.json`, which says how submission `number` ended."""
         return read_record(self.submission_path(number) / END)
 
     def attempts(self) -> list[int]:
@@ -112,20 +112,20 @@ class JobDirectory:
         return read_record(self.path / STOP)
 
     def ask_stop(self, who: str) -> None:
-        """Record the request that the job's running nodes save and end, and that waiting nodes
-        do not begin. `who` is the user.
+        """Record that `who` (a user) has asked the job to end: running nodes save and end, and
+        waiting nodes do not begin.
         """
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
     def new_submission(self, token: str, after: int | None = None) -> int:
         """Make the directory of the next submission, and return its number.
 
-        It follows the number `after` (default: the newest).
+        The next submission is the one after number `after` (default: the newest submission).
 
         Only the process that makes the directory may submit.
 
-        Raises FileExistsError: another process has made it. Raises FileNotFoundError: the job was
-        removed.
+        Raises FileExistsError: another process has made the directory. Raises FileNotFoundError:
+        the job was removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
         path = self.submission_path(number)
@@ -169,7 +169,7 @@ class JobDirectory:
 
 
 def keyed_name(key: str) -> str:
-    """Return the name of the directory for a job that is submitted with this idempotency key."""
+    """Return the directory name of a job that is submitted with the idempotency key `key`."""
     word = _word(key)
     if word != key:  # another key may read the same
         word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

@@ -1,7 +1,7 @@
 """Run Slurm's programs (squeue, sacct, sbatch, scancel, scontrol), and parse their output.
 
-Two kinds of failure are distinguished. If the controller does not answer (it is down, restarting,
-or busy), the state of a job is unknown. If the controller refuses, the error has its text.
+Errors are of two kinds. If the controller does not answer (because it is down, restarting or busy),
+the state of a job is unknown. If the controller refuses a request, the error has its text.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class SlurmCommands:
         return self._version
 
     def submit(self, script: str, options: Sequence[str] = ()) -> str:
-        """Submit a batch script by sbatch with these options.
+        """Submit the batch script `script` by sbatch with the options `options`.
 
-        Return Slurm's number of the job, as text.
+        Return the number that Slurm gave to the job, as text.
 
         Raises:
             BadRequest: Slurm refuses the job; the error has Slurm's text.

@@ -1,6 +1,6 @@
 """List, show, stop and resume one user's jobs under Slurm.
 
-They are read from the job directories.
+The jobs are read from their directories.
 
 A job is returned in the same form as a daemon's job, so the same commands show both. A job is named
 by the number that Slurm gave to any of its submissions: `slurm:4711`.
@@ -87,7 +87,8 @@ class SlurmJobs:
         return self._views([self.directory(reference)])[0]
 
     def find(self, reference: str | None) -> dict[str, Any]:
-        """Return the job that a number, `slurm:NUMBER` or a name refers to.
+        """Return the job with the number or name `reference`. A number may be written as
+        `slurm:NUMBER`.
 
         If `reference` is None, return the newest job.
 
@@ -139,7 +140,7 @@ class SlurmJobs:
                 yield record["job_id"]
 
     def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
-        """Raise an error if another unfinished job writes into the output directory of `spec`.
+        """Refuse the job `spec` if another unfinished job writes into its output directory.
 
         `own` is the directory of this job, if it has one.
 
@@ -347,8 +348,8 @@ class SlurmJobs:
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Ask a job to save and end, and return it. A waiting job is removed from Slurm's queue.
 
-        Raises SlurmUnreachable: Slurm does not answer. The request is recorded even then, and a
-        running job obeys it.
+        Raises SlurmUnreachable: Slurm does not answer. Even then the request is recorded, and a
+        running job will save and end.
         """
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
@@ -383,8 +384,8 @@ class SlurmJobs:
 
         The job continues from its newest checkpoint.
 
-        The job gets `nodes` nodes, or up to `max_nodes`; by default the same numbers as before.
-        Raises BadRequest and SlurmUnreachable.
+        The job gets `nodes` nodes, or at most `max_nodes` if that is set; by default the numbers of
+        the previous submission. Raises BadRequest and SlurmUnreachable.
         """
         directory = self.directory(job_id)
         newest = max(directory.submissions(), default=0)
@@ -420,7 +421,7 @@ def _submission_of(view: Mapping[str, Any] | None) -> int | None:
 
 def _output_of(directory: JobDirectory) -> str | None:
     """Return the output directory of a job, with symbolic links resolved; None if the job file
-    names none or cannot be read.
+    names no output directory or cannot be read.
     """
     spec = (directory.job() or {}).get("spec")
     given = spec.get("output_dir") if isinstance(spec, Mapping) else None
@@ -443,8 +444,8 @@ def _quiet_seconds(directory: JobDirectory) -> float:
 
 
 def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
-    """Return up to `limit` bytes of a file from `offset`, the offset that was used, and the
-    size of the file. A missing file counts as empty.
+    """Return at most `limit` bytes of a file from `offset` on, the offset of the first returned
+    byte, and the size of the file. A missing file counts as empty.
     """
     try:
         with path.open("rb") as file:

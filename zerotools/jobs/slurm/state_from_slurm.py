@@ -9,7 +9,7 @@ Slurm reports that it ended           failed or cancelled: it could not record i
 Slurm does not know it (any more)     the state in its records if they are fresh, else lost
 Slurm does not answer                 the last known state, which may be out of date
 
-Before the nodes of a job write a record, its view is that of `first_view`.
+Until the nodes of a job have written a record, `first_view` returns the job as users see it.
 """
 
 from __future__ import annotations
@@ -74,11 +74,12 @@ class Known:
 
     Attributes:
         view: the record that the job's nodes wrote for this submission.
-        end: the record of how it ended.
-        asked: a user has requested the end.
-        controller: the job as Slurm reports it; None: Slurm does not know the job.
-        silent: the reason why Slurm's controller could not be reached; None if it could.
-        quiet_seconds: the time since the job's records last changed; None: no records yet.
+        end: the record of how the submission ended.
+        asked: True if a user has asked the job to end.
+        controller: the job as Slurm reports it; None if Slurm does not know the job.
+        silent: the reason why Slurm's controller could not be reached; None if it answered.
+        quiet_seconds: the time since the job's records last changed; None if the job has no records
+            yet.
         submitted_seconds: the time since the submission.
     """
 
@@ -92,8 +93,8 @@ class Known:
 
 
 def standing_of(known: Known) -> tuple[str, str | None]:
-    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason
-    for it (or None).
+    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason for
+    this state (or None).
     """
     state, reason = _by_records(known)
     if known.end is not None:

@@ -1,4 +1,4 @@
-"""Make the batch script of a job, and submit it to Slurm exactly once, also if the response is
+"""Make the batch script of a job, and submit it to Slurm exactly once, even if the response is
 lost.
 
 The job's token is written to disk before sbatch is called, and it is in the comment of Slurm's job.
@@ -98,11 +98,12 @@ def submit_job(
 ) -> tuple[JobDirectory, str | None]:
     """Submit a job to Slurm.
 
-    Return its directory, and its number in Slurm (None if it is unknown whether Slurm queued the
-    job).
+    Return the job's directory, and its number in Slurm (None if it is unknown whether Slurm queued
+    the job).
 
-    A job with the same `key` is not queued again; if another call is submitting it, wait for that
-    call. `after` has dependencies in sbatch's form, and `options` further options of sbatch.
+    If a job with the same `key` was already submitted, it is not queued again; if another call is
+    submitting it, wait for that call. `after` has dependencies in sbatch's form, and `options` has
+    further options for sbatch.
 
     Raises:
         BadRequest: Slurm refuses the job; the error has Slurm's text, and the job's files are
@@ -159,12 +160,13 @@ def submit_again(
     options: Sequence[str] = (),
     claim: Claim = _no_claim,
 ) -> str | None:
-    """Submit a job again, so that it continues. Return its number in Slurm as `submit_job` does.
+    """Submit a job again, so that it continues. Return its new number in Slurm (None if it is
+    unknown whether Slurm queued the job).
 
     `newest` is the number of the finished submission, if it was checked before.
 
-    Raises BadRequest: also if another process is submitting the job (SubmittedByOther), or writes
-    into its output directory.
+    Raises BadRequest: Slurm refuses the job, another process is submitting it (SubmittedByOther),
+    or another job writes into its output directory.
     """
     take_back = claim(directory)
     try:
@@ -235,7 +237,7 @@ def script_of(
 ) -> str:
     """Return the text of the batch script for submission `number` of a job.
 
-    `environment` is that of this command.
+    `environment` has the environment variables of this command.
     """
     path = environment.get("PATH") or os.defpath
     return batch_script(spec, directory, number, token, sys.executable, path)
@@ -262,9 +264,10 @@ def find_number(
 
 
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
-    """Return `found`, the job that the controller reports, if it really is this job; else None.
+    """Return `found`, the job that the controller reports, if it is the job in `directory`; else
+    None.
 
-    A controller that lost its state gives the same number to another job.
+    A controller that has lost its state may give the same number to another job.
     """
     if found is None:
         return None
@@ -276,7 +279,7 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
 
 
 def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
-    """Return Slurm's number of the job with the token; None if Slurm does not have it.
+    """Return Slurm's number of the job with the token `token`; None if Slurm does not have the job.
 
     Slurm is asked several times, because a controller may need a moment to queue a job.
     """

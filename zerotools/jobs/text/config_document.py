@@ -69,9 +69,10 @@ def read_text(path: Path, what: str) -> str:
 
 
 def text_of(data: bytes, source: str, what: str) -> str:
-    """Decode the bytes of a config or job file, with the rules of `read_text`.
+    """Return the text of a config or job file from its bytes, as `read_text` returns it.
 
-    The caller may read one byte more than the size limit, so that larger files are recognised.
+    If `data` has more bytes than the size limit, the file is refused; a caller needs to read only
+    one byte beyond the limit.
 
     Raises:
         BadRequest: there are more bytes than the limit, or they are not UTF-8.

@@ -17,7 +17,7 @@ _POINTER_AND_NUL = 9
 
 
 def string_bytes(text: str) -> int:
-    """Return the number of bytes that `text` has when it is passed to a process.
+    """Return the number of bytes of `text` as an argument or variable of a process.
 
     File names that are not UTF-8 are counted correctly, too.
     """

@@ -45,7 +45,7 @@ _COMMENTS = ("#", "//", "/*")
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
     """Parse the JSON object in `text`.
 
-    With `lenient`, correct errors from copying first, and list each correction.
+    If `lenient` is true, correct typical copying errors first, and list each correction.
 
     Raises:
         BadRequest: the text is not JSON, or an object repeats a key; the message shows the line,
@@ -218,7 +218,7 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Record the first key that is indented like the line that opens its object.
+        """Record the first key that has the same indentation as the line that opens its object.
 
         This shows that a } is missing before the key.
         """

@@ -101,7 +101,7 @@ class _Pen:
     def _begin(self) -> bool:
         """Skip the text before the first brace.
 
-        Return whether the outer braces are missing in the text, so that they were added.
+        If the text has no outer braces, add the opening brace and return True.
         """
         while self.at < len(self.text) and (self._space() or self._comment()):
             pass
@@ -122,7 +122,7 @@ class _Pen:
         return False
 
     def _rest(self) -> None:
-        """Raise an error if a second object follows after the end of the object."""
+        """Raise an error if a second object follows the first."""
         rest = self.text[self.at :]
         again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
         if again >= 0:
@@ -135,8 +135,8 @@ class _Pen:
         self.at = len(self.text)
 
     def _refuse_settings(self, start: int, end: int) -> None:
-        """Raise an error if the text around the object, from `start` to `end`, contains
-        settings. Other text there is left out.
+        """Raise an error if the text from `start` to `end`, which is outside of the object,
+        contains settings.
         """
         found = _SETTING.search(self.text, start, end)
         if found is not None:
@@ -198,8 +198,8 @@ class _Pen:
         self._last, self._end = kind, len(self.out)
 
     def _member(self) -> None:
-        """Prepare to write a key or a value: if another value is directly before it, insert the
-        missing comma.
+        """Insert the missing comma if the key or value that comes next directly follows another
+        value.
         """
         if self._last == "value":
             line = self.places.number(self.at)

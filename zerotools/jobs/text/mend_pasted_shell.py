@@ -76,7 +76,7 @@ def mend_shell(text: str) -> Mends:
 def as_typed(word: str) -> str:
     """Return `word` with typographic spaces and quotes replaced by plain ones.
 
-    Within quotes they make no difference.
+    The result serves to compare words.
     """
     return word.translate(_BLANKS).translate(_QUOTES)
 
@@ -109,7 +109,7 @@ def _as_variable(found: re.Match[str]) -> str:
 
 
 def _without_second_prompts(lines: list[str], mends: Mends) -> None:
-    """Remove the prompt `>` at the beginning of lines, which a shell shows for continued lines."""
+    """Remove the prompt `>`, which a shell shows at the beginning of continued lines."""
     for i in range(1, len(lines)):
         if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
             lines[i] = lines[i][found.end() :]
@@ -151,7 +151,7 @@ def _comment_at(line: str) -> int | None:
 
 
 def _options_in(comment: str) -> str:
-    """Return the part of a comment from its first option or program on."""
+    """Return the part of a comment that begins with its first option or program name."""
     found = _PART.search(comment)
     return "" if found is None else comment[found.start() :].rstrip()
 

@@ -48,7 +48,7 @@ _CURLY = "\u2018\u2019\u201c\u201d"
 
 @dataclass
 class Mends:
-    """The corrections of a text, by line number. `text` is the corrected text."""
+    """The corrections of a text, keyed by line number. `text` is the corrected text."""
 
     text: str = ""
     _notes: set[tuple[int, str]] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Mends:
 
 
 def is_placeholder(word: str) -> bool:
-    """Return whether `word` is an ellipsis. A page uses it to mark omitted text."""
+    """Return whether `word` is an ellipsis, which marks omitted text in a page."""
     return _DOTS.fullmatch(word.strip()) is not None
 
 
@@ -97,8 +97,8 @@ def character_name(character: str) -> str:
 def without_numbers(text: str, mends: Mends) -> str:
     """Return `text` without line numbers that were copied from a page.
 
-    Line numbers are consecutive numbers at the beginning of consecutive lines, if most of these
-    lines have more text. Other text may precede and follow these lines.
+    Consecutive numbers at the beginning of consecutive lines are taken for line numbers if most of
+    these lines have further text. Other lines may precede and follow them.
     """
     lines = text.split("\n")
     found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}

@@ -1,8 +1,8 @@
 """Recognise possible secrets in texts by their names or their form, and replace them.
 
-Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in the form
-of a service (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. The search is not
-complete: a secret with an ordinary name and without a known form is shown.
+Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in a
+service's own format (`hf_...`, `ghp_...`) and passwords in URLs are recognised without a name. A
+secret that has neither such a name nor such a format is not found.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def is_secret_name(name: str) -> bool:
 class LongestFirst(tuple[str, ...]):
     """A list of known secrets, sorted by length, the longest first.
 
-    Texts are searched for them in this order.
+    Texts are searched for the secrets in this order.
     """
 
 
 def longest_first(known: Iterable[str]) -> LongestFirst:
-    """Sort the secrets in `known` by length, the longest first. Secrets that are too short to
-    search for are left out.
+    """Sort the secrets in `known` by length, the longest first, and leave out secrets that are too
+    short to be searched for.
 
     If many texts are masked, call this only once.
     """
@@ -117,7 +117,7 @@ def longest_first(known: Iterable[str]) -> LongestFirst:
 
 
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
-    """Return `text` with secrets replaced: possible secrets, and all secrets in `known`."""
+    """Return `text` in which all possible secrets, and all secrets in `known`, are replaced."""
     return result_of(_masked_text(text, longest_first(known)))
 
 
@@ -144,8 +144,8 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
 
 
 def _is_given(found: re.Match[str]) -> bool:
-    """Return whether the text after a name is the value of a secret, rather than the next word
-    of a sentence.
+    """Return True if the text after a name is the value of a secret, and False if it is the next
+    word of a sentence.
     """
     name, between = found.group("name", "between")
     # "the token is wrong" is a sentence; "--token xyz" is an option.
@@ -153,16 +153,16 @@ def _is_given(found: re.Match[str]) -> bool:
 
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the words of a command with secrets replaced: possible secrets, and all secrets in
-    `known`.
+    """Return the words of a command, in which all possible secrets, and all secrets in `known`, are
+    replaced.
     """
     shown: list[str] = mask_tree(list(arguments), known)
     return shown
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values of the variables that have a secret's name. This is a generator that does
-    the work in steps.
+    """Return the values of the variables with a secret's name. This is a generator that does the
+    work in steps.
     """
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):
@@ -173,7 +173,9 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` replaces, except values of several words."""
+    """Return the values that `mask_arguments` replaces, except values that consist of several
+    words.
+    """
     return result_of(secret_argument_steps(arguments))
 
 
@@ -195,8 +197,8 @@ def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
 
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
-    """Return a copy of plain values with secrets replaced: values under a secret's name, and
-    secrets within texts.
+    """Return a copy of `tree` in which values with a secret's name, and secrets within texts, are
+    replaced.
     """
     return result_of(mask_steps(tree, known))
 

@@ -1,9 +1,9 @@
 """Parse YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
 
-PyYAML is an extra (`zerotools[yaml]`). Its parser events are read here without recursion. Tags have
-no effect, and anchors, which accelerate never writes, are refused, so that a small document cannot
-expand to a large one. `mend_yaml` corrects YAML that was copied from a web page: spaces, quotes,
-colons, indentation.
+PyYAML is an extra (`zerotools[yaml]`). Its parser events are read here without recursion. Tags and
+anchors, which accelerate never writes, are refused; with anchors, a small document could expand to
+a large one. `mend_yaml` corrects YAML that was copied from a web page: spaces, quotes, colons,
+indentation.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def parse_yaml(
 ) -> Document:
     """Parse the YAML mapping in `text`.
 
-    With `lenient`, correct errors from copying first, and list each correction. `keys` are the keys
-    that such a file has; they help to correct the indentation.
+    If `lenient` is true, correct typical copying errors first, and list each correction. `keys` are
+    the keys that such a file has; they help to correct the indentation.
 
     Raises:
         BadRequest: the text is not YAML, repeats a key, has an anchor or a tag, or is not a
@@ -118,7 +118,8 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
 def _refuse_odd_spaces(text: str) -> None:
     """Raise an error if the text has unusual spaces.
 
-    YAML reads them as letters, so a key that is indented with them would be in another section.
+    YAML treats these spaces as letters, so a key that is indented with them would be in another
+    section.
     """
     for found in _OUTSIDE.finditer(text):
         if found[0][0] in "'\"#" and len(found[0]) > 1:
@@ -253,7 +254,7 @@ class YamlKeys:
     prefixes: Mapping[str, str] = field(default_factory=dict)
 
     def belongs(self, name: str, section: str) -> bool:
-        """Return whether the key `name` belongs into `section`."""
+        """Return whether the key `name` belongs to `section`."""
         prefix = self.prefixes.get(section)
         in_section = f"{section}.{name}" in self.known
         return in_section or (prefix is not None and name.startswith(prefix))
@@ -311,8 +312,8 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Make lines that are not YAML empty, if they are before the first known key or after the
-    last one. Code fences are removed everywhere.
+    """Empty the lines that are not YAML, if they stand before the first known key or after the last
+    known key. Code fences are removed everywhere.
     """
     known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]

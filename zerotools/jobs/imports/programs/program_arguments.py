@@ -78,8 +78,7 @@ class RunSettings:
     def found(self, name: str) -> Path:
         """Return the path of the file `name`.
 
-        It is relative to the working directory. If the file exists only relative to
-        `beside`, that path is returned.
+        `name` is relative to the working directory, or to `beside` if the file exists only there.
         """
         path = expand_home(name)
         beside = self.beside / path
@@ -99,8 +98,8 @@ class YamlSettings:
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
         """Begin to read the YAML document of the program `owner`.
 
-        Raises BadRequest if the document does not have the key `needed`: then it is for another
-        program. `others` maps a key to the program that uses it, for the message.
+        Raises BadRequest if the document does not have the key `needed`, so it is for another
+        program. `others` maps a key to the program that uses the key, for the message.
         """
         self.findings = Findings()
         note_mends(self.findings, document)
@@ -145,9 +144,9 @@ class YamlSettings:
         self.findings.unsupported.append(f"{given.said} = {format_value(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
-        """Return the boolean that `choices` has for the value of the key `name`.
+        """Return the boolean to which `choices` maps the value of the key `name`.
 
-        A value that `choices` does not have is refused.
+        A value that is not in `choices` is refused.
         """
         given = self.take(name)
         value = default if given is None or given.value is None else str(given.value)

@@ -65,7 +65,7 @@ def read_files(reading: ArgumentReading) -> None:
 
 
 def _claim_tokenizer(reading: ArgumentReading) -> None:
-    """For text data, use the model's tokenizer in the job.
+    """For text data, set the job's tokenizer to that of the model.
 
     Without this, the job's default would be one token per byte.
     """
@@ -241,8 +241,8 @@ def _read_resume(reading: ArgumentReading) -> None:
 
 
 def _read_fraction(reading: ArgumentReading) -> None:
-    """Translate the value that says which fraction of the data is held out for evaluation. A number
-    of examples is ignored with a remark.
+    """Translate the fraction of the data that is held out for evaluation. If the value is a number
+    of examples, it is ignored with a remark.
     """
     given = reading.typed("eval_fraction", ValueKind.NUMBER)
     if given is None:

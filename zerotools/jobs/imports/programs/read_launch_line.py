@@ -81,12 +81,12 @@ def read_launch(
 
     `text` is the line itself, or a script that contains it.
 
-    With `lines`, positions in messages have line numbers. With `lenient`, errors from copying are
-    corrected first. `number`, from 1, selects one of several launch lines. If a required value can
-    only be computed by a shell, the findings contain an error.
+    If `lines` is true, positions in messages have line numbers. If `lenient` is true, typical
+    copying errors in the text are corrected first. `number`, from 1, selects one of several launch
+    lines. If only a shell can compute a required value, the findings contain an error.
 
     Raises:
-        BadRequest: the script has no launch line, or several and `number` is not set.
+        BadRequest: the script has no launch line, or it has several and `number` is not set.
     """
     findings = Findings()
     if lenient:
@@ -144,7 +144,7 @@ def read_launch(
 class _Places:
     """Formats positions in a script for messages.
 
-    `unknown` collects messages about words with a text that only a shell knows.
+    `unknown` collects messages about words that only a shell can compute.
     """
 
     source: str
@@ -191,7 +191,7 @@ def _check_as_typed(text: str, places: _Places) -> None:
 def _launches(commands: Iterable[Command]) -> list[tuple[Command, StartCommand]]:
     """Return the commands that start a training program.
 
-    Commands that start `python` are returned only if no other launcher is used.
+    Commands that start `python` are returned only if no command uses another launcher.
     """
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
@@ -240,8 +240,8 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """Return the environment variables of the command `until`: variables that are set in front of
-    it, and variables that earlier commands export.
+    """Return the environment variables of the command `until`: the variables that are set in front
+    of it, and the variables that earlier commands export.
     """
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:
@@ -286,8 +286,8 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """Return the launcher's options keyed by name, each once, and the index of the word that names
-    the program.
+    """Return the launcher's options keyed by name, and the index of the word that names the
+    program.
     """
     options: dict[str, ConfigValue] = {}
     at = begin
@@ -377,8 +377,8 @@ def _grouped(
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
     """Return whether the text of `word` is known.
 
-    If it is not known, a message is recorded. With `is_free`, no key of the job depends on the
-    word, so the message is only a remark.
+    If it is not known, a message is recorded. If `is_free` is true, no key of the job depends on
+    the word, and the message is only a remark.
     """
     if not word.problem:
         return True

@@ -11,8 +11,8 @@ because the condition is known. Other branches have numbers above 0.
 
 
 class Branches:
-    """The branches that are open at a position, outermost first, each with the number of its arm
-    (such as `then` or `else`).
+    """The branches that contain a position, outermost first, each with the number of its arm (such
+    as `then` or `else`).
     """
 
     def __init__(self) -> None:
@@ -57,6 +57,6 @@ class Branches:
             self._open.append((number, arm + 1))
 
     def choose(self, *, is_first: bool | None) -> None:
-        """Record whether the first branch of the innermost `if` runs; None: it is not known."""
+        """Record whether the first arm of the innermost `if` runs; None if this is not known."""
         if self._open and is_first is not None:
             self._open[-1] = (_TAKEN if is_first else _SKIPPED, 0)

@@ -277,8 +277,8 @@ class _Scanner:
     def _begins(self) -> str:
         """Skip blanks and comments, and return the kind of the next token.
 
-        `w` is a word, `>` a redirection, and anything else the end of the command, which is
-        consumed.
+        Return `w` for a word, and `>` for a redirection. Anything else is the end of the command,
+        which is consumed.
         """
         while not self.at_end:
             if self._peek(2) == "\\\n":
@@ -421,7 +421,7 @@ class _Scanner:
     def _add_part(self, word: _Text, part: str, problem: str) -> None:
         """Append `part`, a part of a variable's value, to `word`.
 
-        `problem` is the reason if the text of the part is not known.
+        `problem` is the reason why the text of the part is not known; empty if it is known.
         """
         unknown = re.search(r"[$`]", part) if problem else None
         if unknown is None:
@@ -468,7 +468,7 @@ class _Scanner:
     def _substitute(self, word: _Text, command: str, title: str) -> None:
         """Append the output of a command substitution, if it is known.
 
-        Known are the sums of `expr` and the working directory of the script.
+        The output is known for sums with `expr`, and for the working directory of the script.
         """
         if found := _EXPR.fullmatch(command):
             total = self._total(found[1])

@@ -54,8 +54,8 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
     report to `findings`.
 
     The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
-    The config files that the settings name are read later, too: their values `"auto"` are taken
-    from these arguments.
+    The config files that the settings name are also read later, because the arguments replace
+    `"auto"` in these files.
     """
     findings.take(run.findings)
     given = _named(run, findings)
@@ -80,7 +80,7 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
 
 
 def _named(run: RunSettings, findings: Findings) -> dict[str, ConfigValue]:
-    """Return the arguments under the names that the tables in `launcher_keys` use.
+    """Return the arguments, keyed by the names that the tables in `launcher_keys` use.
 
     Synonyms are replaced.
     """
@@ -194,7 +194,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 
 
 def read_batch_of(reading: ArgumentReading) -> None:
-    """Set the job's batch size: the stated one, or micro batch x accumulation x ranks."""
+    """Set the job's batch size to the stated number, or to micro batch x accumulation x ranks."""
     config = reading.config
     if "total_batch_size" in reading.run.given:
         return

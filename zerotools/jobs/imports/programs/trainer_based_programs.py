@@ -1,8 +1,8 @@
 """Read the arguments of programs that are built on the Trainer but have other names or defaults.
 
-These are alpaca-lora (finetune.py, and programs derived from it), the programs of DeepSpeed-Chat,
-Qwen's finetune.py, MedicalGPT's, and those of TRL and the alignment handbook. Programs are
-recognised by their names. TRL's console program (`trl sft`) is read, too.
+These are finetune.py of alpaca-lora and programs derived from it, finetune.py of Qwen, and the
+programs of DeepSpeed-Chat, MedicalGPT, TRL (including the command `trl sft`) and the alignment
+handbook. Programs are recognised by their names.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(run: RunSettings, name: str, value: Any) -> ConfigValue:
-    """Return an argument with a value that the program always uses, although the user did not
-    give it.
+    """Return an argument that the user did not give, with the value that the program always
+    uses.
     """
     place = run.source if run.program is None else run.program.place
     title = "the program" if run.program is None else Path(run.program.name).name
@@ -298,8 +298,8 @@ def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
 
 
 def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
-    """Return the options of the accelerate preset `given`, without those that `others` also
-    has. If `given` is a file, return the option `--config_file` with it.
+    """Return the options of the accelerate preset `given`, without the options that `others`
+    contains. If `given` is a file, return the option `--config_file` with this file.
     """
     if given.problem or given.text not in TRL_PRESETS:
         return [Word("--config_file", given.line, written=f"--{PRESET}"), given]

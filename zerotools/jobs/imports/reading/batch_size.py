@@ -1,4 +1,5 @@
-"""Compute batch sizes and the number of ranks: batch = micro batch x accumulation x ranks.
+"""Compute batch sizes and the number of ranks from the rule batch = micro batch x accumulation x
+ranks.
 
 Each of these numbers may come from any source. Ranks that compute a sequence together
 (`zero.sequence_ranks`) share one micro batch, so they count as one rank.

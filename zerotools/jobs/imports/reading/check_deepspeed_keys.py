@@ -48,7 +48,8 @@ class ConfigValue:
 def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
-    """Return every key of the DeepSpeed config `document` that DeepSpeed has, by its dotted name.
+    """Return the values of all keys in the config `document` that DeepSpeed knows, keyed by dotted
+    name.
 
     Errors are added to `findings`. An unknown key is an error only if `fatal` returns True for it,
     or if it resembles a known key.
@@ -152,7 +153,7 @@ def _judge_unknown(
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
     """Return whether almost none of the document's keys are DeepSpeed's.
 
-    `unknown` are the keys that are not.
+    `unknown` has the other keys.
     """
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
@@ -170,7 +171,7 @@ def judge_unknown_keys(
 ) -> None:
     """Report the keys that the program `owner` does not have.
 
-    It is an error if a key resembles one of `known`, or if `fatal` returns True for the key.
+    A key is an error if it resembles one of `known`, or if `fatal` returns True for it.
     """
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
@@ -190,9 +191,9 @@ def judge_unknown_keys(
 
 
 def _placed(near: str, trail: Trail, document: Document) -> str:
-    """Return the key that the user probably meant.
+    """Return a question with `near`, the key that the user probably meant, such as `fp16.enabled?`.
 
-    If the key is in a YAML file next to its empty section, return how to correct the file.
+    If the key at `trail` stands beside its own section, which is empty, add how to indent it.
     """
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:

@@ -1,5 +1,5 @@
-"""Classes that the readers of all configs use: the keys not read yet, claims on keys of the
-job, and findings.
+"""Classes that the readers of all configs use: `ConfigReading` (keys that were not read yet), and
+claims on keys of the job.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ConfigReading:
     def known(self, key: str) -> JobValue | None:
         """Return the value of the job's `key` so far.
 
-        It is from a claim, else the Trainer's default, else the job file's default.
+        The value is from a claim, else it is the Trainer's default, else the job file's default.
         """
         claim = self.claims.of(key)
         if claim is not None:
@@ -231,9 +231,7 @@ class Claims:
 
 
 def same_meaning(left: Any, right: Any) -> bool:
-    """Return whether two values have the same meaning. 1 and 1.0 are the same; true and 1 are
-    not.
-    """
+    """Return whether two values have the same meaning, as 1 and 1.0 have, but not true and 1."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same_meaning, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

@@ -14,7 +14,9 @@ from zerotools.jobs.text.config_document import Document
 
 
 class KeyOutcome(StrEnum):
-    """The outcome of one key of a config. In a report, outcomes have this order."""
+    """The outcome of one key of a config. Reports list the outcomes in the order of these
+    members.
+    """
 
     MAPPED = "mapped"
     DEFAULT = "default"
@@ -97,7 +99,7 @@ class Findings:
     """The results of the readers of configs; each reader adds to these lists.
 
     Attributes:
-        rows, autos: the report on keys.
+        rows, autos: the outcome of each key, and the values that replaced `"auto"`.
         wrong: errors.
         unsupported: settings that jobs do not support.
         accepted: the corrections of `--lenient`.
@@ -203,8 +205,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield the remarks on the rows of one outcome that are not visible in the job file: changed
-    values, and names of omitted keys.
+    """Yield remarks on the rows of one outcome. The remarks tell only what the job file does not
+    show: why values were changed, and which keys were omitted.
     """
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)
@@ -215,9 +217,7 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _says_more(row: ReportRow) -> bool:
-    """Return whether the reason in a row tells the user more than the comment in the job file
-    does.
-    """
+    """Return whether the reason in `row` contains more than the comment in the job file."""
     is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
     return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)
 

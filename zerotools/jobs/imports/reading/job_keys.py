@@ -18,8 +18,8 @@ JobTree = dict[str, Any]
 
 @cache
 def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
-    """Return the dataclass field and the type of every key of the job file, by dotted name, in
-    the order of the reference page.
+    """Return the dataclass field and the type of every key of the job file, keyed by dotted name,
+    in the order of the reference page.
     """
     return dict(dotted_keys(JobSpec))
 
@@ -38,8 +38,8 @@ def job_key_of(name: str) -> str | None:
 
 
 def deepspeed_names(table: str) -> Mapping[str, str]:
-    """Return the keys of the job file's `table` that DeepSpeed's JSON has, too, as a mapping
-    from the job's key to DeepSpeed's key.
+    """Return a mapping from each key in the job file's `table` to DeepSpeed's key with the same
+    meaning. Keys that DeepSpeed does not have are left out.
     """
     return {key: name for name, key in _by_deepspeed_name().items() if key.startswith(f"{table}.")}
 
@@ -74,7 +74,8 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 def set_key(tree: JobTree, key: str, value: Any) -> None:
     """Set the dotted `key` in the job `tree` to `value`, and make the tables that contain it.
 
-    If there is another value in the place of a table, it stays: the job is refused for it later.
+    If the key of such a table has a value that is not a table, nothing is changed: the job is
+    refused later because of this value.
     """
     *tables, name = key.split(".")
     for table in tables:
