@@ -88,8 +88,8 @@ def members_of(
 ) -> list[ArrayMember]:
     """Return the jobs of an array, each with its own output directory and name.
 
-    There is a job for each combination of the values in `sweep`, repeated `count` times (None:
-    once). `tree` is the job file. Everything is validated before a job is made.
+    `tree` is the job file. There are `count` jobs (None: one job) for each combination of the
+    values in `sweep`. All arguments are checked before a job is made.
 
     Raises BadRequest: an unknown key, or too many jobs.
     """
@@ -134,8 +134,8 @@ def _known_keys() -> Mapping[str, object]:
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
-    """Raise BadRequest if the job file does not have `key`, or if it is in `own`, the keys that
-    must not be set here. `what` names the option in the message.
+    """Raise BadRequest if job files do not have the key `key`, or if `own`, the keys that the
+    option must not set, contains it. `what` is the name of the option in the message.
     """
     known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):
@@ -166,7 +166,7 @@ def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def remove_key(tree: dict[str, Any], key: str) -> None:
-    """Remove the dotted `key` from the job `tree`, so that it has its default."""
+    """Remove the dotted `key` from the job `tree`, so that the key gets its default value."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     at: Any = tree
     for name in tables:

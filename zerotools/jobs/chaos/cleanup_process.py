@@ -35,8 +35,8 @@ def end_all(place: Path) -> None:
 class CleanupProcess:
     """The process that ends all other processes of the test.
 
-    A process belongs to the test if its environment contains the test's directory. The environment
-    of the cleanup process does not contain it, so the cleanup process does not kill itself.
+    A process belongs to the test if its environment contains the test's directory. The cleanup
+    process does not have the directory in its environment, so it does not kill itself.
     """
 
     def __init__(self, place: Path) -> None:
@@ -49,7 +49,9 @@ class CleanupProcess:
         )
 
     def end(self) -> None:
-        """Let the cleanup process kill the processes of the test, and wait until it has done so."""
+        """Make the cleanup process kill the processes of the test, and wait until they are
+        killed.
+        """
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):

@@ -60,7 +60,7 @@ class KindBag:
         self._bag: list[str] = []
 
     def first_wait(self) -> float:
-        """Return the time in seconds before the first fault. It is at most the average pause."""
+        """Return the seconds before the first fault, at most the average pause between faults."""
         return self._random.uniform(0, self._every)
 
     def draw(self) -> tuple[str, float]:
@@ -100,7 +100,9 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Inject the next fault if its time has come and a target for it exists."""
+        """Inject and return the next fault if its time has come and a target exists; else return
+        None.
+        """
         now = time.monotonic()
         self._undo_until(now)
         if now < self._next_at:

@@ -58,7 +58,7 @@ def is_own(pid: int, place: Path) -> bool:
     """Return whether the process `pid` belongs to the test in the directory `place`.
 
     A process of the test has this directory in its environment. A supervisor has an empty
-    environment; it belongs to the test if it supervises an attempt in `place`.
+    environment, and belongs to the test if it supervises an attempt in `place`.
     """
     own = os.fsencode(place)
     _await_program(pid)
@@ -148,7 +148,7 @@ def command_line(pid: int) -> str:
 def remove_groups(state_dir: Path) -> None:
     """Remove the empty control groups of killed attempts.
 
-    The name of such a group contains the token of its attempt.
+    The group of an attempt is recognised by the attempt's token in its name.
     """
     names, places = set(), set()
     for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):

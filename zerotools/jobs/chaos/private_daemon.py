@@ -38,7 +38,7 @@ _OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CRED
 
 
 class PrivateDaemon:
-    """The daemon of the test in the directory `place`. It may run `jobs` jobs at a time."""
+    """The daemon of the test in the directory `place`, which runs at most `jobs` jobs at a time."""
 
     def __init__(self, place: Path, jobs: int) -> None:
         self.place = place

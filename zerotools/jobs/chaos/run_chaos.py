@@ -1,7 +1,7 @@
 """Run a fault-injection test: make its directory, run jobs and faults, and return its report.
 
-One thread does everything in turn: it keeps the daemon and the jobs running, and injects the next
-fault. However the test ends, also by a signal, it leaves no processes or files.
+One thread keeps the daemon and the jobs running, and injects the faults. Even if a signal ends the
+test, no processes or files of the test remain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
     """Run a fault-injection test, and return its report.
 
-    `say` is called with each progress message of one line.
+    `say` is called with each progress message, which is a single line.
 
     Raises:
         DaemonUnreachable: no daemon can be started on this machine.

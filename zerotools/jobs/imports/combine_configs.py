@@ -267,7 +267,7 @@ def _leave_schedule(
 def _chosen(
     given: Document | None, launched: Launched, load: Load | None, findings: Findings
 ) -> Document | None:
-    """Return the DeepSpeed config to use: the one given directly, or the one of accelerate.
+    """Return the DeepSpeed config to use: the config that is given directly, or accelerate's.
 
     Report an error if both are given and not empty.
     """
@@ -383,7 +383,7 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
 def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a diff from the config file `document` to the final config `tree`.
 
-    There are no lines if the two are equal.
+    If both have the same values, yield nothing.
 
     If the file does not have one line for each key, the diff shows it reformatted.
     """
@@ -405,18 +405,20 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Return whether the file has about one line for each key, like the formatted text."""
+    """Return whether the lines `written` of a file are divided about as in `dumped`, the formatted
+    text with one line for each key.
+    """
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)
     return same >= 0.5 * len(keys)
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path | None) -> int | None:
-    """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`; None
-    if it is not known.
+    """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`; None if
+    it is not known.
 
-    A config that cannot be read is no error here: the job itself is refused later. Without
-    `base_dir` no file is read.
+    Return None also if the config cannot be read: the job is refused later because of it. If
+    `base_dir` is None, no file is read.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")

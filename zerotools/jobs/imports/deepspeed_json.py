@@ -181,8 +181,8 @@ def _clips(release: Release) -> str:
 
 
 def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
-    """Decide about the key `name`, which no other function has read: pass it to DeepSpeed,
-    ignore it, or refuse it.
+    """Pass the key `name`, which no other function has read, to DeepSpeed, or ignore or refuse
+    it.
     """
     key = KEYS[name]
     _switch_off_amp(reading, name)
@@ -221,9 +221,7 @@ def _is_off(name: str, value: Any, default: Any) -> bool:
 
 
 def _switch_off_amp(reading: ConfigReading, name: str) -> None:
-    """If `amp.enabled` is "auto", set it to false: only apex would enable it, according to the
-    Trainer's documentation.
-    """
+    """If `amp.enabled` is "auto", set it to false, as the Trainer sets it unless apex is in use."""
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
         reading.resolve(name, {"enabled": False}, "without apex, the Trainer switches it off")

@@ -59,8 +59,8 @@ def import_script(
 
 
 def _directory(run: RunSettings, program: Program) -> Path:
-    """Return the start directory of the program: the working directory, or the directory of the
-    script if the program exists only there.
+    """Return the directory in which the program starts: the working directory, or the directory of
+    the script if the program exists only there.
     """
     here, beside = Path.cwd(), Path.cwd() / run.beside
     file = next((word for word in program.command if word.endswith(".py")), None)

@@ -1,4 +1,4 @@
-"""Check the URLs of object stores in a job file. No store is accessed here."""
+"""Check the URLs of object stores in a job file. This module does not access the stores."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def patterns_of(data: DataSpec) -> tuple[str, ...]:
 def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
     """Return the directory of the tokenizer for the training data.
 
-    It is `BYTES` for one token per byte, and None if no tokenizer is needed.
+    Return `BYTES` if each byte is one token, and None if no tokenizer is needed.
     """
     kind = kind_of(data)
     if data.tokenizer is not None:

@@ -166,7 +166,7 @@ def _check_torch_only(spec: JobSpec) -> Iterator[str]:
 
 
 def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterator[str]:
-    """Yield each key and table that is only for `engine` and has another value than its default."""
+    """Yield each key and table that only `engine` has, and that does not have its default value."""
     for item in keys_of(table):
         value, default = getattr(table, item.name), getattr(unset, item.name)
         name = f"{where}{item.name}"

@@ -11,8 +11,8 @@ from zerotools.jobs.binding.declaration import key
 class DpoSpec:
     """`[dpo]`: direct preference optimisation, for a job with `data.preferences`.
 
-    The reference is the likelihood of each answer under the weights at the start. It is computed
-    once, before the first step.
+    The reference is the likelihood of each answer under the weights at the start. This likelihood
+    is computed once, before the first step.
     """
 
     beta: float = key(

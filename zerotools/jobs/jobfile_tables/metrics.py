@@ -82,7 +82,7 @@ def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
 def _check_project(named: str) -> Iterator[str]:
     """Yield each problem with the name of a wandb project.
 
-    The rules are those in wandb's settings.py.
+    The rules are the same as in wandb's settings.py.
     """
     entity, slash, project = named.rpartition("/")
     if "/" in entity or (slash and not (entity and project)):

@@ -119,7 +119,7 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
 class AdoptedProcess:
     """A process that was already running when a job began to watch it.
 
-    It is identified by the boot of the machine, its pid and its start time.
+    The process is identified by its pid, its start time and the boot of the machine.
     """
 
     pid: int

@@ -285,8 +285,8 @@ class JobSpec:
     def sizes(self) -> tuple[int, ...]:
         """The world sizes that the job may have, in ascending order.
 
-        For an elastic job, these are the sizes in its range that divide its batch; there may be no
-        such size.
+        For an elastic job, these are the sizes in its range that divide its batch; empty if no size
+        divides the batch.
         """
         wanted = self.size_range
         if wanted is None:
@@ -307,7 +307,7 @@ class JobSpec:
     def data_ranks(self) -> int:
         """The number of parts into which the sequences of a step are divided.
 
-        Ranks that compute the same sequences together get one part.
+        A group of ranks that compute the same sequences together gets one part.
         """
         return max(1, self.all_ranks // self.zero.same_data_ranks)
 
@@ -331,8 +331,8 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """Return a copy of `spec` with other values for keys of the table `table`, as if the job
-    file set them.
+    """Return a copy of `spec` in which the keys in `values` of the table `table` are set, as if by
+    the job file.
     """
     given = None
     if spec.given is not None:

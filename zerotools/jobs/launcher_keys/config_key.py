@@ -1,5 +1,5 @@
-"""The declaration of one key of a config: its type, what the import does with it, and its
-default.
+"""The declaration of one key of a config: its type, its default, and its treatment by the
+import.
 """
 
 from __future__ import annotations

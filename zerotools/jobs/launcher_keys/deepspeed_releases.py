@@ -127,8 +127,8 @@ def installed_release(python: str | None) -> Release | None:
     """Return the release of DeepSpeed that is installed for the interpreter `python` (None: this
     interpreter).
 
-    DeepSpeed is not imported. Return None if it is not installed, or if the interpreter does not
-    answer within some seconds. The check is repeated when the job is queued.
+    DeepSpeed is not imported. Return None if DeepSpeed is not installed, or if the interpreter does
+    not answer within some seconds. The check is repeated when the job is queued.
     """
     if python is None:
         return _own()

@@ -118,8 +118,8 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def _exported(model: Mapping[str, Any]) -> str | None:
-    """Return the path in the table `[model]` if it is a checkpoint of zerotools, which must be
-    exported first. Return None if it is a model directory.
+    """Return the path in the table `[model]` if it is the path of a checkpoint of zerotools, which
+    must be exported first; None if it is the path of a model directory.
     """
     path = model.get("path")
     is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()
@@ -128,7 +128,7 @@ def _exported(model: Mapping[str, Any]) -> str | None:
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
     """Return the directory of the tokenizer for the table `[model]`; None if the model has no
-    tokenizer. A model directory that does not exist yet is assumed to have one.
+    tokenizer. A model directory that does not exist yet is assumed to have a tokenizer.
     """
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):

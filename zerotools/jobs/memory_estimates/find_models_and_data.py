@@ -50,7 +50,8 @@ class FoundData:
 
 
 def models_in(directory: Path) -> Iterator[Path]:
-    """Yield the model directories in `directory`: they have a config.json with a `model_type`.
+    """Yield the model directories in `directory`. A model directory has a config.json with a
+    `model_type`.
 
     Directories with weights come first.
     """

@@ -3,8 +3,8 @@
 The job has the cheapest configuration that fits into memory, and comments with the reasons.
 
 The data determines the training: text means continued pretraining, examples mean fine-tuning, and
-preferences mean DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
-sequences at a time as fit, at most `MOST_SEQUENCES`.
+preferences mean DPO. The job trains for one epoch with a usual learning rate, and with as many
+sequences at a time as fit into memory, but at most `MOST_SEQUENCES`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class FirstTraining:
 def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
     """Make the job file for the training `wanted` on `machine`.
 
-    `choose` selects one of the configurations that fit. If it is None, the cheapest is used.
+    `choose` selects one of the configurations that fit. If `choose` is None, the cheapest
+    configuration is used.
 
     Raises:
         BadRequest: the model does not exist or has no weights to train adapters on, or no

@@ -142,7 +142,7 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
 
 
 def is_job_file(path: Path) -> bool:
-    """Return whether the file `path` is a job file. If not, it is a model's config."""
+    """Return True if the file `path` is a job file, and False if it is a model's config."""
     if path.suffix == ".toml":
         return True
     if path.suffix != ".json":

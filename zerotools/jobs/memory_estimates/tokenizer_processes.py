@@ -54,8 +54,8 @@ def memory_limit_of(spec: JobSpec) -> int:
 def tokenizing_bytes(spec: JobSpec) -> int:
     """Return the host memory of all tokenising processes together, in bytes.
 
-    It is needed only if the tokenised data is not in the cache, and only before the training
-    begins.
+    The memory is needed only before the training begins, and only if the tokenised data is not in
+    the cache.
     """
     named = tokenizer_of(spec.data, spec.model.path)
     if named in (None, BYTES) or kind_of(spec.data) == "tokens":

@@ -414,8 +414,8 @@ def model_table_of(model: str) -> dict[str, Any]:
 
 
 def attention_assumption(micro: MicroBatch) -> str | None:
-    """Return a sentence about the attention kernel that the estimate assumes; None if it is the
-    flash kernel.
+    """Return a sentence about the attention kernel that the estimate assumes; None if the estimate
+    assumes the flash kernel.
     """
     if micro.attention == EAGER:
         return f"attention: eager, so {SCORES}"

@@ -130,9 +130,9 @@ def way_keys(
     """Return the job keys that the configuration `way` changes: dotted name -> value. The value
     None means that the key is removed.
 
-    `work` is the requested training. If it comes from a job file, `asked` is the memory layout of
-    this file, and `batch` is its number of sequences per step; keys that the file already has are
-    omitted.
+    `work` is the requested training. If the training comes from a job file, `asked` is the memory
+    layout of this file, and `batch` is the file's number of sequences per step. Keys that need no
+    change are omitted.
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
 
 
 def keys_text(keys: Mapping[str, Any]) -> str:
-    """Return the keys in the form of a job file, but on one line, for a message."""
+    """Return the keys as one line in the syntax of a job file, for a message."""
     said = [
         f"no {name}" if value is None else f"{name} = {format_value(value)}"
         for name, value in keys.items()

@@ -1,8 +1,8 @@
 """Check that accelerate's config file lets a job use all GPUs that it gets.
 
 The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
-"directory": "...", "gpus": n}` with the options for accelerate. It prints JSON. It imports only the
-standard library, and the YAML package that accelerate needs.
+"directory": "...", "gpus": n}` with the options for accelerate. The program prints JSON, and
+imports only the standard library and the YAML package that accelerate needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str
     `directory` is the working directory of the job.
 
     Return None if accelerate starts them. Also return None if accelerate cannot read its config
-    file, because it reports this itself.
+    file, because accelerate reports this itself.
     """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & {*KINDS, "cpu"}:

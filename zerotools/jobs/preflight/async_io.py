@@ -2,7 +2,7 @@
 
 DeepSpeed compiles the operator at its first use, unless it was compiled at the installation. The
 job's interpreter runs this file as a program, so the file imports only the standard library. Its
-argument is the job's device. It prints the missing parts as JSON.
+argument is the job's device. The program prints the missing parts as JSON.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def without_toolkit() -> str | None:
 
     Return None if an nvcc is found and runs.
 
-    This searches nvcc where torch searches it (`torch.utils.cpp_extension._find_cuda_home`), and
-    runs it as DeepSpeed runs it (`installed_cuda_version`).
+    nvcc is searched in the same places as by torch (`torch.utils.cpp_extension._find_cuda_home`),
+    and is run in the same way as by DeepSpeed (`installed_cuda_version`).
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home is None and (found := shutil.which("nvcc")) is not None:

@@ -101,7 +101,7 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
     """Yield each reason why DeepSpeed's optimizer files in the checkpoint do not fit the job.
 
-    These files can be used only with the same world size and ZeRO stage.
+    These files fit only a job with the world size and ZeRO stage of the job that wrote them.
     """
     saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
     if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0

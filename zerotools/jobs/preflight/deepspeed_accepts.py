@@ -4,7 +4,8 @@ The job's interpreter runs this file as a program, so it imports only the standa
 DeepSpeed. Its argument is a file with `{"config": ..., "world_size": n, "device": "cuda"}`. The
 last line that it prints is JSON: null, or the reason why DeepSpeed refuses the configuration.
 
-No process group is made and no kernel is compiled. Each rank of a job begins with the same check.
+No process group is made and no kernel is compiled. Each rank of a job makes the same check when it
+starts.
 """
 
 from __future__ import annotations

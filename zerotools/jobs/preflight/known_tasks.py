@@ -2,9 +2,9 @@
 tasks.
 
 The job's interpreter runs this file as a program. Its first argument is a directory with the user's
-tasks, or empty; the other arguments are names of tasks. It prints as JSON each unknown name with
-the most similar known names. It imports only the standard library, and not the harness, which needs
-20 s of processor time to read the same 14,000 files.
+tasks, or empty; the other arguments are names of tasks. The program prints as JSON each unknown
+name with the most similar known names. It imports only the standard library, and not the harness,
+which needs 20 s of processor time to read the same 14,000 files.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _answers(
 ) -> list[list[str]]:
     """Return a list of problems for each job.
 
-    All jobs are checked by one process with the variables in `environment`.
+    One process with the variables in `environment` checks all jobs.
     """
     asked = json.dumps({"jobs": [job_to_dict(spec) for spec in jobs], "writes": writes})
     try:

@@ -94,7 +94,7 @@ def _at_home(path: str, environment: Mapping[str, str]) -> Path:
 
 
 def _has_login(file: Path, hosts: set[str]) -> bool:
-    """Return whether the file with logins names one of the hosts.
+    """Return whether the file `file`, which contains logins, has a login for one of the hosts.
 
     A file that cannot be read counts as having no login, as in wandb.
     """

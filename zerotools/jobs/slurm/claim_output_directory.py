@@ -29,8 +29,8 @@ def claim_output(
 ) -> Callable[[], None]:
     """Reserve `output_dir` for the job `own`. Return a function that withdraws this claim.
 
-    `why_taken` gets the directory of another job that has a claim. It returns a sentence if that
-    job is unfinished, else None.
+    `why_taken` is called with the directory of another job that has a claim. It returns a sentence
+    if the other job is unfinished, else None.
 
     Raises BadRequest: another unfinished job has the claim, or the directory cannot be written.
     """

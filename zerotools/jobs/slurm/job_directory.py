@@ -161,7 +161,7 @@ class JobDirectory:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
     def note_unanswered(self, submission: int) -> None:
-        """Record that Slurm's controller did not answer, so it is unknown if Slurm has queued
+        """Record that Slurm's controller did not answer, and that Slurm may or may not have queued
         the submission.
         """
         known = self.submission(submission) or {}
@@ -183,7 +183,7 @@ def _word(text: str) -> str:
 def new_job_directory(
     home: Path, name: str, record: Mapping[str, Any], key: str | None
 ) -> JobDirectory:
-    """Make the directory of a new job, and return it.
+    """Make and return the directory of a new job.
 
     If a job was submitted with the same `key` before, return its directory instead.
 
@@ -242,7 +242,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, tree: Mapping[str, Any]) -> None:
-    """Replace the record file `path` by a new one with the values `tree`.
+    """Replace the record file `path` by a new file with the values `tree`.
 
     The new file is complete and flushed to disk, and has mode 0600. Raises OSError.
     """

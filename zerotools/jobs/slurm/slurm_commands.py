@@ -61,7 +61,7 @@ HELD_AGAIN = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
 
 
 class SlurmCommands:
-    """Runs Slurm's programs. They are searched in the PATH of `environment`."""
+    """Runs Slurm's programs, which are searched in the PATH of `environment`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         # Variables of a surrounding job would be taken for options of the new one.
@@ -171,7 +171,7 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """Return the job `number` as Slurm's accounting database records it; None if there is no
+        """Return the record of the job `number` in Slurm's accounting database; None if there is no
         database, or no record of the job.
         """
         asked = [
@@ -227,7 +227,7 @@ class SlurmCommands:
     def requeue(self, number: str) -> None:
         """End a running job and put it into Slurm's queue again.
 
-        Raises BadRequest if Slurm does not allow it, and SlurmUnreachable.
+        Raises BadRequest if Slurm refuses, and SlurmUnreachable.
         """
         self._run("scontrol", ["requeue", number])
 
@@ -432,7 +432,7 @@ def jobs_of_sacct(text: str) -> list[ControllerJob]:
 
 
 def job_of_scontrol(text: str) -> ControllerJob | None:
-    """Parse the output of `scontrol --oneliner show job`. Return None if it has no job."""
+    """Parse the output of `scontrol --oneliner show job`. Return None if the output has no job."""
     found = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if not found.get("JobId", "").isdecimal():
         return None

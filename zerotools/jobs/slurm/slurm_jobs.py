@@ -2,7 +2,7 @@
 
 The jobs are read from their directories.
 
-A job is returned in the same form as a daemon's job, so the same commands show both. A job is named
+A job has the same form as a job of the daemon, so the same commands can show both. A job is named
 by the number that Slurm gave to any of its submissions: `slurm:4711`.
 """
 
@@ -346,7 +346,8 @@ class SlurmJobs:
     # -- changing
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Ask a job to save and end, and return it. A waiting job is removed from Slurm's queue.
+        """Ask a job to save and end, and return the job. A waiting job is removed from Slurm's
+        queue.
 
         Raises SlurmUnreachable: Slurm does not answer. Even then the request is recorded, and a
         running job will save and end.
@@ -380,7 +381,7 @@ class SlurmJobs:
     def resume(
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
-        """Submit a finished job again, and return it.
+        """Submit a finished job again, and return the job.
 
         The job continues from its newest checkpoint.
 

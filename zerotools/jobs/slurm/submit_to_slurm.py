@@ -1,11 +1,10 @@
 """Make the batch script of a job, and submit it to Slurm exactly once, even if the response is
 lost.
 
-The job's token is written to disk before sbatch is called, and it is in the comment of Slurm's job.
-If sbatch gives no response, the job is searched by its token. If Slurm has a job with the token,
-the job was queued; if the controller answers and does not have it, the job was not queued. If no
-controller answers, this stays unknown, and a later query of the job finds the submission. So no job
-is submitted twice.
+The job gets a token, which is written to disk before sbatch is called, and which sbatch puts into
+the comment of Slurm's job. If sbatch gives no response, the controller is asked for a job with the
+token. If it has such a job, the job was queued, else it was not queued. If no controller answers,
+this stays unknown until the job is queried later. So no job is submitted twice.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ def submit_again(
     """Submit a job again, so that it continues. Return its new number in Slurm (None if it is
     unknown whether Slurm queued the job).
 
-    `newest` is the number of the finished submission, if it was checked before.
+    `newest` is the number of the finished submission, if the caller has already looked it up.
 
     Raises BadRequest: Slurm refuses the job, another process is submitting it (SubmittedByOther),
     or another job writes into its output directory.

@@ -1,8 +1,9 @@
 """Linux limits on the arguments and the environment variables of a new process (execve(2)).
 
 Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes plus a NUL
-(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). All of them together, with a pointer to each, may take a
-quarter of the stack limit: usually 2 MiB of 8, at least 128 KiB and at most 6 MiB (fs/exec.c).
+(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). Together with a pointer to each of them, they may take a
+quarter of the stack limit (fs/exec.c): usually 2 MiB of 8 MiB, but at least 128 KiB and at most 6
+MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _POINTER_AND_NUL = 9
 def string_bytes(text: str) -> int:
     """Return the number of bytes of `text` as an argument or variable of a process.
 
-    File names that are not UTF-8 are counted correctly, too.
+    The number is correct even for file names that are not UTF-8.
     """
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 

@@ -11,7 +11,7 @@ def expand_home(path: str) -> Path:
     """Return `path` with a leading `~` or `~USER` replaced by the home directory.
 
     Raises:
-        BadRequest: there is no user with this name, or no home directory.
+        BadRequest: the user USER does not exist, or the user has no home directory.
     """
     try:
         return Path(path).expanduser()

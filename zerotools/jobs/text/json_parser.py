@@ -84,7 +84,7 @@ def _mended(text: str, source: str) -> Document:
 def mended_too(mended: Callable[[], Document]) -> str:
     """Return a sentence that says how many errors `--lenient` would correct.
 
-    Return the empty string if it could not correct the text.
+    Return the empty string if `--lenient` could not correct the text.
     """
     try:
         count = len(mended().accepted)

@@ -254,7 +254,7 @@ class _Pen:
     def _closer(self, kind: str, opener: str) -> int:
         """Return the position of the quote that ends the string at the current position.
 
-        It is the first quote of the same kind before a JSON token.
+        This is the first quote of the same kind that is followed by a JSON token.
         """
         at = self.at + 1
         while at < len(self.text) and self.text[at] != "\n":
@@ -273,8 +273,8 @@ class _Pen:
         raise Broken(self.at, "this string is not closed on its line", 'add "')
 
     def _key(self) -> None:
-        """If a colon follows the last token, mark this token as a key, so that no comma is
-        inserted before the colon.
+        """If a colon follows the last token, record that the token is a key, so that no comma is
+        inserted between them.
         """
         if _COLON.match(self.text, self.at):
             self._last = "key"

@@ -119,7 +119,7 @@ def _without_second_prompts(lines: list[str], mends: Mends) -> None:
 def _without_comment(line: str, number: int, mends: Mends) -> str:
     """Return `line` without a comment that would end its command.
 
-    If the comment contains options, they are kept as a part of the command.
+    Options in the comment are kept as a part of the command.
     """
     mended = _CUT_END.sub(r"\\", line)
     if mended != line:
@@ -157,8 +157,8 @@ def _options_in(comment: str) -> str:
 
 
 def _join(lines: list[str], mends: Mends) -> None:
-    """Add a backslash at the end of each line that is followed by a line with an option at its
-    beginning. No command begins with an option, so the two lines belong together.
+    """Add a backslash at the end of each line if the next line begins with an option. No command
+    begins with an option, so the two lines belong together.
     """
     before: int | None = None
     for i, line in enumerate(lines):

@@ -80,14 +80,14 @@ def is_placeholder(word: str) -> bool:
 def placeholder_error(offset: int) -> Broken:
     """Return the error for an ellipsis at `offset`.
 
-    It cannot be corrected, because only the user knows the omitted text.
+    An ellipsis cannot be corrected, because only the user knows the omitted text.
     """
     what = "the dots stand for settings that the page left out"
     return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
 
 
 def character_name(character: str) -> str:
-    """Return the name of a character for messages, so that users can search for it."""
+    """Return the name of a character, for messages. Users can search for this name."""
     if character in BLANKS + INVISIBLE:
         name = unicodedata.name(character, f"U+{ord(character):04X}").lower()
         return {"no-break space": "a non-breaking space"}.get(name, f"the character {name}")

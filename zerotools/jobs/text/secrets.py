@@ -1,4 +1,4 @@
-"""Recognise possible secrets in texts by their names or their form, and replace them.
+"""Find possible secrets in texts by their names or their format, and replace them.
 
 Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in a
 service's own format (`hf_...`, `ghp_...`) and passwords in URLs are recognised without a name. A
@@ -206,8 +206,8 @@ def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
 def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
     """Return the same copy as `mask_tree`.
 
-    This is a generator that does the work in steps of some milliseconds, so that the caller can do
-    something else between them.
+    This is a generator that works in steps of some milliseconds, so that the caller can do other
+    work between the steps.
     """
     found = longest_first(known)
     if found:

@@ -244,9 +244,9 @@ class _Builder:
 class YamlKeys:
     """The keys that a kind of YAML file has. They are used to restore lost indentation.
 
-    `known` has dotted names, `sections` the keys that contain other keys, and `prefixes` maps a
-    section to the prefix of the keys in it. Without keys, indentation is not corrected, and text
-    around the YAML is not removed.
+    `known` has the dotted names of the keys, and `sections` the keys that contain other keys.
+    `prefixes` maps a section to the prefix of its keys. Without keys, indentation is not corrected,
+    and text around the YAML is not removed.
     """
 
     known: Collection[str] = ()
@@ -327,7 +327,7 @@ def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
 
 
 def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Indent the keys that belong to the section before them."""
+    """Indent the keys that belong to the section above them."""
     section = None
     for i, line in enumerate(lines):
         name = _key(line)

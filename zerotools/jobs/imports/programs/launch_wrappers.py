@@ -1,4 +1,4 @@
-"""Find the command that starts a training program inside the commands that wrap it.
+"""Find the command that starts a training program, and the commands in front of it that wrap it.
 
 srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py" by
 ............................................ kind words of the command

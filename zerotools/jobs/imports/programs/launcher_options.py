@@ -100,7 +100,7 @@ def console_ranks(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Return the same as `ranks_of`, for a program that starts its ranks itself.
+    """Return the same values as `ranks_of`, but for a program that starts its ranks itself.
 
     `count` is the argument or variable that states the number of ranks, if set. `visible` is
     CUDA_VISIBLE_DEVICES, if set.

@@ -93,7 +93,9 @@ class RunSettings:
 
 
 class YamlSettings:
-    """Reads the keys of one program's YAML document, each key once, and adds rows to the report."""
+    """Reads each key of a program's YAML document once, and adds rows about the keys to the
+    report.
+    """
 
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
         """Begin to read the YAML document of the program `owner`.

@@ -164,7 +164,7 @@ def _name_hub_data(
 ) -> None:
     """Set the data `key` of the job if all of `names` are local files.
 
-    Otherwise report how to download the missing ones.
+    Otherwise report how to download the data that is missing.
     """
     plain = [str(name).split("#")[0].strip() for name in names]
     found = [reading.run.found(name) for name in plain]
@@ -186,8 +186,7 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
-    """Return whether the first data file contains examples, which means that it has no column
-    `text`.
+    """Return whether the first data file contains examples: it does if it has no column `text`.
 
     run_clm.py trains on the column `text`; programs for instructions and conversations use other
     columns.
@@ -263,8 +262,8 @@ def is_hub_name(name: str) -> bool:
 
 
 def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
-    """Return whether `name` means a model or data set on a hub: it has the form OWNER/NAME, and no
-    local directory OWNER exists.
+    """Return whether `name` is the name of a model or data set on a hub: the name has the form
+    OWNER/NAME, and no local directory OWNER exists.
 
     `found` returns the local path of a name.
     """

@@ -151,8 +151,8 @@ def _of_yaml(
 
 
 def _is_data(run: RunSettings, file: ConfigValue) -> bool:
-    """Return whether a JSON file contains data rather than arguments: it has records, or cannot
-    be read.
+    """Return whether `file` is a JSON file with data (records, not arguments), or a JSON file that
+    cannot be read.
     """
     if not str(file.value).endswith(".json"):
         return False
@@ -166,7 +166,7 @@ def _is_data(run: RunSettings, file: ConfigValue) -> bool:
 def _with_file(run: RunSettings, file: ConfigValue, lenient: bool) -> RunSettings:
     """Return `run` with the arguments in `file` added.
 
-    An argument of the command overrides the same argument in the file.
+    Arguments of the command override arguments in the file with the same names.
     """
     path = run.found(str(file.value))
     given = {name: each for name, each in run.given.items() if each is not file}

@@ -68,7 +68,7 @@ class Command:
     Attributes:
         by: if another command starts the shell that runs this command, the words of that other
             command.
-        documents: maps a path to the here-document that `cat` or `tee` writes to it.
+        documents: path of a file -> the here-document that `cat` or `tee` writes to this file.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -201,7 +201,7 @@ class _Scanner:
             self._set(names[-1], self._document(self._texts[-1]))
 
     def _document(self, text: str) -> Word:
-        """Return the text of a here-document, with the values of its variables."""
+        """Return the text of a here-document, in which variables are replaced by their values."""
         inner = _Scanner(text.replace('"', '\\"') + '"', self._source)
         inner._line = self._line - text.count("\n")
         inner._variables, inner._arrays = self._variables, self._arrays
@@ -434,8 +434,8 @@ class _Scanner:
         word.stands = True
 
     def _expand(self, word: _Text, sign: str) -> None:
-        """Append the value of the expansion that begins after `sign`, the `$` or backquote that
-        was just read.
+        """Append the value of the expansion that begins after `sign`, which is `$` or a
+        backquote.
         """
         begin, before = self._at - 1, (len(word.written), word.problem)
         word.problem = ""
@@ -466,7 +466,7 @@ class _Scanner:
             word.add(sign)
 
     def _substitute(self, word: _Text, command: str, title: str) -> None:
-        """Append the output of a command substitution, if it is known.
+        """Append the output of a command substitution to `word`, if the output is known.
 
         The output is known for sums with `expr`, and for the working directory of the script.
         """

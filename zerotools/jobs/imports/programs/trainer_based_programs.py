@@ -257,8 +257,8 @@ def _always(run: RunSettings, name: str, value: Any) -> ConfigValue:
 
 
 def as_accelerate(start: StartCommand) -> StartCommand:
-    """Convert a command of TRL's console program to the `accelerate launch` command that it
-    runs. Return other commands unchanged.
+    """Return the `accelerate launch` command that a command of TRL's console program (`trl`) runs.
+    Return other commands unchanged.
     """
     if start.kind != "trl":
         return start

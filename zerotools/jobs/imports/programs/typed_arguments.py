@@ -29,7 +29,7 @@ class ArgumentReading:
     config: ConfigReading
 
     def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
-        """Return the argument `name` converted to the type `kind`, and mark it as read.
+        """Mark the argument `name` as read, and return it converted to the type `kind`.
 
         Return None if the argument is absent, empty or invalid.
         """

@@ -59,8 +59,8 @@ def read_batch(reading: ConfigReading) -> None:
 
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
-    """Return the batch number that the config states under `name`, add it to the claims, and
-    report it. Return None if the config does not state it.
+    """Return the number that the config has for the batch key `name`, add it to the claims, and
+    report it. Return None if the config does not have the key.
     """
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
@@ -94,8 +94,8 @@ def world_size(claims: Claims) -> BatchFact | None:
 
 
 def sequence_divisor(claims: Claims) -> BatchFact | None:
-    """Return the number of parts into which the sequences of a step are divided; None if
-    unknown. Each part goes to one rank, or to a group of ranks that compute the same sequences.
+    """Return the number of parts into which the sequences of a step are divided; None if unknown.
+    Each rank computes its own part, or shares a part with the ranks of its group.
     """
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():

@@ -94,8 +94,8 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 
 def typed_value(kind: ValueKind, value: Any) -> tuple[Any, str]:
-    """Return `value` converted to the type `kind`, and a note if it had to be corrected, such
-    as a number in quotes. Raises ValueError.
+    """Return `value` converted to the type `kind`, and a note if the value had to be corrected
+    (such as a number in quotes), else an empty string. Raises ValueError.
     """
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""

@@ -55,8 +55,8 @@ class JobValue:
 class ConfigReading:
     """The state while one config is translated to one job.
 
-    `remaining` has the keys of the config that no reader has taken yet. If keys remain at the end,
-    the table of keys in `launcher_keys` says what happens with them.
+    `remaining` has the keys of the config that no reader has taken yet. Keys that remain at the end
+    are treated as the table of keys in `launcher_keys` says.
     """
 
     source: str
@@ -79,7 +79,7 @@ class ConfigReading:
         return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
-        """Return the config's key `name`, and remove it from `remaining`; None if the key is
+        """Remove the config's key `name` from `remaining`, and return its value; None if the key is
         absent.
         """
         return self.remaining.pop(name, None)
@@ -164,7 +164,7 @@ class ConfigReading:
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
     """Return the values in the job file as claims.
 
-    Invalid values are left out: the job is refused for them later.
+    Invalid values are left out: the job is refused later because of these values.
     """
     claims = Claims()
     for key in job_keys():

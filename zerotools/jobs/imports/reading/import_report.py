@@ -149,8 +149,8 @@ def report_lines(
 
     Each line begins with `#`, so that a TOML file may contain it.
 
-    Keys with the same outcome and reason share a line. If `written` is true, a job file with the
-    source of every key is printed, too; then the report leaves out keys, defaults and reasons that
+    Keys with the same outcome and reason share a line. `written` is true if a job file with the
+    source of every key is also printed. Then the report leaves out keys, defaults and reasons that
     the job file shows. If the job is refused, only its problems are printed, and no report.
     Headlines and fixed sentences are in the language of `wording`; names of keys and reasons of
     single keys are not translated.
@@ -225,8 +225,8 @@ def _says_more(row: ReportRow) -> bool:
 def _without_tables(names: Iterable[str]) -> Iterator[str]:
     """Yield the names of keys in a short form.
 
-    If a key is in the same table as the key before it, its name is written without the table, such
-    as `.steps`.
+    A key in the same table as the previous key is written without the name of the table, such as
+    `.steps`.
     """
     before = ""
     for name in names:
