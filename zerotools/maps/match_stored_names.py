@@ -75,7 +75,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     counts = stacked_counts(layout)
     copies = tuple(name for name in layout.copies if name in held)
     used.update(copies)
-    apart = _apart(layout, {*held} - ignored, found)
+    apart = _stored_in_parts(layout, {*held} - ignored, found)
     used.update(part for names in apart.values() for part in names)
     views: dict[str, TensorView] = {}
     wrong: list[tuple[str, Shape, Shape]] = []
@@ -115,7 +115,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     )
 
 
-def _apart(
+def _stored_in_parts(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
     """Return {name of a tensor in the layout: names of its parts} for the tensors that the

@@ -62,7 +62,7 @@ def killed(*names: str) -> None:
     staging.__enter__()
     for name in names:
         send(staging, name)
-    staging._told = 0.0
+    staging._last_reported_at = 0.0
     staging._put(staging._record)
 
 

@@ -158,7 +158,7 @@ def command(
             }
         )
     else:
-        render.print_lines(_said(output, job))
+        render.print_lines(_summary_lines(output, job))
     return 0
 
 
@@ -283,7 +283,7 @@ def _write(output: Path, job: FirstJob) -> None:
         raise BadRequest(f"{output}: exists already; name another file with -o") from None
 
 
-def _said(output: Path, job: FirstJob) -> list[str]:
+def _summary_lines(output: Path, job: FirstJob) -> list[str]:
     way, reason = job.way, job.estimate.choice.reason
     if way != job.estimate.search.best and not way.is_as_asked:
         reason = f"{way.words} fits"

@@ -45,7 +45,7 @@ class Follower:
         self._poller = poller
         self._line = ProgressLine(stream)
         poller.say = self._line.say
-        self._said: tuple[object, ...] = ()
+        self._last_shown: tuple[object, ...] = ()
         self._attempt = 0
         self._offset = 0
 
@@ -80,7 +80,7 @@ class Follower:
     def _show_state(self, job: Job) -> None:
         number = job["attempt"]["number"] if job["attempt"] else 0
         said = (job["state"], job["reason"], number)
-        known, self._said = self._said, said
+        known, self._last_shown = self._last_shown, said
         if said == known or (not job["reason"] and (job["state"], number) == known[::2]):
             return
         text = f"{title(job)} {state_words(job)}"

@@ -84,7 +84,7 @@ def submit_to_slurm(
             if as_json:
                 render.print_json({"dry_run": False, "jobs": queued})
             raise with_source(each.source, error) from error
-        queued.append(_told(jobs, directory, number, as_json=as_json))
+        queued.append(_report_queued(jobs, directory, number, as_json=as_json))
     if follow:
         return follow_submitted(jobs, queued[0], Poller(interval_seconds=2.0), as_json=as_json)
     if as_json:
@@ -231,7 +231,7 @@ def _show(
         if not as_json:
             click.echo(f"{each.source}: sbatch {' '.join([*options, 'SCRIPT'])}, with the script")
             render.print_lines(map(render.clean, text.splitlines()))
-        said = _said_by_slurm(commands, each, text)
+        said = _slurm_dry_run(commands, each, text)
         scripts.append(
             {"source": each.source, "options": [*options], "script": text, "slurm_says": said}
         )
@@ -243,7 +243,7 @@ def _show(
     return 0
 
 
-def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
+def _slurm_dry_run(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
     """Return the output of `sbatch --test-only`, or None if Slurm cannot be reached.
 
     Raises BadRequest or Unsupported if Slurm refuses the script.
@@ -263,7 +263,7 @@ def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -
         raise with_source(submission.source, error) from None
 
 
-def _told(
+def _report_queued(
     jobs: SlurmJobs, directory: JobDirectory, number: str | None, *, as_json: bool
 ) -> dict[str, Any]:
     job = jobs.job(directory.path.name if number is None else number)

@@ -35,16 +35,16 @@ class ProgressLines:
         self._stream = stream
         self._every = every_seconds
         self._clock = clock
-        self._began = self._said = clock()
+        self._began = self._last_drawn_at = clock()
         self._done = 0
 
     def advance(self, count: int) -> None:
         """Add `count` bytes to the bytes that are done."""
         self._done += count
         now = self._clock()
-        if now - self._said < self._every or self._done >= self._total:
+        if now - self._last_drawn_at < self._every or self._done >= self._total:
             return
-        self._said = now
+        self._last_drawn_at = now
         left = (now - self._began) * (self._total - self._done) / self._done
         self._stream.write(
             f"{self._verb}: {100 * self._done // self._total} %, {render.size(self._done)} of "

@@ -180,7 +180,7 @@ _WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
 _SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
 
 
-def _bare(word: str | int) -> str:
+def _without_suffix(word: str | int) -> str:
     """Return the word without a suffix or number: `optimizer` for `optimizer_state_dict`,
     `optimizer_states` and `optimizer_0`.
     """
@@ -192,7 +192,7 @@ def _bare(word: str | int) -> str:
 
 
 def _tokens(word: str | int) -> frozenset[str]:
-    return frozenset(_bare(word).split("_"))
+    return frozenset(_without_suffix(word).split("_"))
 
 
 def is_optimizer_word(word: str | int) -> bool:
@@ -206,7 +206,7 @@ def is_plain_optimizer_word(word: str | int) -> bool:
     """Return whether a dict's name says that it holds an optimizer but not which optimizer: True
     for `optimizer` and `optim_state_dict`, False for `optimizer_d`.
     """
-    return _bare(word) in _OPTIMIZER
+    return _without_suffix(word) in _OPTIMIZER
 
 
 def is_model_word(word: str | int) -> bool:
@@ -216,7 +216,7 @@ def is_model_word(word: str | int) -> bool:
     A name alone never decides what is a weight and what is state. It only selects one of several
     possible models if their keys and shapes do not.
     """
-    return str(word).lower() == "state_dict" or _bare(word) in _MODEL
+    return str(word).lower() == "state_dict" or _without_suffix(word) in _MODEL
 
 
 def is_copy_word(word: str | int) -> bool:

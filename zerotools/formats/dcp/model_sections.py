@@ -311,10 +311,10 @@ def choose_model(sections: Sections, path: object, asked: str | None) -> ModelCh
     """
     if asked is not None:
         named = _asked(sections, path, asked)
-        return ModelChoice(named, tuple(_said(sections, named)))
+        return ModelChoice(named, tuple(_notes_on_choice(sections, named)))
     model = _meant(sections)
     if model is not None:
-        return ModelChoice(model, tuple(_said(sections, model)))
+        return ModelChoice(model, tuple(_notes_on_choice(sections, model)))
     if not sections.models:
         return ModelChoice(None)
     question = (
@@ -413,7 +413,7 @@ def _is_trained(sections: Sections, section: Section) -> bool:
     return any(owner is section for owners in sections.owners for owner in owners)
 
 
-def _said(sections: Sections, taken: Section) -> Iterator[str]:
+def _notes_on_choice(sections: Sections, taken: Section) -> Iterator[str]:
     """Yield notes that tell the user why `taken` was chosen as the model. There is no note on the
     choice if `taken` is the only model and has the usual name.
     """
@@ -426,11 +426,12 @@ def _said(sections: Sections, taken: Section) -> Iterator[str]:
     if beside:
         names = [section.label for section in beside]
         yield (
-            f"took the section {_held(sections, taken)}; not taken: {_listed(sections, beside)}; "
+            f"took the section {_section_summary(sections, taken)}; "
+            f"not taken: {_listed(sections, beside)}; "
             f"--section {names[0]} takes {'it' if len(names) == 1 else 'the first'} instead"
         )
     elif taken.path not in ((), ("model",)):
-        yield f"took the section {_held(sections, taken)} for the model"
+        yield f"took the section {_section_summary(sections, taken)} for the model"
     if loose:
         yield f"next to the weights there is state of the run: {_names(loose)}"
 
@@ -443,10 +444,10 @@ def _names(sections: Sequence[Section]) -> str:
 
 def _listed(sections: Sections, listed: Sequence[Section]) -> str:
     more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return ", ".join(_held(sections, section) for section in listed[:_MAX_LISTED]) + more
+    return ", ".join(_section_summary(sections, section) for section in listed[:_MAX_LISTED]) + more
 
 
-def _held(sections: Sections, section: Section) -> str:
+def _section_summary(sections: Sections, section: Section) -> str:
     """Return a text that describes a section, such as `generator (12 tensors, 3,500 elements,
     float32, trained by optimizer_g)`.
     """

@@ -172,7 +172,7 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
             group[match["option"]] = _value(checkpoint, flat)
     if any("params" in options for options in found.values()):
         return _numbered(checkpoint, found)
-    return _alike(checkpoint, found), {}
+    return _groups_by_options(checkpoint, found), {}
 
 
 def _is_ordered(checkpoint: Checkpoint) -> bool:
@@ -230,7 +230,7 @@ def _numbered(
     return tuple(groups), unnamed
 
 
-def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
+def _groups_by_options(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
     """Return one param group for each set of parameters that have equal options."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for (_, name), options in found.items():

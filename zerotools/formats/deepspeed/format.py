@@ -89,14 +89,14 @@ class DeepSpeedFormat(Format):
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
         from zerotools.formats.deepspeed.reading.read import read
         from zerotools.formats.deepspeed.writing.thin import (
-            has_weights_beside,
             masters_alone,
+            may_have_weights_in_model_files,
             weights_alone,
         )
 
         if keep == Keep.MASTERS:
             return masters_alone(source)
-        if has_weights_beside(source):
+        if may_have_weights_in_model_files(source):
             after = read(source.root, layout=options.layout, weights_alone=True)
             if (found := weights_alone(source, after)) is not None:
                 return found

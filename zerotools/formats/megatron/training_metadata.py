@@ -115,14 +115,14 @@ def origin_of(
         path,
         world_size=facts.count("world_size") or ranks,
         step=step,
-        notes=(*_said(facts), *notes),
+        notes=(*_notes_on_run(facts), *notes),
         title=title,
         precision=facts.precision,
         refusal=refused if refusal else None,
     )
 
 
-def _said(facts: MegatronFacts) -> Iterator[str]:
+def _notes_on_run(facts: MegatronFacts) -> Iterator[str]:
     sizes = [f"{s} {n}" for s, n in facts.sizes.items() if _SILENT.get(s) != n]
     if sizes:
         yield f"saved with {', '.join(sizes)}"

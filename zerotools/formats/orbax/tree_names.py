@@ -51,7 +51,7 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
     """
     every = dict.fromkeys(paths)
     weights = _weights(every)
-    tails = {_bare(path): name for path, name in weights.items()}
+    tails = {_without_markers(path): name for path, name in weights.items()}
     fields = {
         path: at
         for path in every
@@ -65,35 +65,35 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
         if path in weights:
             key = Key(weights[path], "param")
         elif path in fields:
-            before, name = path[: fields[path]], tails[_bare(path[fields[path] + 1 :])]
+            before, name = path[: fields[path]], tails[_without_markers(path[fields[path] + 1 :])]
             key = Key(name, _role(path[fields[path]], before, states))
-            counts[name] = counts.get(name) or _there((*before, _COUNT), every)
+            counts[name] = counts.get(name) or _path_that_exists((*before, _COUNT), every)
         elif path[0] == _BUFFERS:
-            key = Key(".".join(_bare(path[1:])), "buffer")
+            key = Key(".".join(_without_markers(path[1:])), "buffer")
         else:
             key = Key(".".join(path), LOOSE)
         if key in taken:
             key = Key(".".join(path), LOOSE)
         taken.add(key)
         keys[path] = key
-    return TreeNames(keys, counts, _there((_STEP,), every))
+    return TreeNames(keys, counts, _path_that_exists((_STEP,), every))
 
 
 def _weights(paths: Collection[Words]) -> dict[Words, str]:
     """Return the names of the weights, keyed by path. Two weights never get the same name."""
     roots = {path[0] for path in paths}
     if _PARAMS in roots:
-        found = {path: ".".join(_bare(path)) for path in paths if path[0] == _PARAMS}
+        found = {path: ".".join(_without_markers(path)) for path in paths if path[0] == _PARAMS}
     elif not roots & {*_STATES}:
-        found = {path: ".".join(_bare(path)) for path in paths}
+        found = {path: ".".join(_without_markers(path)) for path in paths}
     else:
-        found = {path: ".".join(_bare(path[1:])) for path in paths if path[0] == _MODEL}
+        found = {path: ".".join(_without_markers(path[1:])) for path in paths if path[0] == _MODEL}
     if len({*found.values()}) < len(found):
         found = {path: ".".join(path) for path in found}
     return found
 
 
-def _bare(path: Words) -> Words:
+def _without_markers(path: Words) -> Words:
     """Return the path of a weight without keys such as `params`, which only mark it as a weight."""
     begin = next((at for at, word in enumerate(path) if word != _PARAMS), len(path) - 1)
     return path[begin : -1 if path[-1] == _VALUE and len(path) - begin > 1 else None]
@@ -103,7 +103,7 @@ def _field_of(path: Words, tails: Mapping[Words, str]) -> int | None:
     """Return the index in `path` of the key of an optimizer's field, after which the path of a
     weight follows. Return None if `path` does not end with the path of a weight.
     """
-    ends = (at for at in range(len(path) - 1) if _bare(path[at + 1 :]) in tails)
+    ends = (at for at in range(len(path) - 1) if _without_markers(path[at + 1 :]) in tails)
     return next((at for at in ends if path[at] != _PARAMS), None)
 
 
@@ -113,5 +113,5 @@ def _role(field: str, before: Words, states: Collection[Words]) -> str:
     return _MOMENTS.get(field, field)
 
 
-def _there(path: Words, paths: Collection[Words]) -> Words | None:
+def _path_that_exists(path: Words, paths: Collection[Words]) -> Words | None:
     return next((each for each in (path, (*path, _VALUE)) if each in paths), None)

@@ -55,7 +55,7 @@ def choose_files(path: Path) -> FileChoice:
     names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
     if _PREFERRED in names:
         return FileChoice(
-            [_PREFERRED], notes=_beside(names, [_PREFERRED], f"{_PREFERRED} was taken")
+            [_PREFERRED], notes=_notes_on_unread(names, [_PREFERRED], f"{_PREFERRED} was taken")
         )
     indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
     if len(indexes) > 1:
@@ -79,9 +79,11 @@ def _indexed(path: Path, index: str, weight_map: Mapping[str, str], names: list[
     listed = sorted(set(weight_map.values()))
     refuse_missing(path, listed)
     refuse_unlisted(path, index, listed, names)
-    return FileChoice(listed, weight_map, _beside(names, listed, f"{index} does not list them"))
+    return FileChoice(
+        listed, weight_map, _notes_on_unread(names, listed, f"{index} does not list them")
+    )
 
 
-def _beside(names: list[str], taken: list[str], why: str) -> tuple[str, ...]:
+def _notes_on_unread(names: list[str], taken: list[str], why: str) -> tuple[str, ...]:
     others = [name for name in names if name not in taken]
     return (f"not read, because {why}: {', '.join(others)}",) if others else ()

@@ -60,7 +60,7 @@ def lay_out_training_file(source: Checkpoint, training: TrainingState, destinati
     tree[sort_state_dict.BUFFER_NAMES] = [
         key.name for key in source.tensors if key.role == "buffer"
     ]
-    tree |= _beside(training, drops)
+    tree |= _run_values(training, drops)
     plan = file.plan(tree)
     plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
     checkpoint = Checkpoint(
@@ -256,7 +256,7 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
     return members
 
 
-def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
+def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     """Return the values of the run that have a known meaning and are stored next to the model and
     the optimizer. Values that are not plain are dropped.
     """

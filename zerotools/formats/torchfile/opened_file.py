@@ -92,7 +92,7 @@ def names_by_number(
     named parameters. Otherwise shapes may prove the names. If they do not, the state keeps its
     numbers. `weights` are the weights with floating-point dtypes.
     """
-    named = _said(groups)
+    named = _recorded_names(groups)
     if named is not None:
         return named, None
     state: dict[int, dict[str, Shape]] = {}
@@ -111,7 +111,7 @@ def float_shapes(weights: Mapping[str, PartialTensor]) -> dict[str, Shape]:
     return {name: pieces.shape for name, pieces in weights.items() if pieces.dtype.is_float}
 
 
-def _said(groups: Sequence[Any]) -> dict[int, str] | None:
+def _recorded_names(groups: Sequence[Any]) -> dict[int, str] | None:
     names: dict[int, str] = {}
     for group in groups:
         numbers = _numbers(group)

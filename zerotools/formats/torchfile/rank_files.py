@@ -46,7 +46,7 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
         BadFile: no group holds a model.
     """
     models = [group for group in groups if not group.is_optimizer]
-    said = _said_size(path)
+    said = _recorded_rank_count(path)
     if len(models) > 1 and said is not None:
         models = [group for group in models if group.size == said] or models
     if len(models) > 1:
@@ -255,7 +255,7 @@ def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> t
     return (*notes, *([said] if said else []))
 
 
-def _said_size(path: Path) -> int | None:
+def _recorded_rank_count(path: Path) -> int | None:
     """Return the number of ranks that verl's fsdp_config.json records, or None if there is no such
     record."""
     try:

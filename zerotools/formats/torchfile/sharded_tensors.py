@@ -147,7 +147,7 @@ def _cuts(
         if cut is not None:
             before = cuts.setdefault(cut.dimension, [])
             before.insert(_splits_before(cut.split_factor, [sizes[n] for n in before]), number)
-    for dim, numbers in _said_order(spec):
+    for dim, numbers in _recorded_split_order(spec):
         if set(numbers) == {*cuts.get(dim, ())}:
             cuts[dim] = numbers
     for dim, numbers in cuts.items():
@@ -210,7 +210,7 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
     return _Placement(dim % dimensions, factor)
 
 
-def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
+def _recorded_split_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
     """Yield each split tensor dimension, with the mesh dimensions that split it in the order of the
     splits.
 

@@ -65,10 +65,10 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         unnamed=unnamed,
         tells_frozen=BUFFER_NAMES in state,
     )
-    return _said(found, state) if state.get(MARK) == VERSION else found
+    return _with_own_values(found, state) if state.get(MARK) == VERSION else found
 
 
-def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
+def _with_own_values(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
     """Return the training state `found`, completed with the values that `lay_out_training_file`
     writes next to the model and the optimizer.
     """

@@ -46,7 +46,7 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
     the run. Of each kind the nearest files are taken.
     """
     found: dict[str, Path] = {}
-    for there in _around(path, model_sidecars):
+    for there in _search_upwards(path, model_sidecars):
         found |= of_other_kinds(there, found)
     return found
 
@@ -68,10 +68,10 @@ def find_beside(path: Path, name: str) -> Path | None:
     def look(directory: Path) -> Path | None:
         return place if (place := directory / name).is_file() else None
 
-    return next((found for found in _around(path, look) if found is not None), None)
+    return next((found for found in _search_upwards(path, look) if found is not None), None)
 
 
-def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
+def _search_upwards(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
     """Yield the results of `look` for each directory that may contain files of the model at `path`,
     the nearest first.
 

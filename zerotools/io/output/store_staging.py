@@ -168,7 +168,7 @@ class FarStaging:
         self._resume, self._overwrite = resume, overwrite
         self._store, self._key = writable_store(destination)
         self._lock = Lock()
-        self._told = 0.0
+        self._last_reported_at = 0.0
         self._record: FarObject | None = None
         self._keep = True
         self._is_marked = False
@@ -208,7 +208,7 @@ class FarStaging:
         """
         with self._lock:
             self.done[name] = {"size": written.size, "etag": written.etag, "noted": noted}
-            if time.monotonic() - self._told >= _SECONDS_BETWEEN:
+            if time.monotonic() - self._last_reported_at >= _SECONDS_BETWEEN:
                 self._put(self._record)
 
     def upload(
@@ -291,7 +291,7 @@ class FarStaging:
                     "output"
                 ) from None
             self._record = found
-        self._told = time.monotonic()
+        self._last_reported_at = time.monotonic()
 
     def _own_record(self) -> FarObject | None:
         """Return the record in the store if this run has written it, else None.

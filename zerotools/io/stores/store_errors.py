@@ -47,7 +47,7 @@ def store_failure(what: str, url: str, error: Exception) -> ZerotoolsError:
     """
     scheme, text = url.partition(":")[0], str(error)
     name = type(error).__name__
-    said = _said(text)
+    said = _status_and_code(text)
     how = CREDENTIALS.get(scheme)
     advice = f"; {how}" if how else ""
     if any(sign in text for sign in _NO_CREDENTIALS):
@@ -92,7 +92,7 @@ def object_changed(url: str, how: str) -> BadFile:
     )
 
 
-def _said(text: str) -> str:
+def _status_and_code(text: str) -> str:
     status, code = _STATUS.search(text), _CODE.search(text)
     words = [status[1]] if status else []
     words += [next(filter(None, code.groups()))] if code else []

@@ -57,14 +57,14 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     layers = {name: n for n, name in enumerate(layers_in_order(each.name for each in every))}
     roles = {role: n for n, role in enumerate(dict.fromkeys(each.role for each in every))}
     kinds = {k: n for n, k in enumerate(dict.fromkeys(place_of(e.name).kind for e in every))}
-    problems = list(dict.fromkeys(_said(pairs, _problems)))
+    problems = list(dict.fromkeys(_lettered_sentences(pairs, _problems)))
     origins = [pairs[0].a, *(pair.b for pair in pairs)]
     return {
         "title": " and ".join(str(origin.path) for origin in (origins[0], origins[-1])),
         "verdict": _verdict(pairs),
         "is_whole": all(pair.is_equal for pair in pairs) and not problems,
         "facts": [[_letter(n), _described(origin)] for n, origin in enumerate(origins)],
-        "notes": list(dict.fromkeys(_said(pairs, lambda pair: pair.notes))),
+        "notes": list(dict.fromkeys(_lettered_sentences(pairs, lambda pair: pair.notes))),
         "problems": problems[:_MOST_PROBLEMS],
         "problem_count": len(problems),
         "layers": list(layers),
@@ -114,7 +114,7 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     }
 
 
-def _said(
+def _lettered_sentences(
     pairs: Sequence[CheckpointDiff], sentences: Callable[[CheckpointDiff], Iterable[str]]
 ) -> Iterator[str]:
     """Yield the sentences about each comparison. "A: " and "B: " at the beginning of a sentence

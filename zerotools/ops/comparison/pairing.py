@@ -203,7 +203,7 @@ def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
         if not count:
             break
         found[rule] = count
-        ours, theirs = _left(ours, theirs, rule)
+        ours, theirs = _unpaired(ours, theirs, rule)
     return found
 
 
@@ -215,7 +215,7 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
     return min(useful.items(), key=lambda each: (-each[1], len(each[0])), default=("", 0))
 
 
-def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
+def _unpaired(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
     """Return the weights that the rule leaves without a partner. The rule is applied to their
     names.
     """

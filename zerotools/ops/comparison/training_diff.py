@@ -45,7 +45,9 @@ def compare_runs(
         BadFile: a number in the optimizer state, or config.json, cannot be read.
     """
     left_out = (*_OF_THE_WRITER, *(_TYPES if is_of_sums else ()))
-    of_a, of_b = (_said(c.checkpoint, run, left_out) for c, run in ((a, ours), (b, theirs)))
+    of_a, of_b = (
+        _recorded_values(c.checkpoint, run, left_out) for c, run in ((a, ours), (b, theirs))
+    )
     found = [*_leaves(of_a, of_b)]
     found += _group_points(_groups(a, ours), _groups(b, theirs))
     found += _scalar_points(_scalars(a, ours, compared), _scalars(b, theirs, compared))
@@ -56,7 +58,7 @@ def compare_runs(
     )
 
 
-def _said(
+def _recorded_values(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
     """Return the training values that the checkpoint records, keyed by names that do not depend on

@@ -106,7 +106,7 @@ def weights_alone(
         notes += _masters_note(training, described)
     else:
         described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
-    dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
+    dropped = [*_beside_weights(source, training, form), *_no_longer_reported(chosen, source, form)]
     return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
 
 
@@ -150,7 +150,7 @@ def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -
     return found
 
 
-def _told_no_more(weights: Checkpoint, source: Checkpoint, form: Format) -> list[Dropped]:
+def _no_longer_reported(weights: Checkpoint, source: Checkpoint, form: Format) -> list[Dropped]:
     found = []
     if any(key.role == "buffer" for key in source.tensors):
         found.append(Dropped("buffer", "kept, but no longer marked as buffers"))

@@ -82,11 +82,11 @@ def plan_reshard(
     target = with_record(target, named_order_of(checkpoint))
     target = replace(target, dropped=(*target.dropped, *undeclared_losses(checkpoint, (), target)))
     notes = (*checkpoint.origin.notes, *target.notes)
-    request = _in_words_of_journals(world_size, options)
+    request = _request_in_journal(world_size, options)
     return Conversion(with_target_sources(checkpoint, target), target, notes, request, table=table)
 
 
-def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
+def _request_in_journal(world_size: int, options: WriteOptions) -> str:
     """Return the text that identifies the request in the journal of a run.
 
     The journals of interrupted runs contain a digest of this text, so the text for a request must

@@ -94,7 +94,7 @@ def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> Sta
     """Return the number of bytes for each memory tier and kind, as the paper computes it, without
     rounding to rows."""
     trained = frozen = moments = packed = 0
-    for parameter, times in _alike(parameters):
+    for parameter, times in _distinct_with_counts(parameters):
         if parameter.is_packed:
             packed += times * nf4_bytes(parameter.numel, double_quant=layout.double_quant)
             continue
@@ -131,7 +131,7 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     gradients of a step exist. If gradients are summed on the host, return the maximum of each
     memory tier."""
     found: Counter[tuple[str, str]] = Counter()
-    for parameter, times in _alike(parameters):
+    for parameter, times in _distinct_with_counts(parameters):
         if parameter.is_packed:
             size = nf4_bytes(parameter.numel, double_quant=layout.double_quant)
             found[DEVICE, WEIGHTS] += times * size
@@ -152,7 +152,7 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     return +found
 
 
-def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
+def _distinct_with_counts(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
     """Yield one parameter of each set of parameters that need the same memory, and the number of
     parameters in the set.
 

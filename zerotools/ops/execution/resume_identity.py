@@ -62,8 +62,15 @@ def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
 
 def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
     for file, plan in target.files.items():
-        known, carried = _in_words(plan.literals), _in_words(plan.carried)
-        yield file, plan.size, known, carried, _in_words(plan.checksums), _in_words(plan.zeros)
+        known, carried = _with_stable_repr(plan.literals), _with_stable_repr(plan.carried)
+        yield (
+            file,
+            plan.size,
+            known,
+            carried,
+            _with_stable_repr(plan.checksums),
+            _with_stable_repr(plan.zeros),
+        )
     for key, tensor in target.checkpoint.tensors.items():
         yield key, tensor.dtype.name, tensor.shape, source.tensors[key].dtype.name
         if isinstance(tensor.chunks, Ranges):
@@ -72,12 +79,12 @@ def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
             yield from tensor.chunks
 
 
-def _in_words(parts: Sequence[FilePart]) -> Sequence[_InWords]:
-    named = (_InWords(part) for part in parts)
+def _with_stable_repr(parts: Sequence[FilePart]) -> Sequence[_StableRepr]:
+    named = (_StableRepr(part) for part in parts)
     return tuple(named) if isinstance(parts, tuple) else list(named)
 
 
-class _InWords:
+class _StableRepr:
     """A range of a file. Journals store digests of its `repr`, so its `repr` must not change."""
 
     def __init__(self, part: FilePart) -> None:

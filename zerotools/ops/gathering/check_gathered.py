@@ -64,18 +64,18 @@ class StagedCheck:
         """Files that the checkpoints lack, relative to the directory."""
         found = [(each, finding) for each in self.verifications for finding in each.findings]
         names = [self._named_by(each, finding) for each, finding in found]
-        names += map(self._said_in, self.errors)
+        names += map(self._missing_file_in, self.errors)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _named_by(self, found: Verification, finding: Finding) -> str | None:
         if finding.file is None:
-            return self._said_in(finding.message)
+            return self._missing_file_in(finding.message)
         paths = [base / finding.file for base in (found.checkpoint.root, found.files.base)]
         if any(path.exists() for path in paths) or not paths[0].is_relative_to(self.directory):
             return None
         return paths[0].relative_to(self.directory).as_posix()
 
-    def _said_in(self, message: str) -> str | None:
+    def _missing_file_in(self, message: str) -> str | None:
         """Return the path of the file that `message` reports as missing, if it does not exist; else
         None."""
         match = re.match(rf"{re.escape(str(self.directory))}/(.+?) is missing\b", message)

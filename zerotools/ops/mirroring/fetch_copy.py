@@ -56,7 +56,7 @@ def fetch_copy(
     manifest = read_regular(source / MANIFEST, LARGEST_MANIFEST)
     staging = destination.with_name(f"{STAGING_PREFIX}fetched-{destination.name}")
     staging.mkdir(parents=True, exist_ok=True)
-    left = _left(staging, manifest, entries)
+    left = _files_to_fetch(staging, manifest, entries)
     _check_room(destination, staging, sum(entries[name].size for name in left))
     fetching = _Fetching(source, staging, entries, on_bytes)
     fetched = fetching.run(left)
@@ -66,7 +66,9 @@ def fetch_copy(
     return fetched
 
 
-def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) -> list[str]:
+def _files_to_fetch(
+    staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]
+) -> list[str]:
     """Return the files that must still be fetched, because no earlier fetch of the same checkpoint
     completed them. Files that exist are compared with the manifest again."""
     try:

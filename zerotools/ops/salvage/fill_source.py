@@ -146,11 +146,11 @@ def read_other(
     """
     given = read_remaining(path, table=table)
     scratch = destination.with_name(f".{destination.name}.other-sums")
-    weights = _weights(_there(given), naming, scratch, table, request)
+    weights = _weights(_with_chunks_inside_files(given), naming, scratch, table, request)
     return Other(given, naming, scratch, weights, request)
 
 
-def _there(given: ToExamine) -> Checkpoint:
+def _with_chunks_inside_files(given: ToExamine) -> Checkpoint:
     """Return the checkpoint with only the chunks that lie inside their files. The chunks may be
     damaged."""
     checkpoint = given.remains.checkpoint

@@ -221,7 +221,7 @@ class ByteSource:
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the tiles of the range, in the order of the file."""
         copies = clip_copies(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
-        tiles = chain.from_iterable(map(self._cut, _alike(copies)))
+        tiles = chain.from_iterable(map(self._cut, _grouped_by_kind(copies)))
         going: deque[tuple[Tile, Future[bytes]]] = deque()
         ahead = 0
         try:
@@ -342,7 +342,7 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
     return found
 
 
-def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
+def _grouped_by_kind(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
     """Group consecutive copies, so that each group has only copies of boxes or only copies of
     ranges.
 

@@ -68,14 +68,14 @@ def statistics_of(
         BadFile: a file changed while it was read.
     """
     unread = dict[Key, str]()
-    growing = dict[Key, _Growing]()
+    growing = dict[Key, _StatisticsInProgress]()
     for key, tensor in checkpoint.tensors.items():
         try:
             prove_source(key, tensor, checkpoint)
         except BadFile as error:
             unread[key] = str(error)
         else:
-            growing[key] = _Growing(tensor)
+            growing[key] = _StatisticsInProgress(tensor)
     sources = Sources(checkpoint.stamps)
     done = {key: each.finished() for key, each in growing.items() if not each.left}
     budget = budget.reading(checkpoint.root)
@@ -107,7 +107,7 @@ def _of_block(block: ElementBlock, parts: Iterator[Array], _: Scratch) -> Statis
     return total
 
 
-class _Growing:
+class _StatisticsInProgress:
     """The statistics of a tensor while its blocks are read. Blocks are added in order, because sums
     of floating-point numbers depend on the order."""
 

@@ -69,7 +69,11 @@ def files_of(
     needed = frozenset(paths)
     if subject.is_dir():
         named = format_of(checkpoint, table).sidecar_names
-        paths |= {path for path in _beside(checkpoint, base, table) if path.name not in named}
+        paths |= {
+            path
+            for path in _files_in_directories(checkpoint, base, table)
+            if path.name not in named
+        }
     describing = set(checkpoint.model_sidecars.values())
     sizes, essential = {}, set()
     for path in sorted(paths):
@@ -105,7 +109,7 @@ def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
     return found
 
 
-def _beside(checkpoint: Checkpoint, base: Path, table: FormatTable) -> Iterator[Path]:
+def _files_in_directories(checkpoint: Checkpoint, base: Path, table: FormatTable) -> Iterator[Path]:
     """Yield files in the directories that belong to the checkpoint."""
     directories = {base, checkpoint.root}
     if format_of(checkpoint, table).run_directory(checkpoint) is None:

@@ -86,7 +86,7 @@ def digests_of(
         BadFile: a tensor is incomplete, or a file is missing or truncated.
     """
     wanted = {key: checkpoint.tensors[key] for key in keys}
-    found = {key: _Growing(tensor, casts) for key, tensor in wanted.items()}
+    found = {key: _DigestsInProgress(tensor, casts) for key, tensor in wanted.items()}
     done: dict[Key, TensorDigest] = {
         key: growing.finished() for key, growing in found.items() if not growing.left
     }
@@ -103,7 +103,7 @@ def digests_of(
     return {key: done[key] for key in wanted}
 
 
-class _Growing:
+class _DigestsInProgress:
     """The digests of a tensor while its blocks are read."""
 
     def __init__(self, tensor: Tensor, casts: bool) -> None:

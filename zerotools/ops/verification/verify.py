@@ -399,7 +399,7 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, found.error, name))
             return
         for record, crc in found.damaged:
-            holds = _held(claims, found.file.claimed_as, record)
+            holds = _tensors_in_record(claims, found.file.claimed_as, record)
             self.findings.append(
                 Finding(
                     Check.BYTES,
@@ -476,7 +476,7 @@ def _quietly(
         findings.append(Finding(Check.BYTES, str(error)))
 
 
-def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
+def _tensors_in_record(claims: ClaimedBytes, file: str | None, record: Record) -> str:
     """Return the end of a sentence that names the tensors in a record."""
     if file is None or not record.length:
         return ""

@@ -162,7 +162,7 @@ class _Model:
         self._adapter = adapter
         self._tensors = tensors
         self._config = config
-        self._said = is_transposed
+        self._is_transposed = is_transposed
         self._of_leaves: dict[str, bool] | None = None
 
     def changes(self, parts: Sequence[AdapterTensor]) -> list[tuple[Key, Change]]:
@@ -233,7 +233,7 @@ class _Model:
         self, module: str, key: Key, shape: tuple[int, ...], halves: tuple[Key, Key]
     ) -> Layout:
         down, up = (self._shape(each) for each in halves)
-        said = self._said(module)
+        said = self._is_transposed(module)
         if said is None and (len(shape) != 2 or shape[0] != shape[1]):
             said = len(shape) == 2 and shape == (down[1], up[0])
         elif said is None:
@@ -305,7 +305,7 @@ class _Model:
             return Layout.EXPERTS_TRANSPOSED
         beside = self._weight(f"{module}.gate_up_proj")
         other = () if beside is None else self._weights.tensors[beside].shape
-        is_transposed = self._said(module)
+        is_transposed = self._is_transposed(module)
         if is_transposed is None and len(other) == 3 and other[1] != other[2]:
             is_transposed = other[2] == 2 * shape[1]  # gate and up have twice the outputs of one
         if is_transposed is not None:

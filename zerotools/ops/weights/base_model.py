@@ -98,14 +98,14 @@ def with_given_base(
     files |= {f"{of_run}{name}": size for name, size in held.files.items()}
     archives = {f"{of_run}{name}": each for name, each in held.archives.items()}
     archives |= {f"{of_base}{name}": each for name, each in base.archives.items()}
-    aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _held(n, tensors)}
+    aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _is_weight(n, tensors)}
     weights = replace(
         own,
         root=root,
         tensors=tensors,
         files=files,
         archives=archives,
-        aliases={a: n for a, n in aliases.items() if not _held(a, tensors)},
+        aliases={a: n for a, n in aliases.items() if not _is_weight(a, tensors)},
         own_config=base.own_config,
         stamps={**base.stamps, **held.stamps},
         model_sidecars=_sidecars(own, base),
@@ -118,7 +118,7 @@ def with_given_base(
     return weights, replace(weights, tensors=halves)
 
 
-def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
+def _is_weight(name: str, tensors: Mapping[Key, Tensor]) -> bool:
     return Key(name, "param") in tensors
 
 

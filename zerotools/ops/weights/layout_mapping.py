@@ -165,7 +165,7 @@ def mapped_checkpoint(
     stages += [] if target.name == HUB else [target.of_hub]
     stages.append(written_views(target))
     origins = _origins(stages)
-    plain, rest = _apart(checkpoint, held, found, origins)
+    plain, rest = _divided_by_shape(checkpoint, held, found, origins)
     for views in stages:
         plain = rearranged_checkpoint(plain, views)
     tensors = {**_in_scale(plain, found.layout, target), **rest}
@@ -274,7 +274,7 @@ def _arithmetic(
     return rule.of_state(ORDERS[key.role], to_hub=to_hub)
 
 
-def _apart(
+def _divided_by_shape(
     checkpoint: Checkpoint,
     held: Mapping[str, Shape],
     found: FoundLayout,

@@ -164,9 +164,9 @@ def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
     held = list(names)
     yield Unwrapping(lambda name: name)
     found = [word for word in sorted(WRAPPERS) if any(word in _parts(name) for name in held)]
-    bare = list(dict.fromkeys(map(_bare, held)))
+    bare = list(dict.fromkeys(map(_without_wrappers, held)))
     if found and len(bare) == len(held) and all(bare):
-        yield Unwrapping(_bare, tuple(f"{word}." for word in found))
+        yield Unwrapping(_without_wrappers, tuple(f"{word}." for word in found))
     shared = _shared(bare)
     for count in range(1, len(shared) + 1):
         leading = ".".join(shared[:count]) + "."
@@ -178,12 +178,12 @@ def _parts(name: str) -> list[str]:
     return name.split(".")
 
 
-def _bare(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     return ".".join(part for part in _parts(name) if part not in WRAPPERS)
 
 
 def _without(leading: str) -> Callable[[str], str]:
-    return lambda name: _bare(name).removeprefix(leading)
+    return lambda name: _without_wrappers(name).removeprefix(leading)
 
 
 def _shared(names: list[str]) -> list[str]:

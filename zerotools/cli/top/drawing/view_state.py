@@ -24,11 +24,11 @@ ORDERS: tuple[tuple[str, Callable[[Job], Any]], ...] = (
     ("id", lambda job: job["id"]),
     ("owner", lambda job: (user_of(job), job["id"])),
     ("name", lambda job: (str(job["name"] or "").casefold(), job["id"])),
-    ("time left", lambda job: (_left(job), job["id"])),
+    ("time left", lambda job: (_seconds_left(job), job["id"])),
 )
 
 
-def _left(job: Job) -> float:
+def _seconds_left(job: Job) -> float:
     left = seconds_left(job)
     return float("inf") if left is None else left
 

@@ -120,7 +120,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
     first rank's optimizer file.
     """
     present = [optim for optim in optim_states if optim is not None]
-    said = {optim.file.name: dict(_said(optim)) for optim in present}
+    said = {optim.file.name: dict(_values_of_save(optim)) for optim in present}
     for optim in present[1:]:
         first, own = said[present[0].file.name], said[optim.file.name]
         for what in first.keys() | own.keys():
@@ -136,7 +136,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
                 break
 
 
-def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
+def _values_of_save(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) of the values in an optimizer file that must be equal on all ranks of one
     save.
     """
@@ -265,7 +265,7 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """
     for file in files:
         folder = saved_as(file)
-        own, saved = identity_of(file.path.name), _said_by(folder)
+        own, saved = identity_of(file.path.name), _saved_identity(folder)
         if own is not None and saved is not None and own != saved:
             yield Problem(
                 f"{file.path} was saved as {folder}.pt: it belongs to another rank or layer; put "
@@ -289,10 +289,10 @@ def records_its_name(file: TorchFile) -> bool:
     """Return whether a file records its own rank, layer or expert, so that `misnamed_files` can
     detect a wrong file name.
     """
-    return _said_by(saved_as(file)) is not None
+    return _saved_identity(saved_as(file)) is not None
 
 
-def _said_by(folder: str | None) -> tuple[str, ...] | None:
+def _saved_identity(folder: str | None) -> tuple[str, ...] | None:
     return None if folder is None else identity_of(f"{folder}.pt")
 
 
@@ -305,7 +305,7 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """
     known: dict[tuple[int | str, ...], TorchFile] = {}
     for file in files:
-        if _said_by(saved_as(file)) is not None:
+        if _saved_identity(saved_as(file)) is not None:
             continue
         mark = _fingerprint(file)
         first = known.setdefault(mark, file) if mark else file

@@ -127,7 +127,7 @@ def origin_of(
     shows.
     """
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
-    stage = optim_states[0].stage if optim_states else _said_stage(model)
+    stage = optim_states[0].stage if optim_states else _configured_stage(model)
     notes = found.notes
     if not mp_shards[0].groups and (optim_states or len(mp_shards) > 1):
         notes = (*notes, UNNAMED_STATE) if optim_states or model.optimizer else notes
@@ -149,7 +149,7 @@ def origin_of(
     )
 
 
-def _said_stage(model: ModelStates) -> int:
+def _configured_stage(model: ModelStates) -> int:
     """Return the ZeRO stage in the configuration of the run, for a checkpoint without optimizer
     files.
     """

@@ -136,7 +136,7 @@ def lay_out_universal(
     _add_optimizer(files, source, training, contents)
     client, unwritable = _client(source, training)
     _add_models(files, source, training, contents, client, stage)
-    plans, beside = _around(source)
+    plans, beside = _files_next_to_tag(source)
     plans[LATEST[1]] = file_of_bytes(tag.encode())
     plans |= files.plans
     checkpoint = Checkpoint(
@@ -267,7 +267,7 @@ def _dropped(
         yield Dropped("lr_scheduler", why)
 
 
-def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+def _files_next_to_tag(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """Return the plans for the files next to the tag, and notes. If DeepSpeed saved the source,
     they are copies of the source's files; else they are the model's files such as config.json.
     """

@@ -131,7 +131,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     carried = {key: _below(tag, tensor) for key, tensor in there.items()}
     files = replace(files, carried={**files.carried, **carried})
     if len(mp_shards) > 1:
-        files = _apart(files, mp_rank, mp_shard)
+        files = _with_rank_in_keys(files, mp_rank, mp_shard)
     return _Laid(logical, layout, files)
 
 
@@ -192,7 +192,7 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
     return replace(tensor, chunks=chunks)
 
 
-def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
+def _with_rank_in_keys(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
     """Return the files of model-parallel rank `mp_rank`, with the number of this rank added to the
     keys of all tensors.
 

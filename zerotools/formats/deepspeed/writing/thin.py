@@ -75,7 +75,7 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
     return Thinning(Keep.WEIGHTS, kept, frozenset(removed), files)
 
 
-def has_weights_beside(source: Checkpoint) -> bool:
+def may_have_weights_in_model_files(source: Checkpoint) -> bool:
     """Return whether the model files may have the weights. They may at stages 1 and 2 and without
     ZeRO.
     """
