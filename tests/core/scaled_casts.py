@@ -18,8 +18,8 @@ from zerotools.core.quantisation_schemes import (
     VALUES,
     BlockQuantised,
     BlockScaled,
-    CodedFours,
-    PackedFours,
+    CodedFourBit,
+    PackedFourBit,
     ScaledCast,
     Scheme,
     scale_shape,
@@ -54,7 +54,7 @@ def _packed(draw: st.DrawFn) -> ScaledCast:
     rows, group = draw(st.integers(1, 5)), draw(st.sampled_from([4, 6]))
     if draw(st.booleans()):
         groups, experts = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-        mx = PackedFours(group, is_exponent=True, blocks=True, transposed=True)
+        mx = PackedFourBit(group, is_exponent=True, blocks=True, transposed=True)
         inputs: Inputs = {
             PAYLOAD: (U8, (experts, rows, groups, group // 2)),
             SCALES: (U8, (experts, rows, groups)),
@@ -62,7 +62,7 @@ def _packed(draw: st.DrawFn) -> ScaledCast:
         return made(F32, (experts, groups * group, rows), mx, inputs)
     columns = 2 * draw(st.integers(1, 7))
     is_exponent = draw(st.booleans())
-    scheme = PackedFours(group, is_exponent=is_exponent, is_divided=draw(st.booleans()))
+    scheme = PackedFourBit(group, is_exponent=is_exponent, is_divided=draw(st.booleans()))
     inputs = {
         PAYLOAD: (U8, (rows, columns // 2)),
         SCALES: (U8 if is_exponent else F32, (rows, -(-columns // group))),
@@ -81,14 +81,14 @@ def _coded(draw: st.DrawFn) -> ScaledCast:
     inputs: Inputs = {PAYLOAD: (U8, (-(-count // 2), 1)), CODE: (F32, (16,))}
     if draw(st.booleans()):
         inputs |= {SCALES: (F32, (blocks,))}
-        return made(F32, shape, CodedFours(shape, block), inputs)
+        return made(F32, shape, CodedFourBit(shape, block), inputs)
     nested = draw(st.sampled_from([2, 4]))
     inputs |= {
         SCALES: (U8, (blocks,)),
         NESTED_SCALES: (F32, (-(-blocks // nested),)),
         NESTED_CODE: (F32, (256,)),
     }
-    return made(F32, shape, CodedFours(shape, block, nested, 0.25), inputs)
+    return made(F32, shape, CodedFourBit(shape, block, nested, 0.25), inputs)
 
 
 @st.composite

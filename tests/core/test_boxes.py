@@ -101,7 +101,7 @@ def test_the_sweep_finds_what_all_pairs_find(data: st.DataObject, shape: tuple[i
     index = BoxIndex(boxes)
     for box in data.draw(partitions(shape)):
         expected = {(i, b.intersect(box)) for i, b in enumerate(boxes) if b.intersect(box)}
-        assert set(index.meeting(box)) == expected
+        assert set(index.overlapping(box)) == expected
 
 
 @pytest.mark.parametrize(

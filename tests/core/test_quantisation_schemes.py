@@ -12,8 +12,8 @@ from tests.core.scaled_casts import boxes_in, drawn_casts
 from zerotools.core.boxes import Box, prove_cover
 from zerotools.core.quantisation_schemes import (
     BlockScaled,
-    CodedFours,
-    PackedFours,
+    CodedFourBit,
+    PackedFourBit,
     ScaledCast,
     blocks_of,
     scale_shape,
@@ -39,7 +39,7 @@ def test_blocks_are_the_box_again_and_fit(data: st.DataObject) -> None:
     assert prove_cover(box.shape, [part.relative_to(box) for part in wide]) is None
     moved = [part.relative_to(box) for part in parts]
     assert prove_cover(box.shape, moved) is None
-    grains = (1,) * (len(box.shape) - len(cast.scheme.grain)) + cast.scheme.grain
+    grains = (1,) * (len(box.shape) - len(cast.scheme.smallest_block)) + cast.scheme.smallest_block
     for part in parts:
         is_grain = all(
             -(-end // g) - a // g <= 1
@@ -56,20 +56,20 @@ def test_blocks_at_the_edges_are_smaller() -> None:
 
 
 def test_a_column_of_experts_is_in_one_group_of_each_row() -> None:
-    scheme = PackedFours(32, is_exponent=True, blocks=True, transposed=True)
+    scheme = PackedFourBit(32, is_exponent=True, blocks=True, transposed=True)
     needed = scheme.needs(Box((1, 40, 2), (1, 3, 5)))
     assert needed["payload"] == Box((1, 2, 1, 0), (1, 5, 1, 16))
     assert needed["scales"] == Box((1, 2, 1), (1, 5, 1))
 
 
 @pytest.mark.parametrize(
-    ("start", "shape", "hull"), [((1, 1), (1, 3), (6, 9)), ((0, 2), (3, 1), (2, 13))]
+    ("start", "shape", "covering_range"), [((1, 1), (1, 3), (6, 9)), ((0, 2), (3, 1), (2, 13))]
 )
 def test_a_box_of_a_flat_tensor_begins_at_a_byte(
-    start: tuple[int, int], shape: tuple[int, int], hull: tuple[int, int]
+    start: tuple[int, int], shape: tuple[int, int], covering_range: tuple[int, int]
 ) -> None:
-    scheme = CodedFours((4, 5), 4)
+    scheme = CodedFourBit((4, 5), 4)
     box = Box(start, shape)
-    assert scheme.hull(box) == hull
-    assert hull[0] % 2 == 0
-    assert hull[1] <= prod(scheme.shape)
+    assert scheme.covering_range(box) == covering_range
+    assert covering_range[0] % 2 == 0
+    assert covering_range[1] <= prod(scheme.shape)

@@ -78,7 +78,7 @@ def test_a_model_without_it_is_whole_and_one_with_a_part_of_it_is_not(model: Any
     without = {n: s for n, s in shapes.items() if not n.startswith("model.layers.2.")}
     found = detect_layout(family, config, {}, without)
     assert found.layout.name == "hf"
-    assert found.lacking == {"mtp": 1}
+    assert found.absent_counts == {"mtp": 1}
     assert found.given == {"mtp": 0}
     for name in ("model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.3.up_proj.weight"):
         part = {n: s for n, s in shapes.items() if n != name}

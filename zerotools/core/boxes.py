@@ -170,7 +170,7 @@ class BoxIndex:
             self._reach = list(accumulate(stops, max))
         self._boxes = boxes
 
-    def meeting(self, box: Box) -> Iterator[tuple[int, Box]]:
+    def overlapping(self, box: Box) -> Iterator[tuple[int, Box]]:
         """Yield (number, intersection) for each box that shares an element with `box`; the number
         is the position in the original list of boxes.
         """
@@ -242,7 +242,7 @@ def prove_cover(shape: Sequence[int], boxes: Iterable[Box]) -> Overlap | Hole | 
 def _first_overlap(distinct: Sequence[Box]) -> Overlap | None:
     index = BoxIndex(distinct)
     for position, box in enumerate(distinct):
-        for other, _ in index.meeting(box):
+        for other, _ in index.overlapping(box):
             if other != position:
                 return Overlap(box, distinct[other])
     return None
@@ -260,7 +260,7 @@ def _a_missing_block(whole: Box, distinct: Sequence[Box]) -> Box:
     index = BoxIndex(distinct)
     for low, high in pairwise(cuts):
         slab = Box((low, *whole.start[1:]), (high - low, *whole.shape[1:]))
-        parts = [common for _, common in index.meeting(slab)]
+        parts = [common for _, common in index.overlapping(slab)]
         if sum(part.numel for part in parts) == slab.numel:
             continue
         inner = _a_missing_block(

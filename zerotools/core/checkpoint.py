@@ -188,7 +188,7 @@ class Problem:
 
     Attributes:
         file: the damaged file, relative to the checkpoint's root.
-        blocks: True if the defect prevents a complete output.
+        prevents_output: True if the defect prevents a complete output.
         is_loss: True if bytes of the file are lost but its other bytes are valid; False, for
             example, if the file belongs to another save or rank.
         is_unread: True if only the name of `tensor` is known. An output that would contain this
@@ -198,7 +198,7 @@ class Problem:
     message: str
     file: str | None = None
     tensor: str | None = None
-    blocks: bool = False
+    prevents_output: bool = False
     is_loss: bool = False
     is_unread: bool = False
 
@@ -234,7 +234,8 @@ class Checkpoint:
             code uses it.
         archives: {file: {offset: length}}, in bytes: archives that lie one after another in a file,
             and that no chunk points to.
-        beside: the checkpoint that was read from a separate optimizer file next to the model.
+        optimizer_checkpoint: the checkpoint that was read from a separate optimizer file next to
+            the model.
     """
 
     root: Path
@@ -249,7 +250,7 @@ class Checkpoint:
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     native: object = None
     archives: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    beside: Checkpoint | None = None
+    optimizer_checkpoint: Checkpoint | None = None
 
     def path_of(self, chunk: Chunk) -> Path:
         return self.root / chunk.file

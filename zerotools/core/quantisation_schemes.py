@@ -35,7 +35,7 @@ class Scheme(ABC):
         return 8 * box.numel
 
     @property
-    def grain(self) -> tuple[int, ...]:
+    def smallest_block(self) -> tuple[int, ...]:
         """The shape of the smallest block that can be computed on its own. A box may be cut only at
         multiples of this shape, which has entries for the last dimensions only.
         """
@@ -47,18 +47,18 @@ class Scheme(ABC):
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
-        """Cut the box into two boxes, along the first dimension that is longer than one grain.
+        """Cut the box in two, along the first dimension that is longer than the smallest block.
 
-        Return None if the box is not larger than one grain.
+        Return None if the box is not larger than the smallest block.
         """
         axes = list(range(len(box.shape)))
         if self.is_transposed:
             axes = axes[::-1]
-        grains = (1,) * (len(axes) - len(self.grain)) + self.grain
+        steps = (1,) * (len(axes) - len(self.smallest_block)) + self.smallest_block
         for axis in axes:
-            start, count, grain = box.start[axis], box.shape[axis], grains[axis]
-            below = (start + count // 2) // grain * grain
-            for middle in (below, below + grain):
+            start, count, step = box.start[axis], box.shape[axis], steps[axis]
+            below = (start + count // 2) // step * step
+            for middle in (below, below + step):
                 if start < middle < start + count:
                     return _split(box, axis, middle)
         return None
@@ -90,14 +90,14 @@ class ScaledCast(Tensor):
     inputs: Mapping[str, Tensor]
 
     def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
-        """Cut `box` into parts that have at most `most` bytes of inputs each. A part of a single
-        grain may have more.
+        """Cut `box` into parts that have at most `most` bytes of inputs each. A single
+        smallest block may have more.
         """
         return self._cut(box, lambda part: self.bytes_read(part) <= most)
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
         """Cut `box` into parts of at most `largest` elements that need at most `most` bytes of
-        working memory each. A part of a single grain may need more.
+        working memory each. A single smallest block may need more.
         """
 
         def fits(part: Box) -> bool:
@@ -202,7 +202,7 @@ class BlockScaled(Scheme):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedFours(Scheme):
+class PackedFourBit(Scheme):
     """4-bit floats (E2M1), two in a byte of the payload, low bits first, with one scale for each
     `group` of elements in a row.
 
@@ -227,20 +227,20 @@ class PackedFours(Scheme):
         return self.transposed
 
     @property
-    def grain(self) -> tuple[int, ...]:
+    def smallest_block(self) -> tuple[int, ...]:
         return (self.group, 1) if self.transposed else (self.group,)
 
     def work_bytes(self, box: Box) -> int:
         return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
 
-    def in_rows(self, box: Box) -> Box:
+    def in_payload_order(self, box: Box) -> Box:
         """Return a box of the result with its dimensions in the payload's order, where the packed
         dimension is last.
         """
         return _exchanged(box) if self.transposed else box
 
     def needs(self, box: Box) -> dict[str, Box]:
-        rows = self.in_rows(box)
+        rows = self.in_payload_order(box)
         *start, first = rows.start
         *shape, _ = rows.shape
         packed = self.group // PER_BYTE
@@ -256,7 +256,7 @@ class PackedFours(Scheme):
 
 
 @dataclass(frozen=True, slots=True)
-class CodedFours(Scheme):
+class CodedFourBit(Scheme):
     """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
     first.
 
@@ -273,14 +273,14 @@ class CodedFours(Scheme):
     is_signed: bool = False
 
     @property
-    def grain(self) -> tuple[int, ...]:
+    def smallest_block(self) -> tuple[int, ...]:
         return (PER_BYTE,)
 
     def work_bytes(self, box: Box) -> int:
-        begin, end = self.hull(box)
+        begin, end = self.covering_range(box)
         return 8 * (end - begin)
 
-    def hull(self, box: Box) -> tuple[int, int]:
+    def covering_range(self, box: Box) -> tuple[int, int]:
         """Return the smallest flat range that begins at an even element and contains the first and
         the last element of `box`.
         """
@@ -290,7 +290,7 @@ class CodedFours(Scheme):
         return first // PER_BYTE * PER_BYTE, last + 1
 
     def needs(self, box: Box) -> dict[str, Box]:
-        begin, end = self.hull(box)
+        begin, end = self.covering_range(box)
         payload = _flat(begin // PER_BYTE, -(-end // PER_BYTE))
         scales = _flat(begin // self.block, -(-end // self.block))
         found = {
@@ -322,7 +322,7 @@ class BlockQuantised(Scheme):
         return 16 * self.needs(box)[VALUES].numel
 
     @property
-    def grain(self) -> tuple[int, ...]:
+    def smallest_block(self) -> tuple[int, ...]:
         return () if self.is_scales else self.block
 
     def needs(self, box: Box) -> dict[str, Box]:

@@ -85,11 +85,11 @@ class TrainingState:
         is_ordered: True if the groups list their parameters in the optimizer's order.
         unnamed: parameter name -> torch's number, for parameters that the files do not name. These
             names are made from the numbers.
-        flat: flattened parameters. Each is several parameters joined into one, in the weights and
-            in the optimizer state.
+        flattened_parameters: parameters that are several others joined into one, in the weights
+            and in the optimizer state.
         buffers: weights that cannot be parameters, for formats that do not separate buffers from
             parameters.
-        tells_frozen: True if every weight that is neither in a group nor in `buffers` is a frozen
+        knows_frozen: True if every weight that is neither in a group nor in `buffers` is a frozen
             parameter.
     """
 
@@ -108,9 +108,9 @@ class TrainingState:
     client: Mapping[str, Any] = field(default_factory=dict)
     is_ordered: bool = True
     unnamed: Mapping[str, int] = field(default_factory=dict)
-    flat: frozenset[str] = frozenset()
+    flattened_parameters: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
-    tells_frozen: bool = True
+    knows_frozen: bool = True
 
     @property
     def loss_scale(self) -> LossScale | None:

@@ -45,7 +45,7 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
     begin, lacking = 0, list[Box]()
     for low, high in pairwise(sorted(cuts)):
         slab = Box((low, *whole.start[1:]), (high - low, *shape[1:]))
-        parts = (Box(part.start[1:], part.shape[1:]) for _, part in index.meeting(slab))
+        parts = (Box(part.start[1:], part.shape[1:]) for _, part in index.overlapping(slab))
         inner = _lacking(shape[1:], list(dict.fromkeys(parts)))
         if inner != lacking:
             found += _thick(begin, low, lacking)

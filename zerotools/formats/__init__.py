@@ -168,7 +168,7 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
         f"{checkpoint.origin.path} has optimizer state of {count_text(len(lost), 'LoRA tensor')} "
         f"({lost[0]}, ...) but not their weights: the program that saved it left them out, as "
         "PEFT 0.21 does with FSDP1. Save it again with another release of PEFT or with FSDP2",
-        blocks=True,
+        prevents_output=True,
     )
     return replace(checkpoint, problems=[*checkpoint.problems, problem])
 
@@ -222,7 +222,7 @@ def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Trainin
         BadFile: the files contradict each other.
     """
     training = format_of(checkpoint, table).training_of(checkpoint)
-    state = checkpoint.beside
+    state = checkpoint.optimizer_checkpoint
     if state is None:
         return training
     return joined_training(checkpoint, training, format_of(state, table).training_of(state))

@@ -152,7 +152,8 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
     """
     listing = NamesBelow(path, names)
     for layout in PROGRAMS:
-        if layout.beside is None or any(map(layout.beside.fullmatch, names)):
+        pattern = layout.next_to_checkpoints
+        if pattern is None or any(map(pattern.fullmatch, names)):
             found = _run(layout, listing)
             if found is not None:
                 yield found

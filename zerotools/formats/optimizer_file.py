@@ -5,7 +5,7 @@ save it.
     model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
 
 The result is the model's checkpoint, to which the optimizer's tensors are added.
-`Checkpoint.beside` is the checkpoint of the optimizer file.
+`Checkpoint.optimizer_checkpoint` is the checkpoint of the optimizer file.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
         model,
         tensors={**weights, **state.tensors},
         files={**model.files, **state.files},
-        beside=state,
+        optimizer_checkpoint=state,
     )
     return _noted(joined, *_notes(model.root, names[0]), *state.origin.notes)
 

@@ -42,8 +42,8 @@ class RunLayout:
     """How the training program `program` arranges the directory of a run.
 
     A directory belongs to the program if one of its newest checkpoints contains a file that matches
-    `holds`, and the directory itself contains a file that matches `beside`. A pattern that is None
-    is not checked.
+    `holds`, and the directory itself contains a file that matches `next_to_checkpoints`. A pattern
+    that is None is not checked.
 
     Attributes:
         numbered: the pattern of checkpoint names. Its groups `step` and `last` show which
@@ -68,7 +68,7 @@ class RunLayout:
     models: tuple[str, ...] = (HERE,)
     inside: tuple[str, ...] = (HERE,)
     holds: re.Pattern[str] | None = None
-    beside: re.Pattern[str] | None = None
+    next_to_checkpoints: re.Pattern[str] | None = None
     tracker: Tracker | None = None
     written_last: str | None = None
     unfinished_suffix: str | None = None
@@ -131,7 +131,7 @@ PROGRAMS: tuple[RunLayout, ...] = (
     RunLayout(
         "slime",
         re.compile(r"iter_(?P<step>\d{7,})"),
-        beside=re.compile(r"rollout"),
+        next_to_checkpoints=re.compile(r"rollout"),
         tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
     ),
     RunLayout(
@@ -153,7 +153,7 @@ PROGRAMS: tuple[RunLayout, ...] = (
         "LLaMA-Factory",
         _CHECKPOINT_N,
         holds=re.compile(_TRAINER_STATE),
-        beside=re.compile(r"trainer_log\.jsonl|llamaboard_config\.yaml"),
+        next_to_checkpoints=re.compile(r"trainer_log\.jsonl|llamaboard_config\.yaml"),
         written_last=_TRAINER_STATE,
     ),
     RunLayout(

@@ -25,14 +25,14 @@ class FoundLayout:
 
     Attributes:
         given: argument name -> value, as the user passed them for the layout.
-        lacking: name of a count that was set to 0 because the checkpoint has none of these tensors
-            -> the count in config.json.
+        absent_counts: name of a count that was set to 0 because the checkpoint has none of these
+            tensors -> the count in config.json.
     """
 
     layout: ModelLayout
     stored: StoredNames
     given: Mapping[str, Any] = field(default_factory=dict)
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    absent_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def match_layout(

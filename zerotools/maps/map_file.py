@@ -241,7 +241,7 @@ class FamilyMap:
     may_lack: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
 
-    def said_by(self) -> set[str]:
+    def names_used(self) -> set[str]:
         """Return all names that occur in the map's sizes, indices and conditions."""
         texts = [*self.sizes.values(), *self.indices.values(), *self.optional.values()]
         for tensor in self.hub.values():

@@ -82,7 +82,9 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     for name, (stored, number) in found.items():
         shape, own = held[stored], layout.tensors[name]
         dim = stacked_dim(layout, own)
-        along = stacked_number(layout, layout.places[name][0]) if name in layout.places else None
+        along = (
+            stacked_number(layout, layout.patterns[name][0]) if name in layout.patterns else None
+        )
         count = counts.get(along or "", 0)
         expected = own if number is None else (*own[:dim], count, *own[dim:])
         if shape != expected:
@@ -122,7 +124,7 @@ def _stored_in_parts(
     checkpoint stores in parts along the first dimension.
     """
     apart: dict[str, tuple[str, ...]] = {}
-    for name, (pattern, indices) in layout.places.items():
+    for name, (pattern, indices) in layout.patterns.items():
         for other, meant in layout.layout.also.items():
             more = [index for index in indices_of(other) if index not in indices]
             if meant != pattern or not more:
@@ -193,7 +195,7 @@ def stacked_number(layout: ModelLayout, pattern: str) -> str | None:
 def stacked_counts(layout: ModelLayout) -> dict[str, int]:
     """Return the number of layers in a stack, keyed by the expression for the layer's number."""
     counts: dict[str, int] = {}
-    for pattern, indices in layout.places.values():
+    for pattern, indices in layout.patterns.values():
         along = stacked_number(layout, pattern)
         if along is not None:
             counts[along] = max(counts.get(along, 0), indices[along] + 1)
@@ -208,7 +210,7 @@ def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
     if not counts:
         return None
     found: dict[str, list[str]] = {}
-    for name, (pattern, indices) in layout.places.items():
+    for name, (pattern, indices) in layout.patterns.items():
         along = stacked_number(layout, pattern)
         new = name if along is None else _stacked_name(pattern, along, indices)
         stack = found.setdefault(new, [])
@@ -216,7 +218,7 @@ def _stacks(layout: ModelLayout) -> dict[str, list[str]] | None:
             return None
         stack.append(name)
     for names in found.values():
-        along = stacked_number(layout, layout.places[names[0]][0])
+        along = stacked_number(layout, layout.patterns[names[0]][0])
         if len({layout.tensors[name] for name in names}) > 1:
             return None
         if along is not None and len(names) != counts[along]:
@@ -228,10 +230,10 @@ def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
     """Yield (name, index) for each name that a tensor may have in a checkpoint. For the name of a
     stacked tensor, the index is the position in the stack; for other names, it is None.
     """
-    if name not in layout.places:
+    if name not in layout.patterns:
         yield name, None
         return
-    pattern, indices = layout.places[name]
+    pattern, indices = layout.patterns[name]
     also = [
         other
         for other, meant in layout.layout.also.items()

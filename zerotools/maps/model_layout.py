@@ -51,7 +51,7 @@ class ModelLayout:
         of_hub: each name in `tensors` -> the view that makes this tensor from the Hub's tensors.
         to_hub: each name in `hub` -> the view that makes this tensor from the layout's tensors.
         optional: names in `tensors` or `hub` that may be missing.
-        places: each name in `tensors` -> its pattern in the map, and the values of its indices.
+        patterns: each name in `tensors` -> its pattern in the map, and the values of its indices.
         padded: name of a padded tensor -> (its number of rows in the checkpoint, its number of rows
             on the Hub).
         zeros: padded tensors with added rows of zeros.
@@ -67,7 +67,7 @@ class ModelLayout:
     of_hub: Mapping[str, TensorView]
     to_hub: Mapping[str, TensorView]
     optional: frozenset[str]
-    places: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    patterns: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
     padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     zeros: frozenset[str] = frozenset()
@@ -162,7 +162,7 @@ class _Maker:
     optional: frozenset[str]
     rows: Mapping[str, int]
     bound: dict[str, tuple[BoundExpression, tuple[str, ...]]] = field(default_factory=dict)
-    places: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    patterns: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
     padded: dict[str, tuple[int, int]] = field(default_factory=dict)
     zeros: set[str] = field(default_factory=set)
 
@@ -188,7 +188,7 @@ class _Maker:
             of_hub=of_hub,
             to_hub=self._to_hub(),
             optional=self.optional | optional,
-            places=self.places,
+            patterns=self.patterns,
             padded=self.padded,
             copies=_copies(self.family, self.sizes) if self.layout.keep else {},
             zeros=frozenset(self.zeros),
@@ -196,7 +196,7 @@ class _Maker:
         )
 
     def _computed(self) -> Iterator[tuple[str, BoundValue]]:
-        for name, (pattern, indices) in self.places.items():
+        for name, (pattern, indices) in self.patterns.items():
             if pattern in self.layout.computed:
                 names = {**self.sizes.values, **indices}
                 rule = self.layout.computed[pattern].bound(names)
@@ -217,7 +217,7 @@ class _Maker:
     def _bind(self, pattern: str, expression: TensorExpression, indices: Mapping[str, int]) -> None:
         name = with_indices(pattern, indices)
         if name in self.bound:
-            first = self.places[name][0]
+            first = self.patterns[name][0]
             raise BadRequest(f"{name} is ambiguous: the rules {first} and {pattern} both make it")
         binding = _Binding(self, name, indices)
         try:
@@ -231,7 +231,7 @@ class _Maker:
                 f"model has only {there}: the map {self.family.name} does not fit"
             ) from None
         self.bound[name] = made, tuple(binding.names)
-        self.places[name] = pattern, indices
+        self.patterns[name] = pattern, indices
 
     def _keep(self) -> None:
         taken = {name for _, names in self.bound.values() for name in names}
@@ -265,7 +265,7 @@ class _Maker:
                 f"{', '.join(names)}"
             )
         if isinstance(found, Overlap):
-            rules = " and ".join(dict.fromkeys(self.places[each][0] for each in names))
+            rules = " and ".join(dict.fromkeys(self.patterns[each][0] for each in names))
             raise BadRequest(
                 f"the layout {self.layout.name} of the map {self.family.name} is not invertible: "
                 f"two rules use {found.second} of {name}: {rules}"

@@ -60,7 +60,7 @@ def test_a_tied_weight_is_not_called_frozen() -> None:
     found = formats.read(FOREIGN / "fsdp2-dcp" / "checkpoint")
     grouped = {name for group in formats.training_of(found).groups for name in group.params}
     assert "lm_head.weight" not in grouped
-    assert not formats.training_of(found).tells_frozen
+    assert not formats.training_of(found).knows_frozen
 
 
 def test_the_numbers_are_tensors_of_their_type() -> None:
@@ -94,7 +94,7 @@ def test_fp32_weights_do_not_say_in_which_type_the_model_computes() -> None:
 def test_what_is_saved_whole_is_a_buffer_only_where_trained_weights_are_cut() -> None:
     cut = _golden("fsdp2-torchtitan-w2")
     found = formats.training_of(cut)
-    assert (found.buffers, found.tells_frozen) == ({"norm.seen"}, True)
+    assert (found.buffers, found.knows_frozen) == ({"norm.seen"}, True)
     whole = {
         key: replace(
             tensor, chunks=[replace(next(iter(tensor.chunks)), box=Box.whole(tensor.shape))]
@@ -102,4 +102,4 @@ def test_what_is_saved_whole_is_a_buffer_only_where_trained_weights_are_cut() ->
         for key, tensor in cut.tensors.items()
     }
     found = formats.training_of(replace(cut, tensors=whole))
-    assert (found.buffers, found.tells_frozen) == (frozenset(), False)
+    assert (found.buffers, found.knows_frozen) == (frozenset(), False)

@@ -127,7 +127,7 @@ def test_what_is_in_other_files_is_read_where_values_of_the_run_are_lost(
     lost = next(run.rglob(f"__{number}_0.distcp"))
     lost.unlink()
     problems = [problem for problem in formats.read(run).problems if problem.file == lost.name]
-    assert {problem.blocks for problem in problems} == {what == "args"}
+    assert {problem.prevents_output for problem in problems} == {what == "args"}
     with tolerating_damage() as damage:
         left = formats.read(run)
     assert left.tensors.keys() == whole.tensors.keys()
@@ -189,7 +189,7 @@ def test_a_file_that_is_missing_is_named_whatever_values_it_has(
         f"{file} is missing, but the metadata lists it",
         file.name,
     )
-    assert problem.blocks is (number == 0)
+    assert problem.prevents_output is (number == 0)
     found = inspect(checkpoint)
     assert found.incomplete
     assert problem in found.problems
@@ -203,4 +203,4 @@ def test_arguments_behind_the_end_of_a_file_are_lost(tmp_path: Path) -> None:
     os.truncate(file, 100)
     (problem,) = formats.read(run).problems
     assert "it is truncated" in problem.message
-    assert problem.blocks
+    assert problem.prevents_output

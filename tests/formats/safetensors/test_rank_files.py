@@ -199,7 +199,7 @@ def test_the_last_file_of_one_part(saved: Path, tmp_path: Path, part: str, name:
     first, second = found.problems
     assert first.message.endswith(f"{lost} is missing; other files of the model have 3 shards: "
                                   "copy or download the model again")  # fmt: skip
-    assert (second.file, second.tensor, second.blocks) == (lost, name, True)
+    assert (second.file, second.tensor, second.prevents_output) == (lost, name, True)
     with pytest.raises(BadFile, match=f"{lost} is missing"):
         zerotools.consolidate(saved, tmp_path / "out")
     (command,) = next_commands(inspect(found), saved)

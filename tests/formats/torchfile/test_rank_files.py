@@ -279,7 +279,7 @@ def test_a_file_of_another_step_is_a_problem(tmp_path: Path) -> None:
 
     (problem,) = formats.read(ranks(tmp_path / "c", 3, make)).problems
     assert "rank_1.pt is from step 1, but other files are from step 2" in problem.message
-    assert problem.blocks
+    assert problem.prevents_output
 
 
 def test_a_file_of_other_names_is_a_problem(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_file_of_other_names_is_a_problem(tmp_path: Path) -> None:
     for number, names in enumerate([("w",), ("w", "small", "old")]):
         found = formats.read(ranks(tmp_path / f"stale{number}", 3, make(3, {2: names})))
         (problem,) = found.problems
-        assert (problem.file, problem.blocks) == ("model_world_size_3_rank_2.pt", True)
+        assert (problem.file, problem.prevents_output) == ("model_world_size_3_rank_2.pt", True)
         said = "lacks 1 tensors (small)" if not number else "alone has 1 tensors (old)"
         assert said in problem.message
     pipeline = make(4, {0: ("w",), 1: ("w",), 2: ("small",), 3: ("small",)})

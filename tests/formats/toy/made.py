@@ -42,7 +42,7 @@ EXAMPLE: dict[str, Any] = {
         "is_ordered": True,
         "unnamed": {},
         "buffers": [],
-        "tells_frozen": True,
+        "knows_frozen": True,
     },
 }
 """16 bytes of rank 0, and 32 of rank 1 behind 8 that no tensor has."""

@@ -43,7 +43,7 @@ EVERYTHING = TrainingState(
     is_ordered=False,
     unnamed={"b": 1},
     buffers=frozenset({"b"}),
-    tells_frozen=False,
+    knows_frozen=False,
 )
 
 

@@ -50,7 +50,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         is_ordered=run.flag("is_ordered"),
         unnamed={name: unnamed.count(name) for name in unnamed.values},
         buffers=frozenset(run.texts("buffers")),
-        tells_frozen=run.flag("tells_frozen"),
+        knows_frozen=run.flag("knows_frozen"),
     )
 
 
@@ -108,7 +108,7 @@ def state_of(training: TrainingState) -> tuple[dict[str, Any], tuple[Dropped, ..
         "is_ordered": training.is_ordered,
         "unnamed": dict(training.unnamed),
         "buffers": sorted(training.buffers),
-        "tells_frozen": training.tells_frozen,
+        "knows_frozen": training.knows_frozen,
     }
     scalars = [
         {**key._asdict(), "value": scalar.value, "dtype": scalar.dtype and scalar.dtype.name}

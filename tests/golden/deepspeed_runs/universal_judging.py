@@ -54,7 +54,7 @@ def is_loaded(run: Run, ranks: int) -> bool:
     source = read(DEEPSPEED / run.case / "checkpoint")
     contents = contents_of(source, training_of(source))
     if run.stage == 3:
-        return contents.roles == set(MOMENTS) and bool(contents.numbers)
+        return contents.roles == set(MOMENTS) and bool(contents.steps)
     return all(max_ranks(group) >= ranks for group in contents.groups)
 
 

@@ -23,8 +23,8 @@ from zerotools.core.quantisation_schemes import (
     VALUES,
     BlockQuantised,
     BlockScaled,
-    CodedFours,
-    PackedFours,
+    CodedFourBit,
+    PackedFourBit,
     ScaledCast,
 )
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
@@ -90,8 +90,8 @@ def test_every_payload_is_what_ml_dtypes_says() -> None:
 
 
 BLOCK = BlockScaled((2,), (0,))
-FOURS = PackedFours(4, is_exponent=False)
-NAMED: dict[str, tuple[BlockScaled | PackedFours | CodedFours, dict[str, Array], str]] = {
+FOURS = PackedFourBit(4, is_exponent=False)
+NAMED: dict[str, tuple[BlockScaled | PackedFourBit | CodedFourBit, dict[str, Array], str]] = {
     "an infinite scale": (
         BLOCK,
         {PAYLOAD: np.ones(4, np.int8), SCALES: np.array([1, np.inf], np.float32)},
@@ -131,7 +131,7 @@ NAMED: dict[str, tuple[BlockScaled | PackedFours | CodedFours, dict[str, Array],
         "scale of 0 for",
     ),
     "a code that is NaN": (
-        CodedFours((4,), 4),
+        CodedFourBit((4,), 4),
         {
             PAYLOAD: np.ones((2, 1), np.uint8),
             SCALES: np.ones(1, np.float32),

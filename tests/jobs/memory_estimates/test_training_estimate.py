@@ -26,7 +26,7 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     kernels_of,
     offload_of,
 )
-from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, on_gpus
+from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.model_shape import of_count
 from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
@@ -247,7 +247,9 @@ def test_no_card_has_a_flash_kernel_for_fp32() -> None:
 
 def test_an_estimate_says_what_it_assumes_unless_it_is_flash() -> None:
     found = {
-        precision: attention_assumption(MicroBatch(1, 64, precision, attention=on_gpus(precision)))
+        precision: attention_assumption(
+            MicroBatch(1, 64, precision, attention=attention_on_gpus(precision))
+        )
         for precision in ("bf16", "fp16", "fp32")
     }
     assert found["bf16"] is None

@@ -10,7 +10,7 @@ import pytest
 
 from tests.matrices import FULL
 from tests.ops.estimate.tiny_configs import config
-from zerotools.ops.estimate.activation_memory import MicroBatch, activations_of, on_gpus
+from zerotools.ops.estimate.activation_memory import MicroBatch, activations_of, attention_on_gpus
 from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
 
 MICRO = MicroBatch(batch=2, sequence=48, precision="fp32")
@@ -158,11 +158,11 @@ def test_without_a_flash_kernel_keys_and_values_are_as_wide_as_queries() -> None
     """32 heads of queries and 8 of keys, 2,048 tokens in fp32: 128 MiB in place of 80."""
     llama = replace(architecture("llama"), layers=1, heads=32, kv_heads=8, head_dim=128)
     shared = MicroBatch(batch=1, sequence=2048, precision="fp32")
-    repeated = replace(shared, attention=on_gpus("fp32"))
+    repeated = replace(shared, attention=attention_on_gpus("fp32"))
     more = activations_of(llama, repeated).kept - activations_of(llama, shared).kept
     assert more == 48 << 20
-    assert on_gpus("fp16") == repeated.attention
-    assert on_gpus("bf16") == shared.attention
+    assert attention_on_gpus("fp16") == repeated.attention
+    assert attention_on_gpus("bf16") == shared.attention
     alike = replace(llama, kv_heads=32)
     assert activations_of(alike, repeated) == activations_of(alike, shared)
 

@@ -61,7 +61,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         is_ordered=_is_ordered(checkpoint),
         unnamed=unnamed,
         buffers=buffers or frozenset(),
-        tells_frozen=buffers is not None and not _has_copies(checkpoint, groups, buffers),
+        knows_frozen=buffers is not None and not _has_copies(checkpoint, groups, buffers),
     )
 
 

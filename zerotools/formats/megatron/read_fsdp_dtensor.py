@@ -143,7 +143,7 @@ def _with_lost_arguments(
     item = metadata.blobs.get("args")
     for problem in problems:
         is_lost = item is not None and problem.file == item.file and not whole["args"]
-        yield replace(problem, blocks=problem.blocks or is_lost)
+        yield replace(problem, prevents_output=problem.prevents_output or is_lost)
 
 
 def _keys(metadata: Metadata) -> dict[str, Key]:
@@ -224,7 +224,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
         return
     advice = _ADVICE.format("without pipeline parallelism, or export the model on its cluster")
     said = f"{path} has {len(found)} of {wanted} layers (num_layers). {advice}"
-    yield Problem(said, METADATA, blocks=True)
+    yield Problem(said, METADATA, prevents_output=True)
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
@@ -243,5 +243,5 @@ def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Itera
             said = (
                 f"{path} has {key} for {len(numbers)} of {wanted} experts (num_experts). {advice}"
             )
-            yield Problem(said, METADATA, blocks=True)
+            yield Problem(said, METADATA, prevents_output=True)
             return

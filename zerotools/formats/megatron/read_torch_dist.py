@@ -72,7 +72,7 @@ def read_directory(path: Path) -> Checkpoint:
         )
     if (path / COMMON).exists() and not (path / CONFIG).exists():
         missing = f"{path} has no {CONFIG}, which is written last: the save was not finished"
-        problems.append(Problem(missing, CONFIG, blocks=True))
+        problems.append(Problem(missing, CONFIG, prevents_output=True))
     described = existing_sizes(path, (COMMON, CONFIG, BRIDGE))
     if backend == _PLAIN and is_fsdp_dtensor(metadata := load_metadata(path)):
         return read_fsdp_dtensor(path, metadata)
@@ -150,7 +150,7 @@ def _with_ordered_adapters(
             Problem(
                 f"how tensor-parallel ranks share {moved[0]} depends on args.swiglu, which the "
                 "files do not have: export the adapter with ms-swift (megatron export --to_hf)",
-                blocks=True,
+                prevents_output=True,
             )
         )
     return found

@@ -50,7 +50,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         loss_scaler=_loss_scaler(native),
         client=client,
         is_ordered=False,
-        tells_frozen=False,
+        knows_frozen=False,
     )
 
 

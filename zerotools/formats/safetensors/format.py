@@ -48,7 +48,9 @@ class SafetensorsFormat(Format):
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
         from zerotools.formats.safetensors.rank_files import lost_shards
 
-        if any(problem.blocks for problem in source.problems):  # and some tensors are left out
+        if any(
+            problem.prevents_output for problem in source.problems
+        ):  # and some tensors are left out
             return {}
         return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 

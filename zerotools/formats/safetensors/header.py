@@ -22,7 +22,7 @@ from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.json_file import parse_json
-from zerotools.io.files.metadata_memory_limit import Beside, may_be_read, taken_on_disk
+from zerotools.io.files.metadata_memory_limit import DataSize, may_be_read, taken_on_disk
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.tolerated_damage import raise_or_record
 
@@ -90,16 +90,16 @@ def read_header(path: Path) -> Header:
             )
         on_disk = taken_on_disk(source.status())
 
-        def beside() -> int:
+        def data_size() -> int:
             return max(0, on_disk - length)
 
-        if not may_be_read(length, beside):
+        if not may_be_read(length, data_size):
             raise BadFile(
-                f"{path}: its header has {length} bytes, but the file has only {beside()} bytes "
+                f"{path}: its header has {length} bytes, but the file has only {data_size()} bytes "
                 "of data: it is made to fill the memory; do not use it"
             )
         data = file.read(length)
-    tree = _parse(path, data, beside)
+    tree = _parse(path, data, data_size)
     metadata = _metadata(path, tree.pop(METADATA, {}))
     entries: dict[str, HeaderEntry] = {}
     spans: dict[str, tuple[int, int]] = {}
@@ -116,11 +116,11 @@ def read_header(path: Path) -> Header:
     return Header(entries, metadata, size, _starts(path, metadata, entries), unread)
 
 
-def _parse(path: Path, data: bytes, beside: Beside) -> dict[str, Any]:
+def _parse(path: Path, data: bytes, data_size: DataSize) -> dict[str, Any]:
     if not data.startswith(b"{"):
         raise BadFile(f"{path}: its header does not start with '{{': it is not a safetensors file")
     try:
-        tree = parse_json(path, data, beside, _distinct)
+        tree = parse_json(path, data, data_size, _distinct)
     except ValueError as error:
         raise BadFile(f"{path}: its header is not JSON: {error!s:.200}") from None
     if not isinstance(tree, dict):

@@ -293,7 +293,8 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
             continue
         said = f"other files of the model have {ranks} shards: copy or download the model again"
         problems += [  # tensors that one rank has whole may have been in it, too
-            Problem(f"{root / name} is missing; {said}", name, blocks=True) for name in missing
+            Problem(f"{root / name} is missing; {said}", name, prevents_output=True)
+            for name in missing
         ]
         for key, cut in lost.items():
             if not (cut.is_ended or cut.has_hole):
@@ -302,7 +303,7 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
                     f"{root / missing[0]} is missing: {key} ends at {cut.end} in the other "
                     "shards, and its shape is not known"
                 )
-                problems.append(Problem(why, missing[0], key.name, blocks=True))
+                problems.append(Problem(why, missing[0], key.name, prevents_output=True))
     return LostShards(tuple(problems), frozenset(unknown), doubtful)
 
 

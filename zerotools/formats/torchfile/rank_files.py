@@ -214,7 +214,7 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
                 f"{path / name} is from step {step:g}, but other files are from step {usual:g}: "
                 "files of two saves are mixed; take another checkpoint",
                 name,
-                blocks=True,
+                prevents_output=True,
             )
 
 
@@ -241,7 +241,7 @@ def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
         "have the same names: it is from another save; take a checkpoint with all files from one "
         "save",
         name,
-        blocks=True,
+        prevents_output=True,
     )
 
 

@@ -63,7 +63,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         lr_scheduler=next((state[name] for name in _SCHEDULERS if name in state), None),
         client={key: value for key, value in state.items() if key not in _OWN},
         unnamed=unnamed,
-        tells_frozen=BUFFER_NAMES in state,
+        knows_frozen=BUFFER_NAMES in state,
     )
     return _with_own_values(found, state) if state.get(MARK) == VERSION else found
 

@@ -158,7 +158,7 @@ def mixed_saves(
             f"{root / file} is from step {step:g} and other files are from step {usual:g}: files "
             "of two saves are mixed; take another checkpoint",
             file,
-            blocks=True,
+            prevents_output=True,
         )
         for file, step in steps.items()
         if step != usual

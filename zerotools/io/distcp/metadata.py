@@ -109,16 +109,16 @@ def read_metadata(path: Path) -> Metadata:
         Unsupported: items are compressed or encrypted, or have an unknown dtype.
     """
 
-    def beside() -> int:
+    def data_size() -> int:
         return max(0, data_in(path.parent) - size)
 
     check_regular(path)
-    if not may_be_read(size := path.stat().st_size, beside):
+    if not may_be_read(size := path.stat().st_size, data_size):
         raise BadFile(
-            f"{path} has {size} bytes, more than in any real checkpoint with {beside()} bytes of "
-            "data: it is made to fill the memory; do not use it"
+            f"{path} has {size} bytes, more than in any real checkpoint with {data_size()} bytes "
+            "of data: it is made to fill the memory; do not use it"
         )
-    tree = loads(read_regular(path, LARGEST_METADATA), source=path, beside=beside)
+    tree = loads(read_regular(path, LARGEST_METADATA), source=path, data_size=data_size)
     return _Reader(path).metadata(tree)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.io.files.metadata_memory_limit import (
     SMALL,
-    Beside,
+    DataSize,
     data_in,
     may_be_read,
     metadata_limit,
@@ -31,12 +31,12 @@ _Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 
 def read_json(
-    path: Path, most: int, *, beside: Beside | None = None, is_source: bool = True
+    path: Path, most: int, *, data_size: DataSize | None = None, is_source: bool = True
 ) -> Any:
     """Return the values in the JSON file at `path`, which may have at most `most` bytes.
 
-    The size of the file must be in proportion to the data that it describes: `beside` returns the
-    bytes of that data. By default they are the files in the same directory.
+    The size of the file must be in proportion to the data that it describes: `data_size` returns
+    the bytes of that data. By default they are the files in the same directory.
 
     Raises:
         OSError: the file is missing or cannot be read.
@@ -44,19 +44,19 @@ def read_json(
             memory.
         ValueError: the file is not JSON in UTF-8, or is nested too deeply.
     """
-    if beside is None:
-        beside = _others(path)
+    if data_size is None:
+        data_size = _others(path)
     check_regular(path)
-    if not may_be_read(size := path.stat().st_size, beside):
-        raise _too_much(path, size, beside())
-    return parse_json(path, read_regular(path, most, is_source=is_source), beside)
+    if not may_be_read(size := path.stat().st_size, data_size):
+        raise _too_much(path, size, data_size())
+    return parse_json(path, read_regular(path, most, is_source=is_source), data_size)
 
 
-def _others(path: Path) -> Beside:
+def _others(path: Path) -> DataSize:
     return lambda: max(0, data_in(path.parent) - path.stat().st_size)
 
 
-def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = None) -> Any:
+def parse_json(path: Path, data: bytes, data_size: DataSize, pairs: _Pairs | None = None) -> Any:
     """Return the values in the JSON text `data` of the file at `path`. `pairs` is the
     `object_pairs_hook` of `json.loads`.
 
@@ -65,7 +65,7 @@ def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = N
     """
     cost = len(data) * (2 if data.isascii() else 5)
     cost += sum(each * data.count(sign) for sign, each in _COSTS.items())
-    if cost > SMALL and cost > metadata_limit(given := beside()):
+    if cost > SMALL and cost > metadata_limit(given := data_size()):
         raise _too_much(path, len(data), given)
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs, parse_int=_integer)
@@ -81,8 +81,8 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _too_much(path: Path, length: int, beside: int) -> BadFile:
+def _too_much(path: Path, length: int, data_size: int) -> BadFile:
     return BadFile(
         f"{path}: its {length} bytes of JSON would take more memory than in any real checkpoint "
-        f"with {beside} bytes of data: it is made to fill the memory; do not use it"
+        f"with {data_size} bytes of data: it is made to fill the memory; do not use it"
     )

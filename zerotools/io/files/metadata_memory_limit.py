@@ -31,28 +31,28 @@ text.
 """
 _BLOCK = 512
 
-Beside = Callable[[], int]
+DataSize = Callable[[], int]
 """A function that returns how many bytes of data lie next to a description. It is called only if
 the description needs more than `SMALL` bytes.
 """
 
 
-def nothing_beside() -> int:
+def no_data() -> int:
     """Return 0, for a description that has no data next to it."""
     return 0
 
 
-def metadata_limit(beside: int) -> int:
-    """Return how many bytes of memory metadata may take if it describes `beside` bytes of data."""
-    return SMALL + beside // SHARE
+def metadata_limit(data_size: int) -> int:
+    """Return how many bytes of memory metadata of `data_size` bytes of data may take."""
+    return SMALL + data_size // SHARE
 
 
-def may_be_read(length: int, beside: Beside) -> bool:
-    """Return whether metadata of `length` bytes is small enough to be read. `beside` returns the
+def may_be_read(length: int, data_size: DataSize) -> bool:
+    """Return whether metadata of `length` bytes is small enough to be read. `data_size` returns the
     number of bytes of data next to it.
     """
     needed = READ_SHARE * length
-    return needed <= SMALL or needed <= metadata_limit(beside())
+    return needed <= SMALL or needed <= metadata_limit(data_size())
 
 
 def taken_on_disk(status: os.stat_result) -> int:

@@ -62,9 +62,9 @@ def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
         return _block_scaled(scheme, box, inputs)
     if isinstance(scheme, quantisation_schemes.Arithmetic):
         return _arithmetic(scheme, box, inputs[quantisation_schemes.PAYLOAD])
-    if isinstance(scheme, quantisation_schemes.PackedFours):
+    if isinstance(scheme, quantisation_schemes.PackedFourBit):
         return _packed_fours(scheme, box, inputs)
-    if isinstance(scheme, quantisation_schemes.CodedFours):
+    if isinstance(scheme, quantisation_schemes.CodedFourBit):
         return _coded_fours(scheme, box, inputs)
     assert isinstance(scheme, quantisation_schemes.BlockQuantised), f"nothing computes {scheme}"
     return _quantised(scheme, box, inputs[quantisation_schemes.VALUES], result)
@@ -106,8 +106,8 @@ def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> 
         raise BadFile("has a scale of 0 for elements that are not 0")
 
 
-def _packed_fours(scheme: quantisation_schemes.PackedFours, box: Box, inputs: Inputs) -> Array:
-    rows = scheme.in_rows(box)
+def _packed_fours(scheme: quantisation_schemes.PackedFourBit, box: Box, inputs: Inputs) -> Array:
+    rows = scheme.in_payload_order(box)
     payload = inputs[quantisation_schemes.PAYLOAD]
     if scheme.blocks:
         payload = payload.reshape(*payload.shape[:-2], -1)
@@ -125,8 +125,8 @@ def _packed_fours(scheme: quantisation_schemes.PackedFours, box: Box, inputs: In
     return values.swapaxes(-1, -2) if scheme.transposed else values
 
 
-def _coded_fours(scheme: quantisation_schemes.CodedFours, box: Box, inputs: Inputs) -> Array:
-    begin, end = scheme.hull(box)
+def _coded_fours(scheme: quantisation_schemes.CodedFourBit, box: Box, inputs: Inputs) -> Array:
+    begin, end = scheme.covering_range(box)
     code = _floats(inputs[quantisation_schemes.CODE], is_exponent=False)
     if scheme.is_signed and code[8] == 0:
         code = code.copy()

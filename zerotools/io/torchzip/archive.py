@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.metadata_memory_limit import Beside, may_be_read
+from zerotools.io.files.metadata_memory_limit import DataSize, may_be_read
 from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_values import Storage
@@ -95,11 +95,11 @@ class Archive:
                 "machine"
             )
 
-    def tree(self, beside: Beside | None = None) -> Any:
+    def tree(self, data_size: DataSize | None = None) -> Any:
         """Return the saved tree. Tensors in it are `StoredTensor`, objects of unknown classes are
         `Opaque`.
 
-        The size of the tree is limited in proportion to the data that it describes: `beside`
+        The size of the tree is limited in proportion to the data that it describes: `data_size`
         returns the bytes of that data. By default they are the other bytes of the file.
         """
         record = self.records[PICKLE]
@@ -108,15 +108,15 @@ class Archive:
                 f"{self.window}: its pickle has {record.length} bytes, but zerotools reads at "
                 f"most {LARGEST_PICKLE}"
             )
-        if beside is None:
-            beside = self.window.data_beside(record.length)
-        if not may_be_read(record.length, beside):
+        if data_size is None:
+            data_size = self.window.other_data_size(record.length)
+        if not may_be_read(record.length, data_size):
             raise BadFile(
                 f"{self.window}: its pickle has {record.length} bytes, more than in any real "
-                f"checkpoint with {beside()} bytes of data: it is made to fill the memory; do not "
-                "use it"
+                f"checkpoint with {data_size()} bytes of data: it is made to fill the memory; do "
+                "not use it"
             )
-        return loads(read_entry(self.window, record), source=self.window, beside=beside)
+        return loads(read_entry(self.window, record), source=self.window, data_size=data_size)
 
     def payload(self, storage: Storage) -> int:
         """Return the offset in the file of the first byte of a storage.

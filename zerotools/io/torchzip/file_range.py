@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.metadata_memory_limit import Beside, taken_on_disk
+from zerotools.io.files.metadata_memory_limit import DataSize, taken_on_disk
 from zerotools.io.files.open_source import OpenSource
 
 
@@ -59,7 +59,7 @@ class FileRange:
             )
         return data
 
-    def data_beside(self, described: int) -> Beside:
+    def other_data_size(self, described: int) -> DataSize:
         """Return a function for the memory limit of a description of `described` bytes. It returns
         the other bytes that the file has on the disk.
         """

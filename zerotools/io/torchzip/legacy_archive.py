@@ -68,7 +68,7 @@ def read_legacy(window: FileRange) -> LegacyFile:
             if size == window.length or size >= LARGEST_PICKLE:
                 raise
             size = min(window.length, 4 * size, LARGEST_PICKLE)
-            if not may_be_read(size, window.data_beside(size)):
+            if not may_be_read(size, window.other_data_size(size)):
                 raise BadFile(
                     f"{window}: its pickles have more than {size} bytes, more than in any real "
                     "checkpoint: it is made to fill the memory; do not use it"
@@ -93,7 +93,7 @@ def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
 
 
 def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
-    beside = window.data_beside(len(data))
+    data_size = window.other_data_size(len(data))
     _, at = loads_from(data, 0, source=window)
     protocol, at = loads_from(data, at, source=window)
     machine, at = loads_from(data, at, source=window)
@@ -106,8 +106,8 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
         raise Unsupported(
             f"{window} was written on a big-endian machine; save it on a little-endian machine"
         )
-    tree, at = loads_from(data, at, source=window, beside=beside)
-    keys, at = loads_from(data, at, source=window, beside=beside)
+    tree, at = loads_from(data, at, source=window, data_size=data_size)
+    keys, at = loads_from(data, at, source=window, data_size=data_size)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise BadFile(f"{window}: its list of storages is damaged")
     return tree, keys, at

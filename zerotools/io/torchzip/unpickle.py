@@ -19,7 +19,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.io.files.metadata_memory_limit import SMALL, Beside, metadata_limit, nothing_beside
+from zerotools.io.files.metadata_memory_limit import SMALL, DataSize, metadata_limit, no_data
 from zerotools.io.torchzip.pickle_globals import (
     check_key,
     persistent_storage,
@@ -44,20 +44,20 @@ _MEMOIZE, _BINGET, _LONG_BINGET, _BININT1 = b"\x94hjK"
 _index_at = struct.Struct("<I").unpack_from
 
 
-def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> Any:
-    """Return the tree of a pickle. `source` is named in messages, and `beside` returns the number
-    of bytes of data that the pickle describes.
+def loads(data: bytes, *, source: object, data_size: DataSize = no_data) -> Any:
+    """Return the tree of a pickle. `source` is named in messages, and `data_size` returns the
+    number of bytes of data that the pickle describes.
 
     Raises:
         BadFile: the pickle is damaged, or does something that no saved checkpoint does.
         Unsupported: zerotools does not know an opcode, a storage or a dtype.
     """
-    tree, _ = loads_from(data, 0, source=source, beside=beside)
+    tree, _ = loads_from(data, 0, source=source, data_size=data_size)
     return tree
 
 
 def loads_from(
-    data: bytes, at: int, *, source: object, beside: Beside = nothing_beside
+    data: bytes, at: int, *, source: object, data_size: DataSize = no_data
 ) -> tuple[Any, int]:
     """Read the pickle that begins at byte `at`, as `loads` does. Return its tree, and the position
     of the byte after the pickle.
@@ -93,7 +93,7 @@ def loads_from(
                 at = HANDLERS[opcode](machine, at)
                 stack = machine.stack
             if machine.cost > most:
-                most = metadata_limit(given := beside())
+                most = metadata_limit(given := data_size())
                 if machine.cost > most:
                     raise BadFile(
                         f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "

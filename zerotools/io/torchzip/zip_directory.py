@@ -80,7 +80,7 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
             f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
             "the start of the end record: bytes were removed or added"
         )
-    if not may_be_read(_ENTRY_SHARE * size, window.data_beside(size)):
+    if not may_be_read(_ENTRY_SHARE * size, window.other_data_size(size)):
         raise BadFile(
             f"{window}: its zip directory has {size} bytes, more than in any real checkpoint: it "
             "is made to fill the memory; do not use it"

@@ -30,7 +30,7 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     estimate_work,
 )
 from zerotools.jobs.memory_estimates.write_configs import OFFLOAD_DIRECTORY, job_tree
-from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
+from zerotools.ops.estimate.activation_memory import MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
 from zerotools.ops.estimate.model_shape import read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
@@ -171,7 +171,7 @@ def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
         pair,
         sequence,
         wanted.precision,
-        attention=on_gpus(wanted.precision),
+        attention=attention_on_gpus(wanted.precision),
         chunked_loss=chunked,
         per_example=pair,
     )

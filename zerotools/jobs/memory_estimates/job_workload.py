@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile_tables.data import longest_sequence
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.ops.estimate.activation_memory import EAGER, SHARED, MicroBatch, on_gpus
+from zerotools.ops.estimate.activation_memory import EAGER, SHARED, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.model_shape import (
     ModelShape,
     cut_by_tensor_ranks,
@@ -81,7 +81,7 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     if sequence is None:
         return None
     train = spec.train
-    attention = SHARED if spec.device == "cpu" else on_gpus(train.precision)
+    attention = SHARED if spec.device == "cpu" else attention_on_gpus(train.precision)
     if spec.model.attention not in (None, AUTO, "sdpa"):
         attention = EAGER if spec.model.attention == EAGER else SHARED
     pair = 2 if spec.data.preferences else 1  # both answers

@@ -19,7 +19,7 @@ from zerotools.jobs.memory_estimates.write_configs import (
     way_keys,
     with_keys,
 )
-from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, on_gpus
+from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
@@ -315,7 +315,7 @@ def estimate_model(
     )
     longest = sequence or model.usual_length
     micro = MicroBatch(
-        settings.batch, longest, precision, settings.checkpointing, on_gpus(precision)
+        settings.batch, longest, precision, settings.checkpointing, attention_on_gpus(precision)
     )
     tables = {"model": model_table} if model_table else {}
     # A model that is only a size, or a directory, may have weights to train adapters on.

@@ -235,7 +235,7 @@ def job_directories(home: Path) -> list[JobDirectory]:
 def read_record(path: Path) -> dict[str, Any] | None:
     """Return the values in the record file `path`; None if it does not exist or cannot be read."""
     try:
-        tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
+        tree = read_json(path, _LARGEST, data_size=lambda: 0, is_source=False)
     except (OSError, ValueError, BadFile):
         return None
     return tree if isinstance(tree, dict) else None

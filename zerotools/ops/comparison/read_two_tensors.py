@@ -80,7 +80,7 @@ class LocatedTensor:
         assert block.box is not None, "only a tensor of ranges has blocks that are not boxes"
         pieces = [
             ChunkBox(self._chunks[position], common)
-            for position, common in self._index.meeting(block.box)
+            for position, common in self._index.overlapping(block.box)
         ]
         gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 

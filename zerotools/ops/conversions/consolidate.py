@@ -31,8 +31,8 @@ from zerotools.ops.conversions.adapter_export import (
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
 from zerotools.ops.conversions.export_dtype import (
     AUTO,
-    in_asked_values,
-    in_few_bits,
+    dequantise_if_requested,
+    quantise_and_describe,
     refuse_bare_casts,
     refuse_quantising,
     with_quantised_config,
@@ -197,7 +197,7 @@ def _prepare(
     if whole.is_merged:
         options = replace(options, weights_from=MASTERS)
     quantisation = find_quantised(checkpoint)
-    checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
+    checkpoint, said = dequantise_if_requested(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
     dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
     weights, notes = _choose_weights(
@@ -216,7 +216,7 @@ def _prepare(
         refuse_split(checkpoint, weights, quantisation)
     made = None
     if options.dtype in QUANTISERS:
-        made, described = in_few_bits(weights, described, quantisation, options.dtype)
+        made, described = quantise_and_describe(weights, described, quantisation, options.dtype)
         weights = made.weights
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
     target = form.export(described, destination, write)

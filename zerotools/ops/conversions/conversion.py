@@ -260,7 +260,9 @@ def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> No
     Raises:
         BadFile: it has such a problem.
     """
-    blocking = (p for p in checkpoint.problems if p.blocks or (p.is_unread and not but_for_names))
+    blocking = (
+        p for p in checkpoint.problems if p.prevents_output or (p.is_unread and not but_for_names)
+    )
     found = next(blocking, None)
     if found is not None:
         raise BadFile(found.message)

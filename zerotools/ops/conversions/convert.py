@@ -35,7 +35,7 @@ from zerotools.ops.conversions.adapter_export import (
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
 from zerotools.ops.conversions.export_dtype import (
-    in_asked_values,
+    dequantise_if_requested,
     refuse_bare_casts,
     refuse_quantising,
 )
@@ -188,7 +188,9 @@ def _prepare(
     formats.require_model(source)
     read_by.check_weights(source)
     quantisation = find_quantised(source)
-    source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
+    source, values_said = dequantise_if_requested(
+        source, quantisation, request.options.get(DTYPE, KEEP)
+    )
     source, training = _with_state(source, request)
     read = source
     run = _named(source, training, request, order)
@@ -450,7 +452,7 @@ def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
     if not form.is_weights_format or not source.origin.path.is_dir():
         return
     names = sorted(optimizer_files(source.root))
-    if names and not optimizer_roles(source) and source.beside is None:
+    if names and not optimizer_roles(source) and source.optimizer_checkpoint is None:
         raise BadRequest(
             f"{source.origin.path} has {', '.join(names)}, which cannot be read as the state of "
             "one optimizer; pass --weights-only to convert only the weights"

@@ -14,7 +14,11 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
-from zerotools.ops.conversions.export_dtype import AUTO, in_few_bits, with_quantised_config
+from zerotools.ops.conversions.export_dtype import (
+    AUTO,
+    quantise_and_describe,
+    with_quantised_config,
+)
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.quantised.quantised_weights import Quantisation
@@ -99,7 +103,7 @@ def weights_alone(
         rest, why = choose_dtype(source, AUTO)
         notes += [why] if why else []
         described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, rest))
-        made, described = in_few_bits(weights, described, found, dtype)
+        made, described = quantise_and_describe(weights, described, found, dtype)
         weights = made.weights
     elif dtype == KEEP:
         described = describe_output(weights, lambda _, tensor: model.kept_dtype(tensor))

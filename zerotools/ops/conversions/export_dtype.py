@@ -25,7 +25,7 @@ from zerotools.ops.weights.select_and_rename import describe_output
 AUTO = "auto"
 
 
-def in_asked_values(
+def dequantise_if_requested(
     checkpoint: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Checkpoint, list[str]]:
     """Return the checkpoint, and notes.
@@ -41,12 +41,12 @@ def in_asked_values(
         return checkpoint, []
     if dtype in PRECISIONS:
         return dequantise_checkpoint(checkpoint, found), dequantised_notes(found)
-    if dtype == AUTO and found.is_denied and (error := found.error()) is not None:
+    if dtype == AUTO and found.is_only_declared and (error := found.error()) is not None:
         raise error
     return checkpoint, [kept_note(found)]
 
 
-def in_few_bits(
+def quantise_and_describe(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
     """Quantise the weights with the quantiser `dtype`. Return the result, and a description of the

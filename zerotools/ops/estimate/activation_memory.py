@@ -49,7 +49,7 @@ that torch computes in one operation.
 EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
 
 
-def on_gpus(precision: str) -> str:
+def attention_on_gpus(precision: str) -> str:
     """Return the attention kernel that a model is assumed to use on GPUs in `precision`. For fp16
     and fp32 a flash kernel is often missing."""
     return SHARED if precision == "bf16" else REPEATED
@@ -126,7 +126,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
     """Return the bytes of the activations of `model` for one micro batch."""
     tokens, width = micro.tokens, micro.width
     one = tokens * _block(model, micro)
-    going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
+    backward = tokens * _backward_bytes_per_token(model, micro) + _expert_gradient(model, micro)
     mask = 0
     if micro.attention == EAGER:  # of whole sequences
         mask = micro.width * micro.sequence * micro.sequence_ranks
@@ -135,8 +135,8 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
     loss = loss_bytes(size, micro.precision)
     if micro.checkpointing:
         inputs = model.layers * tokens * width * model.hidden
-        return Activations(inputs + outside, one + going, loss, one + going)
-    return Activations(model.layers * one + outside, going, loss, one + going)
+        return Activations(inputs + outside, one + backward, loss, one + backward)
+    return Activations(model.layers * one + outside, backward, loss, one + backward)
 
 
 def _block(model: Architecture, micro: MicroBatch) -> int:
@@ -213,7 +213,7 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
     return model.experts_per_token * micro.width * one + router
 
 
-def _going_back(model: Architecture, micro: MicroBatch) -> int:
+def _backward_bytes_per_token(model: Architecture, micro: MicroBatch) -> int:
     """Return the bytes per token that the backward pass of a block needs in addition to saved
     tensors.
 

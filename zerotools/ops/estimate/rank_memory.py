@@ -142,16 +142,16 @@ class Machine:
 class HeldMemory:
     """The memory of a rank that does not depend on its micro batch, in bytes.
 
-    `state` are weights, gradients and optimizer state. `going` are temporary buffers on the device,
-    for gathered weights and for gradients that are sent to other ranks. `largest_block` is the size
-    of the largest block of weights. `widened` is the size of the fp32 buffer for 16-bit gradients,
-    in the memory where the weights are updated.
+    `state` are weights, gradients and optimizer state. `in_passes` are temporary buffers on the
+    device during the passes, for gathered weights and for gradients that are sent to other ranks.
+    `largest_block` is the size of the largest block of weights. `update_bytes` is the size of the
+    fp32 buffer for 16-bit gradients, in the memory where the weights are updated.
     """
 
     state: State
-    going: Mapping[str, int]
+    in_passes: Mapping[str, int]
     largest_block: int
-    widened: int = 0
+    update_bytes: int = 0
 
 
 def held_by(
@@ -160,11 +160,11 @@ def held_by(
     """Return the memory without activations. If the ranks of `layout` differ, return the memory of
     the rank that needs most."""
     largest = _largest_block(parameters, layout)
-    going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
-    widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
-    if widened and layout.state_tier == DEVICE:
-        going["update buffer"] = widened
-    return HeldMemory(state_of(parameters, layout), going, largest, widened)
+    in_passes = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
+    update_bytes = update_buffer(parameters, layout) if layout.engine == "torch" else 0
+    if update_bytes and layout.state_tier == DEVICE:
+        in_passes["update buffer"] = update_bytes
+    return HeldMemory(state_of(parameters, layout), in_passes, largest, update_bytes)
 
 
 def rank_memory(
@@ -186,22 +186,22 @@ def with_activations(
 ) -> RankMemory:
     """Return the whole memory of a rank: `held`, plus the memory of `activations` and of the
     libraries."""
-    state, going = held.state, held.going
+    state, in_passes = held.state, held.in_passes
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)
-    fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
+    fixed = bytes_at(state, DEVICE) - gradients + sum(in_passes.values())
     summed = gradients if layout.accumulate is not None else 0
     peak = fixed + max(kept + max(loss, block) + summed, gradients + last)
     device = {
         "weights": state.get((DEVICE, WEIGHTS), 0),
         "gradients": gradients,
         "optimizer": _optimizer(state, DEVICE),
-        **going,
+        **in_passes,
         "activations": kept + block,
         "loss": loss,
     }
-    coming = max(kept + max(loss, block), gradients) + sum(going.values())
-    host = _host(state, layout, held.widened, on_gpu=on_gpu)
+    coming = max(kept + max(loss, block), gradients) + sum(in_passes.values())
+    host = _host(state, layout, held.update_bytes, on_gpu=on_gpu)
     if not on_gpu:
         host["allocator"] = int(CPU_ALLOCATOR_SHARE * coming)
     else:
@@ -232,15 +232,15 @@ def _optimizer(state: State, tier: str) -> int:
     return state.get((tier, MASTERS), 0) + state.get((tier, MOMENTS), 0)
 
 
-def _host(state: State, layout: MemoryLayout, widened: int, *, on_gpu: bool) -> dict[str, int]:
+def _host(state: State, layout: MemoryLayout, update_bytes: int, *, on_gpu: bool) -> dict[str, int]:
     found = {
         "process": PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES,
         "weights": state.get((HOST, WEIGHTS), 0),
         "gradients": state.get((HOST, GRADIENTS), 0),
         "optimizer": _optimizer(state, HOST),
     }
-    if widened and layout.state_tier != DEVICE:
-        found["update buffer"] = widened
+    if update_bytes and layout.state_tier != DEVICE:
+        found["update buffer"] = update_bytes
     if on_gpu and layout.state_tier != DEVICE:
         found["pinned buffers"] = COPY_BUFFERS
     return found

@@ -250,7 +250,8 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
         start = tuple(a + b for a, b in zip(whole.box.start, inner.start, strict=True))
         box = Box(start, inner.shape)
         pieces = tuple(
-            ChunkBox(copy.pieces[position].chunk, common) for position, common in index.meeting(box)
+            ChunkBox(copy.pieces[position].chunk, common)
+            for position, common in index.overlapping(box)
         )
         yield replace(copy, target=Chunk(box, whole.file, offset), pieces=pieces)
         offset += box.numel * copy.target_dtype.itemsize

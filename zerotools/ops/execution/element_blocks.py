@@ -55,8 +55,8 @@ class FlatValues:
         at = 0
         for box in boxes_of_range(self.tensor.shape, begin, end):
             own = raw[at : at + box.numel * dtype.itemsize]
-            meeting = self._index.meeting(box)
-            pieces = [ChunkBox(self._chunks[number], common) for number, common in meeting]
+            overlapping = self._index.overlapping(box)
+            pieces = [ChunkBox(self._chunks[number], common) for number, common in overlapping]
             gather_elements(held, pieces, box, dtype, dtype, own, buffer, numpy_cast)
             at += own.nbytes
 

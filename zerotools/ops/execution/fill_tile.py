@@ -238,4 +238,4 @@ def _pieces(chunks: tuple[Chunk, ...], box: Box) -> list[ChunkBox]:
     if len(chunks) == 1:
         return [ChunkBox(chunks[0], box)]
     index = BoxIndex([chunk.box for chunk in chunks])
-    return [ChunkBox(chunks[position], common) for position, common in index.meeting(box)]
+    return [ChunkBox(chunks[position], common) for position, common in index.overlapping(box)]

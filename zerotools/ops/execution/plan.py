@@ -128,7 +128,8 @@ def _box_copies(
         if chunk.box.is_empty:
             continue
         pieces = tuple(
-            ChunkBox(available[position], common) for position, common in index.meeting(chunk.box)
+            ChunkBox(available[position], common)
+            for position, common in index.overlapping(chunk.box)
         )
         yield Copy(key, chunk, tensor.dtype, target_tensor.dtype, pieces)
 

@@ -115,8 +115,8 @@ def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
     if copy.scaled is not None:
         most = elements_of_tile(copy, most, wide_bytes // widest, tile_bytes)
     for box in contiguous_boxes(copy.target.box, most):
-        meeting = index.meeting(box)
-        pieces = [ChunkBox(copy.pieces[position].chunk, common) for position, common in meeting]
+        overlapping = index.overlapping(box)
+        pieces = [ChunkBox(copy.pieces[position].chunk, common) for position, common in overlapping]
         nbytes = box.numel * copy.target_dtype.itemsize
         part = BoxPart(copy.key, box, pieces, copy.scaled)
         yield Tile(file, offset, nbytes, copy.source_dtype, copy.target_dtype, (part,))
@@ -208,10 +208,10 @@ def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int
     assert copy.scaled is not None
     tensor, shape = copy.scaled.tensor, copy.target.box.shape
     check_buffer(copy.key, tensor, buffer_bytes)
-    grain = tensor.scheme.grain
-    if len(grain) < 2 or len(shape) < 2:
+    block = tensor.scheme.smallest_block
+    if len(block) < 2 or len(shape) < 2:
         return most
-    rows = grain[-2] * shape[-1]
+    rows = block[-2] * shape[-1]
     return most // rows * rows or (rows if rows <= wide else most)
 
 
@@ -222,8 +222,9 @@ def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
         BadRequest: they do not fit, so --max-memory must be larger.
     """
     shape = tensor.shape
-    grains = (1,) * (len(shape) - len(tensor.scheme.grain)) + tensor.scheme.grain
-    least = Box((0,) * len(shape), tuple(map(min, grains, shape)))
+    smallest = tensor.scheme.smallest_block
+    smallest = (1,) * (len(shape) - len(smallest)) + smallest
+    least = Box((0,) * len(shape), tuple(map(min, smallest, shape)))
     if least.is_empty:
         return
     needed = 2 * max(tensor.bytes_read(least), tensor.scheme.work_bytes(least))

@@ -86,7 +86,7 @@ def _frozen(
     parameters: Mapping[str, Tensor], training: TrainingState, trained: Set[str]
 ) -> int | None:
     others = parameters.keys() - trained
-    return _elements(parameters, others) if training.tells_frozen or not others else None
+    return _elements(parameters, others) if training.knows_frozen or not others else None
 
 
 def _elements(weights: Mapping[str, Tensor], names: Iterable[str]) -> int:

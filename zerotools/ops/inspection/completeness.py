@@ -76,7 +76,7 @@ def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) 
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False
-    if problem.blocks or problem.tensor:
+    if problem.prevents_output or problem.tensor:
         return False
     used = (chunk.file for tensor in checkpoint.tensors.values() for chunk in tensor.chunks)
     return (root / file).exists() and file not in used

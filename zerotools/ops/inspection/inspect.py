@@ -68,11 +68,11 @@ class Inspection:
     def has_lost_files(self) -> bool:
         """True if a tensor is incomplete, or if nothing can be read because a file is missing."""
         gone = set(self.missing)
-        blocking = (problem.file for problem in self.problems if problem.blocks)
+        blocking = (problem.file for problem in self.problems if problem.prevents_output)
         return bool(self.incomplete) or any(file in gone for file in blocking)
 
     @property
-    def is_lacking(self) -> bool:
+    def is_incomplete(self) -> bool:
         """True if data is lost, or if only the name of some tensor can be read."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
@@ -146,7 +146,7 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
     """Return the number of elements of the quantised weights minus the number of elements that are
     stored for them."""
-    parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
+    parts = [part for each in found.weights.values() for part in (*each.parts, *each.extra_keys)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored
 

@@ -51,7 +51,7 @@ def next_commands(
             whole = shlex.quote(f"{parts[0].name}-whole")
             return (f"zerotools gather {shlex.join(map(str, parts))} {whole}",)
         return (f"zerotools salvage {source} {model}",)
-    if any(problem.blocks and problem.file is None for problem in checkpoint.problems):
+    if any(problem.prevents_output and problem.file is None for problem in checkpoint.problems):
         return ()
     unread = [p.tensor for p in checkpoint.problems if p.is_unread and p.tensor is not None]
     if len(unread) > _MOST_NAMED:

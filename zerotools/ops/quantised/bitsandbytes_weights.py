@@ -27,7 +27,7 @@ from zerotools.core.quantisation_schemes import (
     PAYLOAD,
     SCALES,
     BlockScaled,
-    CodedFours,
+    CodedFourBit,
 )
 from zerotools.io.files.regular_files import source_file
 from zerotools.ops.quantised.quantised_weights import QuantisedWeight, quantised_weight
@@ -81,13 +81,13 @@ def _int8(
     block = (1, max(1, tensor.shape[1]))
     scheme = BlockScaled(block, (0,), factor=_BY_127)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
-    beside = (layout,) if layout in tensors else ()
-    if beside and not _is_row_major(root, tensors[layout]):
+    extra_keys = (layout,) if layout in tensors else ()
+    if extra_keys and not _is_row_major(root, tensors[layout]):
         return (
             f"{key.name} has its rows in another order ({layout.name} is not 0, which stands for "
             "row-major)"
         )
-    return quantised_weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, beside)
+    return quantised_weight(key, "int8 of bitsandbytes", tensor.shape, scheme, inputs, extra_keys)
 
 
 def _is_row_major(root: Path, layout: Tensor) -> bool:
@@ -137,7 +137,7 @@ def _fours(
             )
         inputs[name] = (part, held)
     said = f"{kind} blocks of {block}" + (", scales quantised too" if is_nested else "")
-    scheme = CodedFours(shape, block, nested_block, offset, is_signed=kind == "fp4")
+    scheme = CodedFourBit(shape, block, nested_block, offset, is_signed=kind == "fp4")
     return quantised_weight(key, said, shape, scheme, inputs, (state_key,))
 
 

@@ -34,7 +34,7 @@ def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkp
     if (error := found.error()) is not None:
         raise error
     whole = {each.parts[0]: key for key, each in found.weights.items()}
-    gone = {part for each in found.weights.values() for part in (*each.parts, *each.beside)}
+    gone = {part for each in found.weights.values() for part in (*each.parts, *each.extra_keys)}
     gone |= set(found.activations)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in checkpoint.tensors.items():
@@ -121,7 +121,7 @@ def with_true_config(
     quantization_config.
     """
     said = quantisation_config(source.model_sidecars.get(CONFIG))
-    if is_plain or not found.is_there or found.is_denied:
+    if is_plain or not found.is_there or found.is_only_declared:
         if said is None:
             return target
         return with_config(target, source, None, f"{CONFIG} is written without quantization_config")
@@ -139,7 +139,7 @@ def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -
     Raises:
         Unsupported: config.json does not describe the quantisation.
     """
-    if found.is_denied or not (found.weights or found.unproved):
+    if found.is_only_declared or not (found.weights or found.unproved):
         return
     plan, path = target.files.get(CONFIG), source.origin.path
     if plan is None and not found.unproved:  # if no config is written, a warning reports it
@@ -187,7 +187,7 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
         Unsupported: weights are quantised, and the command does not support that.
     """
     found = find_quantised(checkpoint)
-    if found.weights or found.unproved or (found.faults and not found.is_denied):
+    if found.weights or found.unproved or (found.faults and not found.is_only_declared):
         raise Unsupported(
             f"{checkpoint.origin.path} is quantised ({found.words() or found.error()}), which "
             "this command does not read; make it plain first with zerotools consolidate --dtype "

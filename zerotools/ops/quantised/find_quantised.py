@@ -70,7 +70,7 @@ def find_quantised(checkpoint: Checkpoint) -> Quantisation:
             unproved.append(found)
         elif found is not None:
             faults.append((found, key.name))
-    used = {part for each in weights.values() for part in (*each.parts, *each.beside)}
+    used = {part for each in weights.values() for part in (*each.parts, *each.extra_keys)}
     blamed = {name for _, name in faults} | {each.parts[0].name for each in unproved}
     rest = {key: t for key, t in tensors.items() if key not in used}
     if weights or config is not None:
@@ -89,8 +89,8 @@ def find_quantised(checkpoint: Checkpoint) -> Quantisation:
     is_plain = not (weights or faults or unproved)
     if is_plain and config is not None and not _lies_in(checkpoint, config.path):
         config = unknown = None  # the run began quantised, its weights are not
-    is_denied = is_plain and config is not None and unknown is None
-    if is_denied and config is not None:
+    is_only_declared = is_plain and config is not None and unknown is None
+    if is_only_declared and config is not None:
         types = ", ".join(sorted({tensor.dtype.name for tensor in tensors.values()}))
         faults.append((
             f"{config.said}, but no tensor next to it is quantised (their types: "
@@ -101,7 +101,14 @@ f"{types or 'none'}): remove quantization_config from it if the weights are plai
         faults += _other_kinds(config, weights)
     place = str(checkpoint.origin.path)
     return Quantisation(
-        weights, activations, config, tuple(faults), unknown, is_denied, place, tuple(unproved)
+        weights,
+        activations,
+        config,
+        tuple(faults),
+        unknown,
+        is_only_declared,
+        place,
+        tuple(unproved),
     )
 
 

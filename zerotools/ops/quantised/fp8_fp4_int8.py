@@ -34,7 +34,7 @@ from zerotools.core.quantisation_schemes import (
     PAYLOAD,
     SCALES,
     BlockScaled,
-    PackedFours,
+    PackedFourBit,
     scale_shape,
 )
 from zerotools.ops.quantised.quantisation_config import Block, Blocks
@@ -220,7 +220,7 @@ def _of_experts(
             "they should be (experts, rows, groups) and (experts, rows, groups, 16)"
         )
     experts, rows, groups, _ = shape
-    scheme = PackedFours(_MX, is_exponent=True, blocks=True, transposed=True)
+    scheme = PackedFourBit(_MX, is_exponent=True, blocks=True, transposed=True)
     new = Key(key.name.removesuffix(_BLOCKS), key.role)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
     return quantised_weight(
@@ -267,7 +267,7 @@ def _packed(
                 "one float32"
             )
         inputs[GLOBAL_SCALE] = (whole, as_vector(one))
-    scheme = PackedFours(group, is_exponent=is_exponent, is_divided=is_divided)
+    scheme = PackedFourBit(group, is_exponent=is_exponent, is_divided=is_divided)
     kind = f"{'mxfp4' if is_exponent else 'nvfp4'} groups of {group}"
     return quantised_weight(Key(f"{stem}.weight", key.role), kind, shape, scheme, inputs)
 

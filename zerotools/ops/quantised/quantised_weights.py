@@ -21,14 +21,14 @@ class QuantisedWeight:
     Attributes:
         kind: a description ("fp8 blocks 128x128").
         parts: the keys of the tensors that the weight is computed from, the payload first.
-        beside: other tensors that belong to the weight but are not needed to compute it.
+        extra_keys: other tensors that belong to the weight but are not needed to compute it.
     """
 
     key: Key
     kind: str
     tensor: ScaledCast
     parts: tuple[Key, ...]
-    beside: tuple[Key, ...] = ()
+    extra_keys: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ def quantised_weight(
     shape: tuple[int, ...],
     scheme: Scheme,
     inputs: Mapping[str, tuple[Key, Tensor]],
-    beside: tuple[Key, ...] = (),
+    extra_keys: tuple[Key, ...] = (),
 ) -> QuantisedWeight:
     """Return a quantised weight with the given key and shape. `inputs` has the key and the tensor
     of each input."""
     tensors = {name: tensor for name, (_, tensor) in inputs.items()}
     cast = ScaledCast(FLOAT32, shape, (), scheme, tensors)
-    return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), beside)
+    return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), extra_keys)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Quantisation:
         activations: the keys of scales of activations.
         faults: sentences on defects, each with the name of a tensor or None.
         unknown: a description of settings that zerotools does not know.
-        is_denied: True if the config declares quantised weights, but the checkpoint has none.
+        is_only_declared: True if the config declares quantised weights, but the checkpoint has
+            none.
         place: the path of the checkpoint.
         unproved: payloads and scales that fit several blocks.
     """
@@ -77,7 +78,7 @@ class Quantisation:
     config: QuantisationConfig | None = None
     faults: tuple[tuple[str, str | None], ...] = ()
     unknown: str | None = None
-    is_denied: bool = False
+    is_only_declared: bool = False
     place: str = ""
     unproved: tuple[UnprovedScales, ...] = ()
 
@@ -99,7 +100,7 @@ class Quantisation:
     def damage(self) -> tuple[tuple[str, str | None], ...]:
         """The `faults`, if the checkpoint certainly has quantised weights; else empty, because a
         tensor of 8 bits may have another meaning and need no scales."""
-        sure = bool(self.weights) or (self.config is not None and not self.is_denied)
+        sure = bool(self.weights) or (self.config is not None and not self.is_only_declared)
         return self.faults if sure else ()
 
     @property
@@ -114,7 +115,7 @@ class Quantisation:
         tensors = Counter(each.kind for each in self.weights.values())
         scales: Counter[str] = Counter()
         for each in self.weights.values():
-            scales[each.kind] += len(each.parts) - 1 + len(each.beside)
+            scales[each.kind] += len(each.parts) - 1 + len(each.extra_keys)
         return {kind: (count, scales[kind]) for kind, count in tensors.items()}
 
     def words(self) -> str:

@@ -34,8 +34,8 @@ class ForeignRun:
         title: the kind of checkpoint in words.
         checkpoint: the weights and the tensors of the optimizer state.
         training: the other training state. It uses the same parameter names as `checkpoint`.
-        beside: the name of the optimizer's file if it was next to the files of a model, else None.
-            Then tensors may have the names of the Hub.
+        optimizer_file: the name of the optimizer's file if it was next to the files of a model,
+            else None. If it was, tensors may have the names of the Hub.
         notes: sentences that say where the names come from.
     """
 
@@ -43,7 +43,7 @@ class ForeignRun:
     title: str
     checkpoint: Checkpoint
     training: TrainingState
-    beside: str | None = None
+    optimizer_file: str | None = None
     numbers: Mapping[Key, int | float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -105,9 +105,9 @@ def read_run(path: Path, **reading: Any) -> ForeignRun:
     record = form.job_record(weights)
     title = record.made_from if record is not None and record.made_from else form.title
     run = ForeignRun(path, title, weights, training)
-    if weights.beside is not None:
-        name = weights.beside.origin.path.name
-        run = replace(run, title=f"{title} and {name}", beside=name)
+    if weights.optimizer_checkpoint is not None:
+        name = weights.optimizer_checkpoint.origin.path.name
+        run = replace(run, title=f"{title} and {name}", optimizer_file=name)
     elif not optimizer_roles(weights) and not _is_stateless(training):
         run = _by_number(run) or _refuse_stateless(run)
     return replace(run, numbers=_numbers(run))
@@ -137,7 +137,7 @@ def _refuse_damaged(weights: Checkpoint) -> None:
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
     for problem in weights.problems:
-        if problem.blocks or problem.is_unread or problem.file in read:
+        if problem.prevents_output or problem.is_unread or problem.file in read:
             raise BadFile(f"{problem.message}; take another checkpoint")
 
 

@@ -194,7 +194,11 @@ def split_flat_tensors(
                 scalars |= {Key(member, key.role): value for member in members}
         groups.append(replace(group, params=tuple(members)))
     return replace(checkpoint, tensors=tensors), replace(
-        training, groups=tuple(groups), scalars=scalars, unnamed=unnamed, flat=frozenset()
+        training,
+        groups=tuple(groups),
+        scalars=scalars,
+        unnamed=unnamed,
+        flattened_parameters=frozenset(),
     )
 
 

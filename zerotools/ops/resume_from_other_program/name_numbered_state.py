@@ -91,7 +91,7 @@ def with_names(
         if key.role in WEIGHT_ROLES and key.name not in training.unnamed
     }
     called = _called(order, weights, checkpoint.aliases, path)
-    if training.flat:
+    if training.flattened_parameters:
         checkpoint, training = split_flat_tensors(checkpoint, training, _sections(order, called))
     parameters = {name: weights[name] for name in called.values()}
     if order.shapes is not None:
@@ -245,7 +245,7 @@ def with_numbered_state(
         groups=training.groups,
         scalars=training.scalars,
         unnamed=training.unnamed,
-        flat=training.flat,
+        flattened_parameters=training.flattened_parameters,
         loss_scaler=training.loss_scaler or known.loss_scaler,
         frozen=frozenset(),
     )
@@ -266,7 +266,7 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
     Raises:
         BadFile: a file is too short to contain a master or a weight.
     """
-    if training.flat:
+    if training.flattened_parameters:
         sections = sections_by_masters(checkpoint, training)
         if sections is None:
             return None

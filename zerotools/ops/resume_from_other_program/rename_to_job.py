@@ -107,7 +107,7 @@ def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
     training, is_file = run.training, order not in (None, MODEL)
     why = "the checkpoint has the names of the optimizer's parameters"
     if training.unnamed:
-        if is_file and not training.flat:
+        if is_file and not training.flattened_parameters:
             return run  # the order is checked against the masters and the shapes
         proved = with_proved_names(run.checkpoint, training)
         if proved is None:
@@ -129,14 +129,14 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
     unnamed = run.training.unnamed
     if not unnamed:
         return {}
-    if run.training.flat:
+    if run.training.flattened_parameters:
         raise BadRequest(
             f"{run.path} has the optimizer state of each param group as one flat tensor, and no "
             "file lists the parameters in it: name them with zerotools convert --to job --order "
             "FILE, with an empty line between groups; then set resume_from to the output"
         )
     state = state_shapes(run.checkpoint, run.training)
-    where = str(run.directory / run.beside) if run.beside else str(run.path)
+    where = str(run.directory / run.optimizer_file) if run.optimizer_file else str(run.path)
     if order is not None:
         return names_of_numbers(run.training.groups, state, _given(order, wanted), where)
     numbers = {number: state.get(member, {}) for member, number in unnamed.items()}

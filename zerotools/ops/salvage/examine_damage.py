@@ -23,7 +23,7 @@ from zerotools.io.files.source_stamps import note_source, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
-from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
+from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, files_with_tensors, sound_files
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of
 from zerotools.ops.verification.compare_manifest import adjacent_manifest
 from zerotools.ops.verification.digest_manifest import DigestManifest
@@ -116,7 +116,7 @@ def _read_damaged(
     lost = [
         problem
         for problem in checkpoint.problems
-        if problem.blocks and _is_lost(checkpoint, problem)
+        if problem.prevents_output and _is_lost(checkpoint, problem)
     ]
     names = {problem.tensor: problem.file or "" for problem in lost if problem.tensor is not None}
     names |= {name: _relative(checkpoint, file) for name, file in damage.names.items()}
@@ -183,7 +183,7 @@ def read_remaining(
             manifest = None if other is None else other.manifest
         except (BadFile, Unsupported) as error:
             notes.append(f"the manifest is not used: {error}")
-        to_scan = claimed_alone(remains.checkpoint, files)
+        to_scan = files_with_tensors(remains.checkpoint, files)
         for file in to_scan.files:
             note_source(files.base / file.name)
     metadata = _unproved_metadata(remains.checkpoint, files, to_scan)
@@ -211,7 +211,7 @@ def _refuse_mixtures(checkpoint: Checkpoint) -> None:
         BadFile: there is such a file. The message names the first.
     """
     doubtful = {p.file: p for p in checkpoint.problems if not p.is_loss}
-    found = next((p for p in checkpoint.problems if p.blocks and not p.is_loss), None)
+    found = next((p for p in checkpoint.problems if p.prevents_output and not p.is_loss), None)
     if found is None and set(doubtful) & set(checkpoint.files):
         used = (file for tensor in checkpoint.tensors.values() for file in _files_of(tensor))
         found = next((doubtful[file] for file in used if file in doubtful), None)

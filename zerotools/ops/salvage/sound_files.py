@@ -80,7 +80,7 @@ class SoundFiles:
         )
 
 
-def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
+def files_with_tensors(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
     """Return the files that hold tensors, with their records. No tensor data is read.
 
     If a file has lost its zip directory, the records are found by their headers.

@@ -132,4 +132,4 @@ def _stored_as(quantisation: Quantisation) -> Iterator[tuple[Key, str]]:
     for weight in quantisation.weights.values():
         payload, *others = weight.parts
         yield payload, f"codes of {weight.kind}"
-        yield from ((key, f"scales of {weight.kind}") for key in (*others, *weight.beside))
+        yield from ((key, f"scales of {weight.kind}") for key in (*others, *weight.extra_keys))

@@ -14,7 +14,7 @@ from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
-from zerotools.io.files.metadata_memory_limit import Beside, nothing_beside
+from zerotools.io.files.metadata_memory_limit import DataSize, no_data
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
 from zerotools.ops.verification.digest_manifest import (
@@ -277,7 +277,7 @@ def chosen_reference(
     budget: MemoryBudget,
     table: FormatTable = FORMATS,
     *,
-    verified: Beside = nothing_beside,
+    verified: DataSize = no_data,
     portion: Portion = WHOLE,
 ) -> Against:
     """Return the reference that the user named: a manifest (a `.json` file), or a checkpoint to

@@ -24,7 +24,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.metadata_memory_limit import Beside, nothing_beside
+from zerotools.io.files.metadata_memory_limit import DataSize, no_data
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.written_files import MARKER, read_written, tree_digest
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
@@ -205,9 +205,9 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
     }
 
 
-def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestManifest:
-    """Read and check the manifest of a checkpoint. `beside` returns the size of the checkpoint in
-    bytes, which limits the size of the manifest.
+def read_digest_manifest(path: Path, data_size: DataSize = no_data) -> DigestManifest:
+    """Read and check the manifest of a checkpoint. `data_size` returns the size of the checkpoint
+    in bytes, which limits the size of the manifest.
 
     Raises:
         OSError: the file cannot be read.
@@ -215,7 +215,7 @@ def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestM
         Unsupported: the manifest has another version or another digest algorithm.
     """
     try:
-        tree = read_json(path, _LARGEST, beside=beside, is_source=False)
+        tree = read_json(path, _LARGEST, data_size=data_size, is_source=False)
     except ValueError as error:
         raise BadFile(f"{path} is not JSON, so it is not a manifest: {error!s:.200}") from None
     schema = tree.get("schema") if isinstance(tree, dict) else None

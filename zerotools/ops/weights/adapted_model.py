@@ -55,7 +55,7 @@ class AdaptedModel:
     is_mapped: bool = False
 
 
-class LacksBase(BadRequest):
+class WrongBaseModel(BadRequest):
     """An adapter changes a weight that the checkpoint does not have."""
 
 
@@ -71,7 +71,7 @@ def adapted_weights(
     known.
 
     Raises:
-        LacksBase: a weight is missing, or packed into a few bits.
+        WrongBaseModel: a weight is missing, or packed into a few bits.
         BadRequest: the adapter does not fit the weights.
         BadFile: one of the two matrices for a layer is missing.
         Unsupported: this kind of adapter cannot be expressed as a sum of weights.
@@ -343,8 +343,8 @@ class _Model:
         keys = (Key(holder, role) for role in _ROLES)
         return next((key for key in keys if key in self._weights.tensors), None)
 
-    def _lacks(self, name: str) -> LacksBase:
-        return LacksBase(
+    def _lacks(self, name: str) -> WrongBaseModel:
+        return WrongBaseModel(
             f"{self._path} has an adapter for {name}, which the base model does not have"
         )
 
@@ -353,7 +353,7 @@ class _Model:
         total = prod(wanted)
         packed = not tensor.dtype.is_float or tensor.dtype.bits < 16
         if packed or (tensor.shape != wanted and tensor.numel * tensor.dtype.itemsize * 2 == total):
-            raise LacksBase(
+            raise WrongBaseModel(
                 f"{key} is packed as {tensor.dtype} {list(tensor.shape)}, but an adapter needs "
                 "weights of 16 bits or more"
             )

@@ -366,7 +366,7 @@ def _left_out_notes(found: FoundLayout) -> Iterator[str]:
         yield f"left out {count_text(len(names), 'tensor')}, which the map ignores ({names[0]})"
     for copy in found.stored.copies:
         yield f"left out {copy}, the second copy of {found.layout.copies[copy]}"
-    for index, count in found.lacking.items():
+    for index, count in found.absent_counts.items():
         yield (
             f"config.json has {count_text(count, 'layer')} of {index}, but the checkpoint has "
             "none: the output will not have them either"

@@ -39,7 +39,7 @@ from zerotools.maps.map_file import HUB
 from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.ops.weights.adapted_model import (
     AdaptedModel,
-    LacksBase,
+    WrongBaseModel,
     adapted_weights,
     plain_weights,
 )
@@ -181,9 +181,9 @@ def _model_of(
     path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):
-            raise LacksBase("it has no weights of the model's layers")
+            raise WrongBaseModel("it has no weights of the model's layers")
         model = adapted_weights(own, held, tensors, config, _experts_of(request.model_config))
-    except LacksBase as error:
+    except WrongBaseModel as error:
         if base is None:
             mapped_to = _TO_HUB if format_of(held, table).needs_map else ""
             raise BadRequest(_without_base(path, config, str(error), mapped_to)) from None
@@ -202,7 +202,9 @@ def _model_of(
         own = plain_weights(held, DEFAULT)
     try:
         return on_base(held, own, tensors, config, given)
-    except LacksBase:  # transformers holds some models otherwise in memory than the Hub has them
+    except (
+        WrongBaseModel
+    ):  # transformers holds some models otherwise in memory than the Hub has them
         fused = _with_fused_experts(given)
         if fused is None:
             raise
@@ -256,11 +258,11 @@ def on_base(
     checkpoint, to the model `base`. The result has the names of `base`.
 
     Raises:
-        LacksBase: `base` is not the base model of the adapter.
+        WrongBaseModel: `base` is not the base model of the adapter.
     """
     try:
         return _with_names_of(held, own, tensors, config, base)
-    except LacksBase as error:
+    except WrongBaseModel as error:
         sizes = model_config(base.model_sidecars.get(CONFIG))
         names, first = prefix_map_of(sizes), error
     try:
@@ -268,8 +270,8 @@ def on_base(
             raise first
         in_memory = rename_tensors(base, lambda name: names.renamed(name, MEMORY))
         return _with_hub_names(_with_names_of(held, own, tensors, config, in_memory), names)
-    except LacksBase as error:
-        raise LacksBase(
+    except WrongBaseModel as error:
+        raise WrongBaseModel(
             f"{base.origin.path} is not the base model of the adapter in {held.origin.path}: "
             f"{error}{_merge_with_peft(sizes, base.origin.path, held.origin.path)}"
         ) from None
@@ -386,7 +388,7 @@ def _of_job(
     own = plain_weights(held, DEFAULT)
     try:
         model = adapted_weights(own, held, tensors, config, lora.fan_in_fan_out.__contains__)
-    except LacksBase as error:
+    except WrongBaseModel as error:
         raise BadFile(str(error)) from None
     merged = _laid_out(checkpoint, model, scratch, request)
     if base is None:

@@ -348,7 +348,7 @@ def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
         if error is not None:
             return NotChecked(str(error))
         for each in found.weights.values():
-            for key in (*each.parts, *each.beside):
+            for key in (*each.parts, *each.extra_keys):
                 shapes.pop(key.name, None)
             shapes[each.key.name] = each.tensor.shape
         for key in found.activations:

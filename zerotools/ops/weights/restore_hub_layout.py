@@ -143,7 +143,7 @@ class _Source:
 
     def chunks_of(self, block: HubBlock) -> Iterator[Chunk]:
         """Yield the chunks of `block`, with coordinates in the Hub's tensor."""
-        for position, common in self._index.meeting(block.box):
+        for position, common in self._index.overlapping(block.box):
             part = block.part(common)
             assert part is not None
             for piece in pieces_of(self._name, part):

@@ -72,7 +72,7 @@ class _Chunks:
         chunks, index = self._of_source(tensor)
         near: Iterable[Chunk] = chunks
         if len(chunks) > 1:
-            near = (chunks[position] for position, _ in index.meeting(_bounds(piece)))
+            near = (chunks[position] for position, _ in index.overlapping(_bounds(piece)))
         for each in near:
             chunk = _part_in(piece, each, tensor.dtype.itemsize)
             if chunk is not None:

@@ -143,7 +143,7 @@ def _weights_of_directory(
 
     Returns None if the checkpoint itself has the weights of the model.
     """
-    if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
+    if run.optimizer_file is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None
     try:
         found = match_directory(meta_model.plain, meta_model.aliases, run.directory)

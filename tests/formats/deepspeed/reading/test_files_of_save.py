@@ -93,7 +93,7 @@ def test_the_last_save_is_read_and_the_rest_is_left_over(
     assert contents(checkpoint) == golden(second)
     left = {problem.file for problem in checkpoint.problems if "belongs to" in problem.message}
     assert left == stale
-    assert not any(problem.blocks for problem in checkpoint.problems)
+    assert not any(problem.prevents_output for problem in checkpoint.problems)
 
 
 def test_the_step_is_that_of_the_shards(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
                     f"is {own.get(what)} in the first and {first.get(what)} in the other; take a "
                     "checkpoint with all files from one save",
                     optim.file.name,
-                    blocks=True,
+                    prevents_output=True,
                 )
                 break
 
@@ -169,19 +169,19 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
         if step != updates and (rates := _other_rates(model, optim)) is not None:
             yield _of_another_save(model, optim, *rates)
         return
-    blocks = step > updates or optim.kind == STAGE_3
+    prevents_output = step > updates or optim.kind == STAGE_3
     found = f"it records {updates} updates", f"the optimizer has made {step:g}"
-    yield _of_another_save(model, optim, *found, blocks=blocks)
+    yield _of_another_save(model, optim, *found, prevents_output=prevents_output)
 
 
 def _of_another_save(
-    model: ModelStates, optim: OptimStates, there: str, here: str, *, blocks: bool = True
+    model: ModelStates, optim: OptimStates, there: str, here: str, *, prevents_output: bool = True
 ) -> Problem:
     return Problem(
         f"{model.file.path} is from another save than {optim.file.name}: {there}, but {here}; "
         "take a checkpoint with all files from one save",
-        model.file.name if blocks else None,
-        blocks=blocks,
+        model.file.name if prevents_output else None,
+        prevents_output=prevents_output,
     )
 
 
@@ -213,7 +213,7 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
                 f"of step {own}, the other of step {first}; take a checkpoint with all files from "
                 "one save",
                 model.file.name,
-                blocks=True,
+                prevents_output=True,
             )
 
 
@@ -255,7 +255,7 @@ def _of_other_parameters(
         f"{file.path} is from another save than {first.name}: the two do not agree on {what}; "
         "take a checkpoint with all files from one save",
         file.name,
-        blocks=True,
+        prevents_output=True,
     )
 
 
@@ -271,7 +271,7 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
                 f"{file.path} was saved as {folder}.pt: it belongs to another rank or layer; put "
                 "the right file there",
                 file.name,
-                blocks=True,
+                prevents_output=True,
             )
 
 
@@ -314,7 +314,7 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
                 f"{file.path} has the same contents as {first.name}: it belongs to another rank; "
                 "put the right file there",
                 file.name,
-                blocks=True,
+                prevents_output=True,
             )
 
 

@@ -58,7 +58,7 @@ def lost_layers(
                         f"{mp_shard.model.file.name} lists as trained",
                         file,
                         name,
-                        blocks=True,
+                        prevents_output=True,
                         is_loss=True,
                     )
                 )
@@ -66,7 +66,7 @@ def lost_layers(
         if not any(name in earlier for earlier in trained[:stage]):
             file = stages[stage].model.file.name
             message = f"{directory}: no layer file holds {name}, which {file} lists as trained"
-            problems.append(Problem(message, ANY_LAYER, name, blocks=True, is_loss=True))
+            problems.append(Problem(message, ANY_LAYER, name, prevents_output=True, is_loss=True))
     return problems
 
 
@@ -157,7 +157,7 @@ def _fewer_elements(
             f"{directory}: the optimizer has trained {trained} elements, but the layer files hold "
             f"{held}: {ANY_LAYER} are missing",
             ANY_LAYER,
-            blocks=True,
+            prevents_output=True,
             is_loss=True,
         )
 
@@ -207,6 +207,6 @@ def lost_experts(
                     yield Problem(
                         f"{directory / file} is missing; the layer has {count} experts",
                         file,
-                        blocks=True,
+                        prevents_output=True,
                         is_loss=True,
                     )

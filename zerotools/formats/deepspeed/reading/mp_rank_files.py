@@ -259,7 +259,7 @@ def stage_3_models(
         if there is None:
             missing = _rank_file(listing, mp_rank, dp)
             # Only the first rank's file lists tied weights.
-            problems.append(replace(_missing(directory, missing, size), blocks=not dp))
+            problems.append(replace(_missing(directory, missing, size), prevents_output=not dp))
     if not first.frozen_shapes:
         problems += _damaged(directory, [n for n in names.values() if n != first.file.name])
         return [first]

@@ -86,7 +86,7 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
         scalars=scalars_below(checkpoint.root, {**small, **plain}),
         loss_scaler=_loss_scaler(outer.tree),
         unnamed=numbers,
-        flat=frozenset(numbers) if is_flat else frozenset(),
+        flattened_parameters=frozenset(numbers) if is_flat else frozenset(),
     )
     state = replace(
         checkpoint, tensors=tensors, files={model.file.name: model.file.size}, aliases={}

@@ -171,7 +171,7 @@ def _add_parameters(
 
     Files of AutoEP's experts are marked, so that every rank loads only its block of experts.
     """
-    for key, tensor in (*contents.states.items(), *contents.begun.items()):
+    for key, tensor in (*contents.states.items(), *contents.initial_state.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
         stored = new_tensor(_NEW, tensor.dtype, tensor.shape)
         tree: Any = stored
@@ -179,11 +179,11 @@ def _add_parameters(
             tree = new_tensor(_NEW, tensor.dtype, (tensor.numel,)) if bare else {"param": stored}
             if blocks := experts.blocks(key.name):
                 tree = expert_tree(stored, blocks[0].total)
-        if key in contents.begun:
+        if key in contents.initial_state:
             files.add_known(name, key, tree, stored, None)
         else:
             files.add(name, tree, {key: stored})
-    for parameter, number in contents.numbers.items():
+    for parameter, number in contents.steps.items():
         key, name = Key(parameter, STEP), f"{ZERO}/{parameter}/{STEP}.pt"
         if key in contents.states:
             continue
@@ -199,8 +199,8 @@ def _add_optimizer(
 ) -> None:
     step: Any = None
     known = {}
-    if contents.numbers:
-        number = min(contents.numbers.values(), key=lambda each: each.value)
+    if contents.steps:
+        number = min(contents.steps.values(), key=lambda each: each.value)
         step = number.value
         if number.dtype is not None:
             step = new_tensor(_NEW, number.dtype, ())
@@ -222,14 +222,14 @@ def _add_models(
     """
     model = source_model(source)
     named: dict[str, Key] = {}
-    for key in contents.whole:
+    for key in contents.model_file_tensors:
         if named.setdefault(key.name, key) != key:
             raise BadFile(
                 f"{source.origin.path}: {named[key.name]} and {key} would have the same name"
             )
     whole = {
         key: new_tensor(f"{key.role}:{key.name}", tensor.dtype, tensor.shape)
-        for key, tensor in contents.whole.items()
+        for key, tensor in contents.model_file_tensors.items()
     }
     empty = {
         key.name: new_tensor(_EMPTY, training.precision or tensor.dtype, (0,))
@@ -291,7 +291,11 @@ def notes_of(
     """
     notes = ['the resuming run needs "checkpoint": {"load_universal": true} in its configuration']
     kinds = {"frozen weights": "param", "buffers": "buffer"}
-    kept = [what for what, role in kinds.items() if any(key.role == role for key in contents.whole)]
+    kept = [
+        what
+        for what, role in kinds.items()
+        if any(key.role == role for key in contents.model_file_tensors)
+    ]
     if kept:
         notes.append(
             f"DeepSpeed does not restore {' and '.join(kept)} from a universal checkpoint: the "
@@ -307,8 +311,8 @@ def notes_of(
             f"the resuming run must have the same {len(contents.groups)} param groups in the same "
             "order"
         )
-    if contents.begun:
-        names = list(dict.fromkeys(key.name for key in contents.begun))
+    if contents.initial_state:
+        names = list(dict.fromkeys(key.name for key in contents.initial_state))
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
         notes.append(f"{some}: no state yet; zeros, the initial value, are written")
     is_muons = any(uses_muon(group.options) for group in training.groups)
@@ -361,8 +365,8 @@ def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
 
 def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
     missing = sorted(set(MOMENTS) - contents.roles)
-    if missing or not contents.numbers:
-        lacks = ", ".join([*missing, *([] if contents.numbers else [STEP])])
+    if missing or not contents.steps:
+        lacks = ", ".join([*missing, *([] if contents.steps else [STEP])])
         yield (
             "stage 3 does not load the output: DeepSpeed's loader expects the state of Adam, but "
             f"the output has no {lacks}; {_NATIVE}"
@@ -386,7 +390,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
             f"stage 3 gives every group the step {min(steps):g}, although groups are at steps "
             f"{sorted(steps)}; {_NATIVE}"
         )
-    is_tensor = any(number.dtype is not None for number in contents.numbers.values())
+    is_tensor = any(number.dtype is not None for number in contents.steps.values())
     if is_tensor and len(contents.groups) > 1:
         yield (
             "at stage 3, all sub-groups share one step tensor, so in the resumed run a torch "

@@ -59,25 +59,26 @@ class UniversalContents:
             optimizer's order.
         states: the masters and optimizer state of the trained parameters, including `step` if it is
             a tensor.
-        numbers: parameter name -> its step, for all trained parameters.
-        begun: the state tensors of parameters that have had no gradient yet. They are zero.
-        whole: the tensors in the model file: buffers, frozen weights and 16-bit copies.
+        steps: parameter name -> its step, for all trained parameters.
+        initial_state: the state tensors of parameters that have had no gradient yet. They are zero.
+        model_file_tensors: the buffers, frozen weights and 16-bit copies, which are in the model
+            file.
     """
 
     groups: Sequence[Mapping[str, tuple[int, ...]]]
     states: Mapping[Key, Tensor]
-    numbers: Mapping[str, Scalar]
-    begun: Mapping[Key, Tensor]
-    whole: Mapping[Key, Tensor]
+    steps: Mapping[str, Scalar]
+    initial_state: Mapping[Key, Tensor]
+    model_file_tensors: Mapping[Key, Tensor]
     dropped: Sequence[Dropped]
 
     @property
     def roles(self) -> set[str]:
         """The roles of the optimizer state, such as `exp_avg`, without the masters and `step`."""
-        return {key.role for key in (*self.states, *self.begun)} - {"param", STEP}
+        return {key.role for key in (*self.states, *self.initial_state)} - {"param", STEP}
 
     def steps_of(self, group: Mapping[str, tuple[int, ...]]) -> set[float]:
-        return {self.numbers[name].value for name in group if name in self.numbers}
+        return {self.steps[name].value for name in group if name in self.steps}
 
 
 def contents_of(
@@ -204,7 +205,7 @@ def _check(source: Checkpoint, contents: UniversalContents) -> None:
             "names of files in a universal checkpoint"
         )
     roles: dict[str, set[str]] = {}
-    for key in (*contents.states, *contents.begun):
+    for key in (*contents.states, *contents.initial_state):
         roles.setdefault(key.name, set()).add(key.role)
     for number, group in enumerate(contents.groups):
         filled = [name for name, shape in group.items() if 0 not in shape]
@@ -227,7 +228,7 @@ def _listed(roles: set[str]) -> str:
 
 
 def _names(contents: UniversalContents) -> Iterator[str]:
-    for key in (*contents.states, *contents.begun):
+    for key in (*contents.states, *contents.initial_state):
         yield key.name
         yield key.role
 

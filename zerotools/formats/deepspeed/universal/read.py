@@ -201,7 +201,9 @@ def _swapped(file: TorchFile) -> Iterator[Problem]:
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
-            f"{file.path} was saved as {saved}.pt; put the right file there", file.name, blocks=True
+            f"{file.path} was saved as {saved}.pt; put the right file there",
+            file.name,
+            prevents_output=True,
         )
 
 
@@ -268,7 +270,7 @@ def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) ->
                 "trained; take a checkpoint with all files from one save",
                 f"{ZERO}/{folder.name}/{MASTER}",
                 folder.name,
-                blocks=True,
+                prevents_output=True,
             )
 
 

@@ -71,7 +71,7 @@ def read_ranks(path: Path) -> Checkpoint:
         try:
             opened[name] = TorchFile.open(path, where)
         except (BadFile, Unsupported) as error:
-            problems.append(Problem(str(error), where, blocks=True))
+            problems.append(Problem(str(error), where, prevents_output=True))
     if not opened:
         raise BadFile(f"{path}: {problems[0].message if problems else 'no rank has a file'}")
     facts = facts_of(next(iter(opened.values())).tree)
@@ -166,15 +166,16 @@ def rank_problems(
             where = model_of(name)
             if not (path / where).exists():
                 said = f"{path / where} is missing: with {degrees} there are {len(expected)} ranks"
-                yield Problem(said, where, blocks=True)
+                yield Problem(said, where, prevents_output=True)
     if "" in expected and max(degrees[:3]) > 1:
         yield Problem(
-            f"{path} has the files of only one rank, but the run had {degrees}", blocks=True
+            f"{path} has the files of only one rank, but the run had {degrees}",
+            prevents_output=True,
         )
     for name, file in opened.items():
         if name not in expected:
             said = f"{path / file.name} is not of a run with {degrees}: it is from another save"
-            yield Problem(said, file.name, blocks=True)
+            yield Problem(said, file.name, prevents_output=True)
     first = ranks[0] if ranks else None
     for rank in ranks:
         if first is not None and rank.facts.iteration != facts.iteration:
@@ -183,14 +184,14 @@ def rank_problems(
                 f"{path / first.file.name} is of iteration {facts.iteration}: the files are from "
                 "two saves; take another checkpoint",
                 rank.file.name,
-                blocks=True,
+                prevents_output=True,
             )
         elif degrees_of(rank.facts) != degrees:
             yield Problem(
                 f"{path / rank.file.name} is of a run with {degrees_of(rank.facts)}, but "
                 f"{path / first.file.name if first else path} is of a run with {degrees}",
                 rank.file.name,
-                blocks=True,
+                prevents_output=True,
             )
     if first is not None:
         yield from iteration_problem(path, facts, first.file.name)
@@ -202,7 +203,9 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
     """
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
-        yield Problem(f"{path / name} is missing, but other ranks have one", name, blocks=True)
+        yield Problem(
+            f"{path / name} is missing, but other ranks have one", name, prevents_output=True
+        )
     if len(lost) == len(names) and _is_distributed(facts):
         said = "no other file has the masters and moments of the distributed optimizer"
         yield Problem(f"{path / names[0]} is missing: {said}", names[0])
